@@ -1,0 +1,39 @@
+"""The command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
+
+Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 130 interrupted (what is finished stays).
+The modules of this folder only read flags and print; heavy imports live inside the commands, so that
+``argap --help`` stays fast.
+"""
+
+import os
+import sys
+
+import typer
+
+from argap.cli import index
+from argap.errors import ArgapError
+
+app = typer.Typer(
+    name="argap",
+    help="Where does an efficient language model lose to attention? Measures associative recall.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+app.add_typer(index.app, name="index")
+
+
+def main() -> None:
+    """Entry point of the script ``argap``."""
+    try:
+        app()
+    except ArgapError as error:
+        print(f"argap: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("argap: interrupted; what is finished stays, the same command goes on from there", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `argap ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
