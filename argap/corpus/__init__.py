@@ -1,0 +1,116 @@
+"""Corpora: text files and folders, JSON lines, Parquet, hub data sets, token shards, the standard library.
+
+A corpus is named by one string:
+
+- a file: ``.jsonl``/``.ndjson`` (also ``.gz``, ``.zst``), ``.parquet``, ``.bin``/``.npy`` (tokens), else text
+- a folder: all such files below it, sorted by path
+- ``hub:NAME?split=train&config=...&column=text&revision=...``: a data set of the Hugging Face hub, streamed
+- ``stdlib:heldout`` and ``stdlib:train``: the source of this Python's standard library, the demo's text
+
+Everything streams: memory does not grow with the corpus.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from argap.corpus import jsonl, parquet, shards, text
+from argap.corpus.document import Tally, TextDocument, TokenShard
+from argap.errors import ArgapError
+
+Reader = Callable[[Path, str, str, Tally], Iterator[TextDocument]]
+
+# Longest suffix first; a reader takes (path, domain, text column, tally).
+READERS: dict[str, Reader] = {
+    **dict.fromkeys(jsonl.SUFFIXES, jsonl.read),
+    **dict.fromkeys(parquet.SUFFIXES, parquet.read),
+    **dict.fromkeys(text.SUFFIXES, text.read),
+}
+
+
+class Corpus:
+    """An iterable of `TextDocument` and `TokenShard`; ``tally`` fills while it is read."""
+
+    def __init__(self, spec: str, open_items: Callable[[Tally], Iterator[TextDocument | TokenShard]]) -> None:
+        self.spec = spec
+        self.tally = Tally()
+        self._open_items = open_items
+
+    def __iter__(self) -> Iterator[TextDocument | TokenShard]:
+        return self._open_items(self.tally)
+
+
+def open_corpus(
+    spec: str | Path, *, text_column: str = "text", token_dtype: str | np.dtype | None = None
+) -> Corpus:
+    """The corpus that ``spec`` names (see the module's docstring for the forms).
+
+    ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text.
+    ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or ``uint32``.
+    Raises `ArgapError` where nothing readable is found; a file that turns out to be broken raises while
+    it is read.
+    """
+    name = str(spec)
+    if name.startswith("stdlib:"):
+        from argap.corpus import stdlib
+
+        files = stdlib.modules(name.removeprefix("stdlib:"))
+        return Corpus(name, lambda tally: stdlib.read(files, tally))
+    if name.startswith("hub:"):
+        from argap.corpus import hub
+
+        return Corpus(name, lambda tally: hub.read(name.removeprefix("hub:"), text_column, tally))
+    dtype = shards.token_dtype(token_dtype)
+    root = Path(spec)
+    files = _files(root)
+    return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally))
+
+
+def _files(root: Path) -> list[Path]:
+    if root.is_file():
+        return [root]
+    if not root.is_dir():
+        raise ArgapError(
+            f"{root}: no such file or folder; expected text, .jsonl, .parquet, token shards (.bin, .npy), "
+            "`hub:NAME?split=...` or `stdlib:heldout`"
+        )
+    below = [p for p in sorted(root.rglob("*")) if p.is_file() and not _hidden(p.relative_to(root))]
+    files = [p for p in below if _reader(p) or p.suffix in shards.SUFFIXES]
+    if not files:
+        found = ", ".join(sorted({p.suffix or p.name for p in below})) or "nothing"
+        raise ArgapError(
+            f"{root}: no file that can be read as a corpus; found {found}, expected one of {_known()}"
+        )
+    return files
+
+
+def _read_files(
+    root: Path, files: list[Path], text_column: str, dtype: np.dtype | None, tally: Tally
+) -> Iterator[TextDocument | TokenShard]:
+    for path in files:
+        domain = _domain(root, path)
+        if path.suffix in shards.SUFFIXES:
+            yield TokenShard(path, dtype, domain)
+        else:
+            reader = _reader(path) or text.read  # a file that was named itself is text, whatever its name
+            yield from reader(path, domain, text_column, tally)
+
+
+def _reader(path: Path) -> Reader | None:
+    name = path.name.lower()
+    return next((read for suffix, read in READERS.items() if name.endswith(suffix)), None)
+
+
+def _domain(root: Path, path: Path) -> str:
+    """The folder directly below ``root`` that holds ``path``, else the name of ``root`` itself."""
+    parts = path.relative_to(root).parts if root.is_dir() else ()
+    return parts[0] if len(parts) > 1 else root.name.split(".")[0]
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _known() -> str:
+    return " ".join([*READERS, *shards.SUFFIXES])

@@ -1,0 +1,65 @@
+"""What a corpus is made of: documents of text, shards of tokens, and a tally of what was met."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TextDocument:
+    """One document of text. ``domain`` groups documents in reports, ``source`` says where it stands."""
+
+    text: str
+    domain: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenShard:
+    """A file of token ids, documents separated by EOS. Opened later, when the tokenizer is known."""
+
+    path: Path
+    dtype: np.dtype | None
+    """Element type of a headerless ``.bin``; None: uint16 where the vocabulary fits, else uint32."""
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDocument:
+    """One document as token ids: ``ids`` is int32, 1-D, without EOS, never empty."""
+
+    ids: np.ndarray
+    domain: str
+    source: str
+
+
+@dataclass
+class Tally:
+    """What a corpus held that a user should hear of; filled while the corpus is read."""
+
+    documents: int = 0
+    empty: int = 0
+    """Documents without a token: skipped."""
+    invalid_utf8: int = 0
+    """Documents with bytes that are no UTF-8, read with U+FFFD in their place."""
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def decode(self, data: bytes) -> str:
+        """``data`` as text; a document with bytes that are no UTF-8 is counted, not refused."""
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            with self._lock:
+                self.invalid_utf8 += 1
+            return data.decode("utf-8", errors="replace")
+
+    def remarks(self) -> list[str]:
+        """One line for each thing worth a remark."""
+        lines = []
+        if self.invalid_utf8:
+            lines.append(f"{self.invalid_utf8} documents hold invalid UTF-8, read as U+FFFD")
+        if self.empty:
+            lines.append(f"{self.empty} documents hold no token and were skipped")
+        return lines

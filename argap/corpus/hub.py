@@ -1,0 +1,47 @@
+"""Data sets of the Hugging Face hub, streamed through `datasets`."""
+
+from collections.abc import Iterator
+from urllib.parse import parse_qsl
+
+from argap.corpus.document import Tally, TextDocument
+from argap.errors import ArgapError
+
+OPTIONS = ("config", "split", "column", "revision")
+
+
+def read(spec: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+    """The documents of ``NAME?split=train&config=...&column=text&revision=...`` (split: train).
+
+    Raises `ArgapError` for an unknown option or column, and where the hub does not answer.
+    """
+    name, _, query = spec.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ArgapError(f"hub:{spec}: unknown option {unknown[0]!r}; known ones are {', '.join(OPTIONS)}")
+    column = options.get("column", text_column)
+    rows = _load(name, options)
+    for number, row in enumerate(rows):
+        text = row.get(column)
+        if not isinstance(text, str):
+            raise ArgapError(
+                f"hub:{name}: no text in column {column!r}; its columns are {', '.join(map(repr, row))}: "
+                "name one with column=..."
+            )
+        yield TextDocument(text, str(row.get("domain") or name), f"hub:{name}#{number}")
+
+
+def _load(name: str, options: dict[str, str]):
+    import datasets
+
+    try:
+        return datasets.load_dataset(
+            name,
+            options.get("config"),
+            split=options.get("split", "train"),
+            revision=options.get("revision"),
+            streaming=True,
+        )
+    except Exception as error:  # the library raises many kinds, all of them the user's or the network's
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArgapError(f"hub:{name}: the data set could not be opened ({reason})") from error

@@ -1,0 +1,63 @@
+"""JSON lines, plain or compressed: one object a line, its text in one column."""
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from argap.corpus.document import Tally, TextDocument
+from argap.errors import FormatError
+
+SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (".gz", ".zst", ""))
+
+
+def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+    """The documents of one file; a row's own ``domain`` (or the Pile's set name) goes before ``domain``.
+
+    Raises `FormatError` naming file and line for a line that is no JSON object, lacks the column (its
+    columns are listed), and for a truncated archive.
+    """
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                row = _parse(line, path, number, tally)
+                if not isinstance(row.get(text_column), str):
+                    raise FormatError(
+                        f"{path}, line {number}: no text in column {text_column!r}; its columns are "
+                        f"{', '.join(map(repr, row)) or 'none'}: name one with --text-column"
+                    )
+                yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}")
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path}: broken off or unreadable after line {number} ({error})") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
+    return open(path, "rb")
+
+
+def _parse(line: bytes, path: Path, number: int, tally: Tally) -> dict[str, Any]:
+    try:
+        row = json.loads(tally.decode(line))
+    except ValueError as error:
+        raise FormatError(f"{path}, line {number}: no JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise FormatError(f"{path}, line {number}: expected an object, found {type(row).__name__}")
+    return row
+
+
+def _domain(row: dict[str, Any], default: str) -> str:
+    meta = row.get("meta")
+    pile = meta.get("pile_set_name") if isinstance(meta, dict) else None
+    return str(row.get("domain") or pile or default)

@@ -1,0 +1,55 @@
+"""Parquet with a text column, read a batch of rows at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from argap.corpus.document import Tally, TextDocument
+from argap.errors import FormatError
+
+SUFFIXES = (".parquet",)
+ROWS = 256  # rows decoded at once; documents can be long
+
+
+def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+    """The documents of one file; its columns ``domain`` and ``source``, where it has them, are kept.
+
+    Raises `FormatError` for a broken file and for one without the column (its columns are listed).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            _check_column(path, schema, text_column)
+            columns = [
+                text_column,
+                *(c for c in ("domain", "source") if c in schema.names and c != text_column),
+            ]
+            number = 0
+            for batch in file.iter_batches(batch_size=ROWS, columns=columns):
+                # As bytes: Arrow does not check that a string column is UTF-8.
+                texts = batch.column(text_column).cast(pa.large_string()).cast(pa.large_binary())
+                domains = batch.column("domain").to_pylist() if "domain" in columns else [None] * len(texts)
+                sources = batch.column("source").to_pylist() if "source" in columns else [None] * len(texts)
+                for text, own, source in zip(texts, domains, sources, strict=True):
+                    place = f"{path}#{number}" if source is None else f"{source}#{number}"
+                    yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), place)
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _check_column(path: Path, schema, text_column: str) -> None:
+    import pyarrow as pa
+
+    if text_column not in schema.names:
+        raise FormatError(
+            f"{path}: no column {text_column!r}; its columns are {', '.join(map(repr, schema.names))}: "
+            "name one with --text-column"
+        )
+    kind = schema.field(text_column).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise FormatError(f"{path}: column {text_column!r} holds {kind}, expected strings")

@@ -1,0 +1,80 @@
+"""Token shards: flat files of token ids, documents separated by EOS.
+
+``.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32), ``.npy`` says its
+own type. Shards are memory-mapped and documents are copied out one at a time.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from argap.corpus.document import TokenDocument, TokenShard
+from argap.errors import ArgapError, FormatError
+
+SUFFIXES = (".bin", ".npy")
+SCAN = 2**22  # tokens searched for EOS at a time
+
+
+def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
+    """``uint16`` or ``uint32`` (little-endian) by name; None stays None. Others are an `ArgapError`."""
+    if name is None:
+        return None
+    if str(name) not in ("uint16", "uint32"):
+        raise ArgapError(f"token dtype {name}: expected uint16 or uint32")
+    return np.dtype(str(name)).newbyteorder("<")
+
+
+def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[TokenDocument]:
+    """The documents of ``shard``. Without an EOS id the whole shard is one document.
+
+    Raises `FormatError` naming file and offset for a size that is no whole number of tokens and for a
+    token outside the vocabulary.
+    """
+    tokens = _map(shard, vocab_size)
+    start = 0
+    for number, end in enumerate(_document_ends(tokens, eos, vocab_size, shard)):
+        if end > start:
+            yield TokenDocument(
+                np.asarray(tokens[start:end], dtype=np.int32), shard.domain, f"{shard.path}#{number}"
+            )
+        start = end + 1
+
+
+def _map(shard: TokenShard, vocab_size: int) -> np.ndarray:
+    path = shard.path
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype=np.uint16)
+    if path.suffix == ".npy":
+        try:
+            tokens = np.load(path, mmap_mode="r")
+        except (ValueError, OSError, EOFError) as error:
+            raise FormatError(f"{path}: not a whole .npy file ({error})") from error
+        if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
+            raise FormatError(
+                f"{path}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}"
+            )
+        return tokens
+    dtype = shard.dtype or np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise FormatError(
+            f"{path}: {size} bytes are no whole number of {dtype.name} tokens; is it truncated, or is "
+            "another --token-dtype meant?"
+        )
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _document_ends(tokens: np.ndarray, eos: int | None, vocab_size: int, shard: TokenShard) -> Iterator[int]:
+    """Positions just behind each document: where EOS stands, and the end of the shard."""
+    for offset in range(0, len(tokens), SCAN):
+        block = tokens[offset : offset + SCAN]
+        outside = (block >= vocab_size) | (block < 0)
+        if outside.any():
+            at = offset + int(np.argmax(outside))
+            raise FormatError(
+                f"{shard.path}: token {int(tokens[at])} at offset {at} is outside the vocabulary of "
+                f"{vocab_size}; is it another tokenizer's, or is another --token-dtype meant?"
+            )
+        if eos is not None:
+            yield from (offset + np.flatnonzero(block == eos)).tolist()
+    yield len(tokens)

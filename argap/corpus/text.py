@@ -1,0 +1,35 @@
+"""Plain text: one file, one document.
+
+A file over `PIECE` bytes is read in pieces that end at a line end, each a document of its own, so that
+one huge file does not have to fit in memory; a bigram that spans a cut is not seen.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from argap.corpus.document import Tally, TextDocument
+from argap.errors import ArgapError
+
+SUFFIXES = (
+    ".txt", ".text", ".md", ".rst", ".tex", ".html", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu",
+    ".java", ".js", ".ts", ".go", ".rs", ".rb", ".sh", ".sql",
+)  # fmt: skip
+PIECE = 16 * 2**20
+
+
+def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+    """The documents of one text file. ``text_column`` has no meaning here."""
+    try:
+        with open(path, "rb") as file:
+            for number, piece in enumerate(_pieces(file)):
+                source = f"{path}#{number}" if number else str(path)
+                yield TextDocument(tally.decode(piece), domain, source)
+    except OSError as error:
+        raise ArgapError(f"{path}: not readable ({error.strerror})") from error
+
+
+def _pieces(file) -> Iterator[bytes]:
+    while piece := file.read(PIECE):
+        if len(piece) == PIECE:
+            piece += file.readline()
+        yield piece

@@ -1,0 +1,68 @@
+"""From documents of text to documents of token ids: batched, parallel, streaming."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from argap.corpus import Corpus, shards
+from argap.corpus.document import TextDocument, TokenDocument, TokenShard
+from argap.tokenizer import Tokenizer
+
+BATCH_CHARACTERS = 4 * 2**20
+BATCH_DOCUMENTS = 4096
+
+
+def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) -> Iterator[TokenDocument]:
+    """The documents of ``corpora`` in their order, as token ids.
+
+    The Rust tokenizer spreads a batch over all cores while the next batch is being read. Documents
+    without a token are skipped and counted in the tally of their corpus.
+    """
+    for corpus in [corpora] if isinstance(corpora, Corpus) else corpora:
+        for document in _documents(corpus, tokenizer):
+            if len(document.ids):
+                corpus.tally.documents += 1
+                yield document
+            else:
+                corpus.tally.empty += 1
+
+
+def _documents(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[TokenDocument]:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: Future[list[TokenDocument]] | None = None
+        for batch in _batches(corpus):
+            if isinstance(batch, TokenShard):
+                if waiting is not None:
+                    yield from waiting.result()
+                    waiting = None
+                yield from shards.read(batch, eos=tokenizer.eos, vocab_size=tokenizer.vocab_size)
+            else:
+                submitted = pool.submit(_encode, batch, tokenizer)
+                if waiting is not None:
+                    yield from waiting.result()
+                waiting = submitted
+        if waiting is not None:
+            yield from waiting.result()
+
+
+def _batches(corpus: Corpus) -> Iterator[list[TextDocument] | TokenShard]:
+    batch: list[TextDocument] = []
+    characters = 0
+    for item in corpus:
+        if isinstance(item, TokenShard):
+            if batch:
+                yield batch
+            batch, characters = [], 0
+            yield item
+            continue
+        batch.append(item)
+        characters += len(item.text)
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(batch: list[TextDocument], tokenizer: Tokenizer) -> list[TokenDocument]:
+    ids = tokenizer.encode([document.text for document in batch])
+    return [TokenDocument(i, d.domain, d.source) for i, d in zip(ids, batch, strict=True)]
