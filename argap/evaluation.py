@@ -1,0 +1,158 @@
+"""The evaluation set: documents cut into disjoint windows of tokens, the same on every machine.
+
+``packed`` (the paper's way): each document is followed by one EOS and the stream is cut into windows of
+``seq_len`` tokens; the last may be shorter. ``document``: a window never crosses a document.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+
+from argap.corpus import Corpus
+from argap.corpus.document import TokenDocument
+from argap.corpus.tokenize import token_documents
+from argap.errors import ArgapError
+from argap.tokenizer import Tokenizer
+
+Packing = Literal["packed", "document"]
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Windows of token ids. Legend: N tokens, W windows, D documents.
+
+    Window ``w`` holds ``tokens[offsets[w] : offsets[w + 1]]``; its first token is context only, the
+    others are scored.
+    """
+
+    tokens: np.ndarray
+    """int32 ``[N]``."""
+    offsets: np.ndarray
+    """int64 ``[W + 1]``."""
+    document: np.ndarray
+    """int32 ``[N]``: the document of each token; an EOS belongs to the document that it ends."""
+    domains: list[str]
+    """``[D]``."""
+    sources: list[str]
+    """``[D]``: where each document stands, for people."""
+    seq_len: int
+    packing: Packing
+    eos: int | None
+    """The separating id under ``packed``, whose bigrams are never repeated; None under ``document``."""
+    tokenizer: str
+    tokenizer_fingerprint: str
+
+    @property
+    def windows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def scored(self) -> int:
+        """Tokens with a log-prob: all but the first of each window."""
+        return len(self.tokens) - self.windows
+
+    @cached_property
+    def window(self) -> np.ndarray:
+        """int32 ``[N]``: the window of each token."""
+        return np.repeat(np.arange(self.windows, dtype=np.int32), np.diff(self.offsets))
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        """int32 ``[N]``: the position of each token in its window, from 0."""
+        return (np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(
+            np.int32
+        )
+
+    @cached_property
+    def document_of_window(self) -> np.ndarray:
+        """int32 ``[W]``: the document that holds most of a window's tokens (the earliest of equals)."""
+        pairs = self.window.astype(np.int64) * len(self.domains) + self.document
+        pair, tokens = np.unique(pairs, return_counts=True)
+        window, document = np.divmod(pair, len(self.domains))
+        order = np.lexsort((document, -tokens, window))
+        first = np.unique(window[order], return_index=True)[1]
+        return document[order][first].astype(np.int32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the token ids (little-endian int32) and the window bounds (int64)."""
+        digest = hashlib.sha256(self.tokens.astype("<i4").tobytes())
+        digest.update(self.offsets.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def build_evaluation_set(
+    corpora: Corpus | Iterable[Corpus],
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int = 2048,
+    packing: Packing = "packed",
+    limit_tokens: int | None = None,
+) -> EvaluationSet:
+    """Tokenize ``corpora`` and cut windows of at most ``seq_len`` tokens.
+
+    ``limit_tokens`` keeps the first so many tokens of the stream, EOS included; later documents are not
+    read. Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
+    EOS under ``packed``, and for an empty corpus.
+    """
+    if packing not in get_args(Packing):
+        raise ArgapError(f"--packing {packing}: expected packed or document")
+    if seq_len < 2:
+        raise ArgapError(f"--seq-len {seq_len}: expected at least 2, one token of context and one to score")
+    if limit_tokens is not None and limit_tokens < 2:
+        raise ArgapError(
+            f"--limit-tokens {limit_tokens}: expected at least 2, one of context and one to score"
+        )
+    if packing == "packed" and tokenizer.eos is None:
+        raise ArgapError(
+            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use --packing document"
+        )
+    separator = tokenizer.eos if packing == "packed" else None
+    corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
+    documents = _take(token_documents(corpora, tokenizer), separator, limit_tokens)
+    if sum(len(d.ids) for d in documents) < 2:
+        names = ", ".join(corpus.spec for corpus in corpora)
+        raise ArgapError(f"{names}: nothing to score there; expected a corpus of at least two tokens")
+    lengths = np.array([len(d.ids) for d in documents])
+    tokens = np.concatenate([d.ids for d in documents]).astype(np.int32, copy=False)
+    cut = np.array([len(tokens)]) if packing == "packed" else np.cumsum(lengths)
+    return EvaluationSet(
+        tokens=tokens,
+        offsets=_window_offsets(cut, seq_len),
+        document=np.repeat(np.arange(len(documents), dtype=np.int32), lengths),
+        domains=[d.domain for d in documents],
+        sources=[d.source for d in documents],
+        seq_len=seq_len,
+        packing=packing,
+        eos=separator,
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    )
+
+
+def _take(
+    documents: Iterable[TokenDocument], separator: int | None, limit: int | None
+) -> list[TokenDocument]:
+    """The first ``limit`` tokens of the documents, each with its EOS where there is a separator."""
+    taken: list[TokenDocument] = []
+    left = limit
+    for document in documents:
+        ids = document.ids if separator is None else np.append(document.ids, np.int32(separator))
+        if left is not None:
+            ids = ids[:left]
+            left -= len(ids)
+        taken.append(TokenDocument(ids, document.domain, document.source))
+        if left == 0:
+            break
+    return taken
+
+
+def _window_offsets(ends: np.ndarray, seq_len: int) -> np.ndarray:
+    """Window bounds: every ``seq_len`` tokens from the start of each stretch that ends at ``ends``."""
+    starts = np.concatenate([[0], ends[:-1]])
+    cuts = [np.arange(start, end, seq_len) for start, end in zip(starts, ends, strict=True)]
+    return np.concatenate([*cuts, ends[-1:]]).astype(np.int64)

@@ -1,0 +1,58 @@
+"""The metric: the share of a model's gap to a reference that sits on the AR hits.
+
+Everything here is a pure function of sums of log-probs, in float64.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+
+
+class GapDueToAR(NamedTuple):
+    """The "% of gap due to AR" as a fraction, with the case that it falls under."""
+
+    value: float | None
+    """min(raw, 1); 1 where the whole gap is recall; None where there is no gap."""
+    raw: float | None
+    """The quotient as it is; None where the gap is exactly 0."""
+    case: Case
+
+
+def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueToAR:
+    """Section 3.1 of arXiv 2312.04927 with its cases named.
+
+    ``delta_hits``, ``delta_all``: mean log-prob of the model minus the reference's, on the AR hits and on
+    all scored tokens (nats; negative where the model is worse). ``share``: hits over scored tokens.
+    Without hits pass ``delta_hits = 0, share = 0``.
+
+    - ``explained``: worse overall: raw = delta_hits · share / delta_all
+    - ``reversed``: worse overall but better on the hits: the same quotient, negative
+    - ``recall_only``: as good overall, worse on the hits: 100%
+    - ``no_gap``: as good on both: no number
+    """
+    raw = delta_hits * share / delta_all if delta_all else None
+    if delta_all < 0:
+        assert raw is not None
+        return GapDueToAR(min(raw, 1.0), raw + 0.0, "reversed" if raw < 0 else "explained")
+    if delta_hits < 0:
+        return GapDueToAR(1.0, raw, "recall_only")
+    return GapDueToAR(None, raw, "no_gap")
+
+
+class Closed(NamedTuple):
+    """The share of a base model's gap to the reference that a model closes, ``(B − m) / (B − R)``."""
+
+    ppl: float | None
+    nll: float | None
+
+
+def share_closed(nll: float, base: float, reference: float) -> Closed:
+    """In perplexity and in NLL (nats); None where the base has no gap to close."""
+    if not base > reference:
+        return Closed(None, None)
+    return Closed(
+        ppl=float((np.exp(base) - np.exp(nll)) / (np.exp(base) - np.exp(reference))),
+        nll=(base - nll) / (base - reference),
+    )

@@ -1,0 +1,57 @@
+"""Which tokens complete a bigram seen before in their window, how far back, and how often."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from argap.evaluation import EvaluationSet
+
+WINDOWS_AT_ONCE = 2048
+
+
+class Repeats(NamedTuple):
+    """One entry a token of the evaluation set, ``[N]``; all zero at the first position of a window."""
+
+    repeated: np.ndarray
+    """bool: the bigram that ends here ended at an earlier position of the window too."""
+    distance: np.ndarray
+    """int32: tokens back to the nearest earlier end; 0 where not repeated."""
+    occurrences: np.ndarray
+    """int32: how many earlier ends."""
+
+
+def find_repeats(data: EvaluationSet) -> Repeats:
+    """The repeated bigrams of every window. Overlaps count: in ``a a a`` position 2 is repeated.
+
+    A bigram that contains the separating EOS is never repeated.
+    """
+    parts = [
+        _find(data, first, min(first + WINDOWS_AT_ONCE, data.windows))
+        for first in range(0, data.windows, WINDOWS_AT_ONCE)
+    ]
+    return Repeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _find(data: EvaluationSet, first: int, last: int) -> Repeats:
+    span = slice(data.offsets[first], data.offsets[last])
+    tokens = data.tokens[span].astype(np.int64)
+    window = data.window[span].astype(np.int64) - first
+    repeated = np.zeros(len(tokens), dtype=bool)
+    distance = np.zeros(len(tokens), dtype=np.int32)
+    occurrences = np.zeros(len(tokens), dtype=np.int32)
+
+    ends = np.flatnonzero(data.position[span] > 0)
+    if data.eos is not None:
+        ends = ends[(tokens[ends] != data.eos) & (tokens[ends - 1] != data.eos)]
+    base = int(tokens.max(initial=0)) + 1
+    key = (window[ends] * base + tokens[ends - 1]) * base + tokens[ends]
+    order = np.argsort(key, kind="stable")  # stable: equal bigrams stay in the order of the text
+    ends, key = ends[order], key[order]
+    same = np.zeros(len(key), dtype=bool)  # the entry before is the same bigram of the same window
+    same[1:] = key[1:] == key[:-1]
+    later = np.flatnonzero(same)
+    group_start = np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))
+    repeated[ends[later]] = True
+    distance[ends[later]] = ends[later] - ends[later - 1]
+    occurrences[ends[later]] = later - group_start[later]
+    return Repeats(repeated, distance, occurrences)
