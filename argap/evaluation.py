@@ -63,9 +63,7 @@ class EvaluationSet:
     @cached_property
     def position(self) -> np.ndarray:
         """int32 ``[N]``: the position of each token in its window, from 0."""
-        return (np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(
-            np.int32
-        )
+        return (np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(np.int32)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
@@ -104,9 +102,7 @@ def build_evaluation_set(
     if seq_len < 2:
         raise ArgapError(f"--seq-len {seq_len}: expected at least 2, one token of context and one to score")
     if limit_tokens is not None and limit_tokens < 2:
-        raise ArgapError(
-            f"--limit-tokens {limit_tokens}: expected at least 2, one of context and one to score"
-        )
+        raise ArgapError(f"--limit-tokens {limit_tokens}: expected at least 2, one of context and one to score")
     if packing == "packed" and tokenizer.eos is None:
         raise ArgapError(
             f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use --packing document"
@@ -134,9 +130,7 @@ def build_evaluation_set(
     )
 
 
-def _take(
-    documents: Iterable[TokenDocument], separator: int | None, limit: int | None
-) -> list[TokenDocument]:
+def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int | None) -> list[TokenDocument]:
     """The first ``limit`` tokens of the documents, each with its EOS where there is a separator."""
     taken: list[TokenDocument] = []
     left = limit

@@ -32,10 +32,9 @@ def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueTo
     - ``recall_only``: as good overall, worse on the hits: 100%
     - ``no_gap``: as good on both: no number
     """
-    raw = delta_hits * share / delta_all if delta_all else None
-    if delta_all < 0:
-        assert raw is not None
-        return GapDueToAR(min(raw, 1.0), raw + 0.0, "reversed" if raw < 0 else "explained")
+    raw = delta_hits * share / delta_all + 0.0 if delta_all else None  # + 0.0: no negative zero
+    if raw is not None and delta_all < 0:
+        return GapDueToAR(min(raw, 1.0), raw, "reversed" if raw < 0 else "explained")
     if delta_hits < 0:
         return GapDueToAR(1.0, raw, "recall_only")
     return GapDueToAR(None, raw, "no_gap")

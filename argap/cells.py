@@ -1,0 +1,64 @@
+"""Cells: the sums from which every table, figure and interval is rebuilt without the tokens.
+
+One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that
+holds a scored token, with its number of tokens and the sum of log p of each model (float64).
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from argap.atomic import replacing
+from argap.bins import distance_bins, frequency_bins, position_bins
+from argap.errors import FormatError
+from argap.labels import Labels
+
+KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
+PREFIX = "logprob/"
+
+
+def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: float) -> pd.DataFrame:
+    """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``)."""
+    seq_len = labels.record["evaluation"]["seq_len"]
+    rows = np.flatnonzero(labels.scored)
+    window = labels.window[rows]
+    keys = {
+        "document": labels.document_of_window[window].astype(np.int32),
+        "window": window.astype(np.int32),
+        "domain": labels.domain[rows].astype(np.int32),
+        "repeated": labels.repeated[rows],
+        "frequency": frequency_bins(threshold).index(labels.train_count[rows]),
+        "distance": distance_bins(seq_len).index(labels.distance[rows]),
+        "position": position_bins(seq_len).index(labels.position[rows]),
+    }
+    sums = {PREFIX + model: values[rows].astype(np.float64) for model, values in logprobs.items()}
+    frame = pd.DataFrame({**keys, "n": np.ones(len(rows), dtype=np.int64), **sums})
+    cells = frame.groupby(KEYS, sort=True, as_index=False).sum()
+    cells["domain"] = pd.Categorical.from_codes(cells["domain"], pd.Index(labels.domains, dtype="str"))
+    return cells
+
+
+def models_of(cells: pd.DataFrame) -> list[str]:
+    """The models whose sums the cells hold, in order."""
+    return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
+
+
+def ar_hits(cells: pd.DataFrame, threshold: float) -> np.ndarray:
+    """bool: which cells are AR hits at the threshold that the cells were made for."""
+    highest = frequency_bins(threshold).index(np.array([int(threshold)]))[0]
+    return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
+
+
+def write_cells(cells: pd.DataFrame, path: Path) -> None:
+    """Write Parquet that pandas, Polars and DuckDB read as it is."""
+    with replacing(path) as temporary:
+        cells.to_parquet(temporary, index=False, compression="zstd")
+
+
+def read_cells(path: Path) -> pd.DataFrame:
+    """Raises `FormatError` for a missing or broken file."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error

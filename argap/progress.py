@@ -1,0 +1,64 @@
+"""Progress on stderr: a bar on a terminal, now and then a plain line elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SECONDS_BETWEEN_LINES = 20.0
+
+
+def say(message: str) -> None:
+    """One line to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(label: str, total: int | None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes how much more is done; shows rate and time left."""
+    if sys.stderr.isatty():
+        yield from _bar(label, total, unit)
+    else:
+        yield from _lines(label, total, unit)
+
+
+def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        rate,
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total, rate="")
+        started = time.monotonic()
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            speed = done / max(time.monotonic() - started, 1e-9)
+            bar.update(task, advance=amount, rate=f"{speed:,.0f} {unit}/s")
+
+        yield advance
+
+
+def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    started = last = time.monotonic()
+    done = 0
+
+    def advance(amount: int) -> None:
+        nonlocal done, last
+        done += amount
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            of = f" of {total:,}" if total else ""
+            say(f"{label}: {done:,}{of} {unit}, {done / (now - started):,.0f} {unit}/s")
+
+    yield advance
