@@ -19,8 +19,7 @@ class Sums(NamedTuple):
     """Per-document sums, each float64 ``[D]``; of resamples ``[R]``; log-probs in nats."""
 
     n: np.ndarray
-    hits: np.ndarray
-    """Number of AR hits."""
+    """Scored tokens."""
     model: np.ndarray
     """Sum of the model's log-probs on all scored tokens."""
     model_hits: np.ndarray
@@ -29,17 +28,20 @@ class Sums(NamedTuple):
 
 
 class Intervals(NamedTuple):
-    """95% percentile intervals; None for the gap's share where the gap is not resolved."""
+    """95% percentile intervals, None where there is none; ``reason`` says why the gap's share has none."""
 
     gap_due_to_ar: tuple[float, float] | None
-    delta: tuple[float, float]
+    delta: tuple[float, float] | None
     """Of the model's NLL minus the reference's."""
-    delta_ar: tuple[float, float]
+    delta_ar: tuple[float, float] | None
     """Of share × ΔNLL on the AR hits: the hits' part of ``delta``."""
+    reason: str | None = None
 
 
 def bootstrap(sums: Sums, *, resamples: int = RESAMPLES, seed: int = SEED) -> Intervals:
     """Intervals of the gap, of its part on the AR hits and of their quotient."""
+    if len(sums.n) < 2:
+        return Intervals(None, None, None, reason="a single document")
     drawn = _resample(sums, resamples, seed)
     delta = (drawn.model - drawn.reference) / drawn.n  # mean log-prob: negative where the model is worse
     part = (drawn.model_hits - drawn.reference_hits) / drawn.n
@@ -54,6 +56,7 @@ def bootstrap(sums: Sums, *, resamples: int = RESAMPLES, seed: int = SEED) -> In
         gap_due_to_ar=_interval(value[~np.isnan(value)]) if resolved else None,
         delta=_interval(-delta),
         delta_ar=_interval(-part),
+        reason=None if resolved else "gap not resolved",
     )
 
 

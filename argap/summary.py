@@ -100,14 +100,9 @@ def _row(cells: pd.DataFrame, hits: np.ndarray, model: str, reference: str) -> d
     delta_hits = float(difference[hits].sum() / n[hits].sum()) if n[hits].sum() else 0.0
     result = gap_due_to_ar(delta_hits, delta, share)
     intervals = bootstrap(_document_sums(cells, hits, model, reference))
-    resolved = intervals.gap_due_to_ar is not None
-    row["gap_due_to_ar"] = {
-        **result._asdict(),
-        "ci95": list(intervals.gap_due_to_ar) if intervals.gap_due_to_ar else None,
-        "reason": None if resolved else "gap not resolved",
-    }
-    row["delta"] = {"nll": -delta + 0.0, "ci95": list(intervals.delta)}
-    row["delta_ar"] = {"nll": -delta_hits * share + 0.0, "ci95": list(intervals.delta_ar)}
+    row["gap_due_to_ar"] = {**result._asdict(), "ci95": intervals.gap_due_to_ar, "reason": intervals.reason}
+    row["delta"] = {"nll": -delta + 0.0, "ci95": intervals.delta}
+    row["delta_ar"] = {"nll": -delta_hits * share + 0.0, "ci95": intervals.delta_ar}
     return row
 
 
@@ -124,7 +119,6 @@ def _document_sums(cells: pd.DataFrame, hits: np.ndarray, model: str, reference:
     columns = pd.DataFrame(
         {
             "n": n,
-            "hits": n * hits,
             "model": cells[PREFIX + model],
             "model_hits": cells[PREFIX + model] * hits,
             "reference": cells[PREFIX + reference],

@@ -4,6 +4,7 @@ Text is encoded without special tokens being added *or recognised*: a literal ``
 document is text (``add_special_tokens=False, split_special_tokens=True``).
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -61,38 +62,55 @@ class Tokenizer:
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
-def load_tokenizer(source: str | Path) -> Tokenizer:
+def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     """The tokenizer of a local folder, a ``tokenizer.json`` file, or a hub id.
 
-    Raises `ArgapError` where there is none, or only a slow one (argap needs the Rust tokenizers: they
-    are parallel and their state can be fingerprinted).
+    ``name``: what to call it, where that is not ``source``. Raises `ArgapError` where there is none, or
+    only a slow one (argap needs the Rust tokenizers: they are parallel, and can be fingerprinted).
     """
-    import tokenizers
-
     path = Path(source)
     if path.name == "tokenizer.json" and path.is_file():
         path = path.parent
-    name = str(source)
-    if path.exists() and not (path / "tokenizer.json").is_file():
-        raise ArgapError(
-            f"{path}: no tokenizer.json there; expected a folder with a fast tokenizer "
-            "(save one with `AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)`)"
-        )
-    if path.is_dir():
+    name = name or str(source)
+    if (path / "tokenizer.json").is_file():
+        return _from_folder(path, name)
+    if not path.exists():
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
-        except Exception as error:  # the Rust library raises bare Exception
-            raise ArgapError(f"{path / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
-        return Tokenizer(backend, name=name, eos=_eos_of_folder(path, backend))
+            return _from_folder(_download(name), name)
+        except OSError:
+            pass  # no tokenizer.json on the hub: transformers may still convert an older format
+    return _converted(str(path), name)
 
+
+def _from_folder(folder: Path, name: str) -> Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
+    return Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend))
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    file = Path(hf_hub_download(name, "tokenizer.json"))
+    with contextlib.suppress(EntryNotFoundError):
+        hf_hub_download(name, "tokenizer_config.json")
+    return file.parent
+
+
+def _converted(source: str, name: str) -> Tokenizer:
+    """A tokenizer that transformers reads or converts from an older format."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise ArgapError(
-            f"{name}: no such folder, and no tokenizer under that name on the hub ({_first_line(error)})"
-        ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({reason})") from None
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
     return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id)
@@ -113,7 +131,3 @@ def _eos_of_folder(folder: Path, backend: Any) -> int | None:
         if value is not None:
             return int(value)
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

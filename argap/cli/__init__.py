@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from argap.cli import index
+from argap.cli import demo, index, ref, score
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -21,7 +21,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+app.command()(demo.demo)
 app.add_typer(index.app, name="index")
+app.command()(score.score)
+app.command()(score.compare)
+app.add_typer(ref.app, name="ref")
 
 
 def main() -> None:

@@ -1,0 +1,58 @@
+"""``argap ref``: names for references, with the text and index to compare on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Name the references that models are compared with.", no_args_is_help=True)
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="The name to use with --ref.")],
+    checkpoint: Annotated[str, typer.Argument(help="A local folder or a hub id.")],
+    data: Annotated[list[str] | None, typer.Option(help="Evaluation text to use with it. Repeatable.")] = None,
+    index: Annotated[str | None, typer.Option(help="Index of its training text.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens a window.")] = None,
+    packing: Annotated[str | None, typer.Option(help="packed or document.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
+) -> None:
+    """Record a reference; a name of the same spelling is replaced."""
+    from argap.checkpoint import find_checkpoint
+    from argap.references import Reference, add_reference
+
+    find_checkpoint(checkpoint)  # refuse now what could not be scored later
+    reference = Reference(
+        checkpoint=_absolute(checkpoint),
+        data=tuple(_absolute(d) for d in data or ()),
+        index=None if index is None else _absolute(index),
+        seq_len=seq_len,
+        packing=packing,
+        text_column=text_column,
+    )
+    add_reference(name, reference)
+    typer.echo(f"{name}: {reference.checkpoint}")
+
+
+@app.command("list")
+def list_references() -> None:
+    """The recorded references and what is recorded with them."""
+    from argap.references import references
+
+    for name, reference in sorted(references().items()):
+        data = " ".join(reference.data) or "no text recorded"
+        typer.echo(f"{name}\t{reference.checkpoint}\t{data}\t{reference.index or 'no index recorded'}")
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="The name to forget.")]) -> None:
+    """Forget a reference; its files stay."""
+    from argap.references import remove_reference
+
+    remove_reference(name)
+
+
+def _absolute(place: str) -> str:
+    """Local paths made absolute, so that the name works from any folder; other forms as they are."""
+    return str(Path(place).resolve()) if Path(place).exists() else place

@@ -1,0 +1,100 @@
+"""``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Reference = Annotated[str, typer.Option("--ref", help="What to compare with: a checkpoint, a run, or a name.")]
+Threshold = Annotated[
+    str, typer.Option(help="An AR hit's bigram occurs at most so often in training; `scaled`: 1250 per 10 B tokens.")
+]
+Base = Annotated[str | None, typer.Option(help="Also say which share of this model's gap the others close.")]
+Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
+
+
+def score(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
+    ref: Reference,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable.")
+    ] = None,
+    index: Annotated[str | None, typer.Option(help="Folder of the training text's bigram counts.")] = None,
+    threshold: Threshold = "1250",
+    seq_len: Annotated[int | None, typer.Option(help="Tokens a window (2048).")] = None,
+    packing: Annotated[str | None, typer.Option(help="packed (EOS between documents) or document.")] = None,
+    dtype: Annotated[
+        str, typer.Option(help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
+    limit_tokens: Annotated[int | None, typer.Option(help="Score only the first so many tokens of the text.")] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text.")
+    ] = None,
+    token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
+    base: Base = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code that a checkpoint brings.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
+    overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Score checkpoints and say which share of their gap to --ref is associative recall.
+
+    Without --data or --index, what is recorded with the reference is used.
+    """
+    from argap.errors import ArgapError
+    from argap.pipeline import Settings, score_models
+    from argap.scorer import ScoreOptions
+
+    if batch_size != "auto" and not (batch_size.isdigit() and int(batch_size) > 0):
+        raise ArgapError(f"--batch-size {batch_size}: expected a positive whole number, or auto")
+    gap = score_models(
+        checkpoints,
+        ref,
+        out,
+        settings=Settings(
+            data=tuple(data or ()),
+            index=index,
+            seq_len=seq_len,
+            packing=packing,
+            limit_tokens=limit_tokens,
+            text_column=text_column,
+            token_dtype=token_dtype,
+        ),
+        threshold=threshold,
+        options=ScoreOptions(
+            dtype=dtype,
+            device=device,
+            batch_size="auto" if batch_size == "auto" else int(batch_size),
+            trust_remote_code=trust_remote_code,
+        ),
+        base=base,
+        overwrite=overwrite,
+    )
+    show(gap, as_json=as_json)
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Finished run folders.")],
+    ref: Annotated[str, typer.Option("--ref", help="The run to compare with.")],
+    threshold: Threshold = "1250",
+    base: Annotated[str | None, typer.Option(help="A run: say which share of its gap the others close.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
+    as_json: Json = False,
+) -> None:
+    """Compare finished runs on their stored log-probs; no model is run."""
+    from argap.pipeline import compare_runs
+
+    show(compare_runs(runs, ref, out, threshold=threshold, base=base), as_json=as_json)
+
+
+def show(gap: dict, *, as_json: bool) -> None:
+    """Print the result: JSON for machines, the table for people."""
+    if as_json:
+        typer.echo(json.dumps(gap, indent=2, ensure_ascii=False))
+        return
+    from argap.reports.tables import print_table
+
+    print_table(gap)

@@ -1,0 +1,235 @@
+"""The whole path: checkpoints and a reference in, ``gap.json`` and its parts out.
+
+Out folder: one run folder a model, ``labels/``, ``gap.json``, ``cells.parquet``, ``examples.json``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from argap.atomic import write_json
+from argap.bigram_index.store import open_index
+from argap.cells import build_cells, write_cells
+from argap.checkpoint import Checkpoint, find_checkpoint
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, MismatchError
+from argap.evaluation import EvaluationSet, Packing, build_evaluation_set
+from argap.examples import choose_examples
+from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
+from argap.progress import say
+from argap.references import find_reference
+from argap.runs import Run, environment, open_run, read_logprobs
+from argap.scorer import ScoreOptions, score
+from argap.summary import summarize
+from argap.tokenizer import Tokenizer, load_tokenizer
+
+PAPER_THRESHOLD = 1250
+PAPER_TOKENS = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to evaluate on. None: not given (on a command line) or not recorded (with a reference)."""
+
+    data: tuple[str, ...] = ()
+    index: str | None = None
+    seq_len: int | None = None
+    packing: Packing | None = None
+    limit_tokens: int | None = None
+    text_column: str | None = None
+    token_dtype: str | None = None
+
+    def over(self, recorded: "Settings") -> "Settings":
+        """These settings, with what was recorded in the places that are empty."""
+        own = {k: v for k, v in vars(self).items() if v not in (None, ())}
+        return replace(recorded, **own)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A model to compare: a checkpoint to score, or a run that is finished."""
+
+    name: str
+    checkpoint: Checkpoint | None
+    run: Run | None
+    settings: Settings
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self.checkpoint is not None:
+            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+        assert self.run is not None
+        return load_tokenizer(self.run.record["evaluation"]["tokenizer"])
+
+
+def score_models(
+    checkpoints: Sequence[str],
+    reference: str,
+    out: Path,
+    *,
+    settings: Settings = Settings(),
+    threshold: str = str(PAPER_THRESHOLD),
+    options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
+    base: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Score each checkpoint and the reference once, and write the gap of each to ``out``.
+
+    ``settings`` are completed by what is recorded with the reference. Returns ``gap.json``.
+    """
+    parse_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
+    target = _find(reference, reference=True)
+    settings = settings.over(target.settings)
+    if not settings.data or settings.index is None:
+        what = "--data PATH" if not settings.data else "--index DIR"
+        raise ArgapError(f"{reference}: no text and index are recorded with this reference; give {what}")
+    others = _named([_find(c, reference=False) for c in checkpoints], target)
+    index = open_index(settings.index)
+    tokenizer = target.tokenizer
+    for model in [target, *others]:
+        own = tokenizer if model is target else model.tokenizer
+        check_tokenizer(index, model.name, own.fingerprint)
+    data = _evaluation_set(settings, tokenizer)
+    labels = label(data, index)
+    write_labels(labels, out / "labels")
+    source = {**vars(settings), "data": list(settings.data)}
+    runs = []
+    for model in [target, *others]:
+        if model.run is not None:
+            runs.append(model.run)
+        else:
+            assert model.checkpoint is not None
+            folder = out / _folder_name(model.name)
+            runs.append(
+                score(
+                    model.checkpoint,
+                    data,
+                    folder,
+                    model_name=model.name,
+                    source=source,
+                    options=options,
+                    overwrite=overwrite,
+                )
+            )
+    return _write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+
+
+def compare_runs(
+    runs: Sequence[str], reference: str, out: Path, *, threshold: str = str(PAPER_THRESHOLD), base: str | None = None
+) -> dict[str, Any]:
+    """The gap of finished runs, from their files alone: no model is run. Returns ``gap.json``."""
+    opened = [open_run(folder) for folder in dict.fromkeys([reference, *runs, *([base] if base else [])])]
+    by_name: dict[str, Run] = {}
+    for run in opened:
+        if run.model in by_name:
+            raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
+        by_name[run.model] = run
+    beside = [run.folder.parent / "labels" for run in opened]
+    folder = next((f for f in beside if (f / "labels.json").is_file()), None)
+    if folder is None:
+        raise ArgapError(f"{beside[0]}: no labels beside the run; repeat its `argap score` command")
+    labels = read_labels(folder)
+    tokenizer = load_tokenizer(labels.record["evaluation"]["tokenizer"])
+    base_name = open_run(base).model if base else None
+    return _write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
+
+
+def parse_threshold(text: str, index_tokens: int) -> int:
+    """τ: a whole number, or ``scaled``: 1,250 for each 10 B tokens of the index, rounded down.
+
+    (A count is at most τ exactly where it is at most τ rounded down.)
+    """
+    if text == "scaled":
+        return PAPER_THRESHOLD * index_tokens // PAPER_TOKENS
+    if not re.fullmatch(r"\d+", text):
+        raise ArgapError(f"--threshold {text}: expected a whole number of occurrences, or scaled")
+    return int(text)
+
+
+def _write_gap(
+    runs: list[Run], labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: str, base: str | None
+) -> dict[str, Any]:
+    evaluation = labels.record["evaluation"]
+    for run in runs:
+        fingerprint = run.record["evaluation"]["fingerprint"]
+        if fingerprint != evaluation["fingerprint"]:
+            raise MismatchError(
+                f"{run.folder} holds evaluation set {fingerprint[:12]}, the labels (and {runs[0].folder}) hold "
+                f"{evaluation['fingerprint'][:12]}; score both with the same --data, --seq-len and --packing"
+            )
+    tau = parse_threshold(threshold, labels.record["index"]["tokens"])
+    found = {run.model: read_logprobs(run) for run in runs}
+    cells = build_cells(labels, {name: logprob for name, (logprob, _) in found.items()}, tau)
+    gap = summarize(cells, reference=runs[0].model, threshold=tau, seq_len=evaluation["seq_len"], base=base)
+    by_name = {run.model: run for run in runs}
+    for row in gap["rows"]:
+        run = by_name[row["model"]]
+        row["run"] = str(run.folder)
+        row["parameters"] = run.record["finished"]["parameters"]
+    gap |= {
+        "fingerprint": evaluation["fingerprint"],
+        "run": str(out),
+        "evaluation": {**evaluation, "data": runs[0].record["source"]["data"]},
+        "index": labels.record["index"],
+        "versions": environment()["versions"],
+    }
+    write_cells(cells, out / "cells.parquet")
+    write_json(out / "examples.json", choose_examples(labels, found, tokenizer, reference=runs[0].model, threshold=tau))
+    write_json(out / "gap.json", gap)
+    return gap
+
+
+def _evaluation_set(settings: Settings, tokenizer: Tokenizer) -> EvaluationSet:
+    corpora = [
+        open_corpus(spec, text_column=settings.text_column or "text", token_dtype=settings.token_dtype)
+        for spec in settings.data
+    ]
+    data = build_evaluation_set(
+        corpora,
+        tokenizer,
+        seq_len=settings.seq_len or 2048,
+        packing=settings.packing or "packed",
+        limit_tokens=settings.limit_tokens,
+    )
+    for corpus in corpora:
+        for remark in corpus.tally.remarks():
+            say(f"{corpus.spec}: {remark}")
+    return data
+
+
+def _find(source: str, *, reference: bool) -> _Target:
+    """What a name, a folder or a hub id on the command line stands for."""
+    path = Path(source)
+    if reference and (path / "run.json").is_file():
+        run = open_run(path)
+        recorded = dict(run.record["source"])
+        recorded["data"] = tuple(recorded["data"])
+        return _Target(run.model, None, run, Settings(**recorded))
+    known = find_reference(source)
+    if known is not None and not path.exists():
+        settings = {k: v for k, v in vars(known).items() if k != "checkpoint"}
+        return _Target(source, find_checkpoint(known.checkpoint), None, Settings(**settings))
+    return _Target(path.resolve().name if path.exists() else path.name, find_checkpoint(source), None, Settings())
+
+
+def _named(models: list[_Target], reference: _Target) -> list[_Target]:
+    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders."""
+    seen = {reference.name: reference}
+    kept = []
+    for model in models:
+        assert model.checkpoint is not None
+        if any(o.checkpoint and o.checkpoint.fingerprint == model.checkpoint.fingerprint for o in seen.values()):
+            continue
+        if model.name in seen:
+            model = replace(model, name=f"{model.checkpoint.folder.resolve().parent.name}/{model.name}")
+        if model.name in seen:
+            raise ArgapError(f"{model.checkpoint.name}: a second checkpoint named {model.name}; rename its folder")
+        seen[model.name] = model
+        kept.append(model)
+    return kept
+
+
+def _folder_name(model: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", model)
