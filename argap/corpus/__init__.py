@@ -41,9 +41,7 @@ class Corpus:
         return self._open_items(self.tally)
 
 
-def open_corpus(
-    spec: str | Path, *, text_column: str = "text", token_dtype: str | np.dtype | None = None
-) -> Corpus:
+def open_corpus(spec: str | Path, *, text_column: str = "text", token_dtype: str | np.dtype | None = None) -> Corpus:
     """The corpus that ``spec`` names (see the module's docstring for the forms).
 
     ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text.
@@ -79,9 +77,7 @@ def _files(root: Path) -> list[Path]:
     files = [p for p in below if _reader(p) or p.suffix in shards.SUFFIXES]
     if not files:
         found = ", ".join(sorted({p.suffix or p.name for p in below})) or "nothing"
-        raise ArgapError(
-            f"{root}: no file that can be read as a corpus; found {found}, expected one of {_known()}"
-        )
+        raise ArgapError(f"{root}: no file that can be read as a corpus; found {found}, expected one of {_known()}")
     return files
 
 

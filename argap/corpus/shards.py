@@ -34,9 +34,7 @@ def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[Tok
     start = 0
     for number, end in enumerate(_document_ends(tokens, eos, vocab_size, shard)):
         if end > start:
-            yield TokenDocument(
-                np.asarray(tokens[start:end], dtype=np.int32), shard.domain, f"{shard.path}#{number}"
-            )
+            yield TokenDocument(np.asarray(tokens[start:end], dtype=np.int32), shard.domain, f"{shard.path}#{number}")
         start = end + 1
 
 
@@ -50,9 +48,7 @@ def _map(shard: TokenShard, vocab_size: int) -> np.ndarray:
         except (ValueError, OSError, EOFError) as error:
             raise FormatError(f"{path}: not a whole .npy file ({error})") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
-            raise FormatError(
-                f"{path}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}"
-            )
+            raise FormatError(f"{path}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}")
         return tokens
     dtype = shard.dtype or np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     size = path.stat().st_size

@@ -6,6 +6,7 @@ one huge file does not have to fit in memory; a bigram that spans a cut is not s
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from argap.corpus.document import Tally, TextDocument
 from argap.errors import ArgapError
@@ -28,8 +29,12 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
         raise ArgapError(f"{path}: not readable ({error.strerror})") from error
 
 
-def _pieces(file) -> Iterator[bytes]:
-    while piece := file.read(PIECE):
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    piece = file.read(PIECE)
+    while True:
         if len(piece) == PIECE:
             piece += file.readline()
         yield piece
+        piece = file.read(PIECE)
+        if not piece:
+            return

@@ -1,0 +1,157 @@
+"""Every reader gives the documents that were written, and says what is wrong with a broken file."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from argap.corpus import open_corpus
+from argap.corpus.document import TextDocument
+from argap.errors import ArgapError, FormatError
+
+ROWS = [{"text": "one fish", "domain": "sea"}, {"text": "two fish\nred fish", "domain": "pond"}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def texts(corpus) -> list[str]:
+    return [item.text for item in corpus if isinstance(item, TextDocument)]
+
+
+def domains(corpus) -> list[str]:
+    return [item.domain for item in corpus]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+def test_json_lines_plain_and_compressed(tmp_path, suffix):
+    path = tmp_path / f"rows{suffix}"
+    if suffix.endswith(".gz"):
+        path.write_bytes(gzip.compress(LINES.encode()))
+    elif suffix.endswith(".zst"):
+        with pa.output_stream(str(path), compression="zstd") as file:
+            file.write(LINES.encode())
+    else:
+        path.write_text(LINES)
+    corpus = open_corpus(path)
+    assert texts(corpus) == [row["text"] for row in ROWS]
+    assert domains(corpus) == ["sea", "pond"]
+
+
+def test_the_pile_names_its_sets_in_meta(tmp_path):
+    path = tmp_path / "pile.jsonl"
+    path.write_text(json.dumps({"text": "x", "meta": {"pile_set_name": "Books3"}}) + "\n")
+    assert domains(open_corpus(path)) == ["Books3"]
+
+
+def test_parquet_keeps_domain_and_source(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "domain": ["x", "y"], "source": ["s", "t"]}), path)
+    corpus = open_corpus(path)
+    assert [(d.text, d.domain, d.source) for d in corpus if isinstance(d, TextDocument)] == [
+        ("a", "x", "s#0"),
+        ("b", "y", "t#1"),
+    ]
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths_and_its_folders_are_domains(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "2.txt").write_text("second")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "9.md").write_text("first")
+    (tmp_path / ".hidden.txt").write_text("not this one")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    corpus = open_corpus(tmp_path)
+    assert texts(corpus) == ["first", "second"]
+    assert domains(corpus) == ["a", "b"]
+
+
+def test_a_huge_text_file_is_cut_at_line_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.corpus.text.PIECE", 8)
+    path = tmp_path / "huge.txt"
+    path.write_text("0123\n56789\nabc\n")
+    pieces = texts(open_corpus(path))
+    assert pieces == ["0123\n56789\n", "abc\n"]
+
+
+def test_invalid_utf8_is_counted_and_read(tmp_path):
+    path = tmp_path / "bytes.txt"
+    path.write_bytes(b"caf\xe9 au lait")
+    corpus = open_corpus(path)
+    assert texts(corpus) == ["caf\ufffd au lait"]
+    assert corpus.tally.invalid_utf8 == 1
+    assert "1 documents hold invalid UTF-8" in corpus.tally.remarks()[0]
+
+
+def test_invalid_utf8_in_parquet_is_counted_and_read(tmp_path):
+    path = tmp_path / "bytes.parquet"
+    column = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())  # Arrow does not check on a view
+    pq.write_table(pa.table({"text": column}), path)
+    corpus = open_corpus(path)
+    assert texts(corpus) == ["caf\ufffd"]
+    assert corpus.tally.invalid_utf8 == 1
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_missing_text_column_lists_the_columns(tmp_path, suffix):
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".jsonl":
+        path.write_text('{"content": "a", "id": 1}\n')
+    else:
+        pq.write_table(pa.table({"content": ["a"], "id": [1]}), path)
+    with pytest.raises(FormatError, match=r"'text'.*'content', 'id'.*--text-column"):
+        texts(open_corpus(path))
+    assert texts(open_corpus(path, text_column="content")) == ["a"]
+
+
+def test_a_broken_json_line_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(LINES + "{broken\n")
+    with pytest.raises(FormatError, match=r"rows\.jsonl, line 3: no JSON"):
+        texts(open_corpus(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_truncated_archive_is_named(tmp_path, suffix):
+    path = tmp_path / f"rows.jsonl{suffix}"
+    lines = "".join(json.dumps({"text": str(np.random.default_rng(i).bytes(64))}) + "\n" for i in range(500))
+    if suffix == ".gz":
+        path.write_bytes(gzip.compress(lines.encode()))
+    else:
+        with pa.output_stream(str(path), compression="zstd") as file:
+            file.write(lines.encode())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(FormatError, match=r"rows\.jsonl.*broken off"):
+        texts(open_corpus(path))
+
+
+def test_a_truncated_parquet_file_is_named(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a" * 1000] * 100}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FormatError, match=r"rows\.parquet: not a whole Parquet file"):
+        texts(open_corpus(path))
+
+
+def test_nothing_readable_says_what_was_found(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x")
+    with pytest.raises(ArgapError, match=r"found \.png, expected one of"):
+        open_corpus(tmp_path)
+    with pytest.raises(ArgapError, match="no such file or folder"):
+        open_corpus(tmp_path / "absent")
+
+
+def test_the_standard_library_splits_do_not_share_a_module():
+    held_out = {d.source for d in open_corpus("stdlib:heldout") if isinstance(d, TextDocument)}
+    train = {d.source for d in open_corpus("stdlib:train") if isinstance(d, TextDocument)}
+    assert "argparse.py" in held_out
+    assert "ast.py" in train
+    assert not held_out & train
+    with pytest.raises(ArgapError, match="expected stdlib:heldout or stdlib:train"):
+        open_corpus("stdlib:test")
+
+
+def test_hub_options_are_checked_before_anything_is_fetched():
+    with pytest.raises(ArgapError, match="unknown option 'splits'; known ones are"):
+        texts(open_corpus("hub:some/name?splits=train"))

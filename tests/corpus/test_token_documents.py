@@ -1,0 +1,72 @@
+"""From a corpus to documents of token ids: order, EOS, empty documents, shards."""
+
+import numpy as np
+import pytest
+
+from argap.corpus import open_corpus, shards, tokenize
+from argap.errors import ArgapError, FormatError
+
+
+def ids(corpus, tokenizer) -> list[list[int]]:
+    return [d.ids.tolist() for d in tokenize.token_documents(corpus, tokenizer)]
+
+
+def test_batches_keep_the_order_of_the_documents(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenize, "BATCH_CHARACTERS", 10)
+    for i in range(20):
+        (tmp_path / f"{i:02}.txt").write_text(f"def f{i}(x):\n" * (1 + i % 3))
+    found = ids(open_corpus(tmp_path), tokenizer)
+    assert [tokenizer.decode(document) for document in found] == [f"def f{i}(x):\n" * (1 + i % 3) for i in range(20)]
+
+
+def test_documents_without_tokens_are_skipped_and_counted(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "b.txt").write_text("x")
+    corpus = open_corpus(tmp_path / "a.txt")
+    assert ids(corpus, tokenizer) == []
+    corpus = open_corpus(tmp_path)
+    assert len(ids(corpus, tokenizer)) == 1
+    assert (corpus.tally.documents, corpus.tally.empty) == (1, 1)
+    assert corpus.tally.remarks() == ["1 documents hold no token and were skipped"]
+
+
+def test_an_eos_written_in_the_text_stays_text(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("x<|endoftext|>y")
+    (document,) = ids(open_corpus(tmp_path), tokenizer)
+    assert tokenizer.eos not in document
+    assert tokenizer.decode(document) == "x<|endoftext|>y"
+
+
+@pytest.mark.parametrize("form", ["bin", "bin32", "npy"])
+def test_shards_are_split_at_eos(tmp_path, tokenizer, form, monkeypatch):
+    monkeypatch.setattr(shards, "SCAN", 3)  # documents span the blocks that are searched
+    eos = tokenizer.eos
+    tokens = np.array([5, 6, 7, 8, eos, eos, 9, eos, 10, 11])
+    path = tmp_path / ("tokens.npy" if form == "npy" else "tokens.bin")
+    if form == "npy":
+        np.save(path, tokens.astype(np.uint32))
+    else:
+        tokens.astype("<u4" if form == "bin32" else "<u2").tofile(path)
+    corpus = open_corpus(path, token_dtype="uint32" if form == "bin32" else None)
+    assert ids(corpus, tokenizer) == [[5, 6, 7, 8], [9], [10, 11]]
+
+
+def test_a_token_outside_the_vocabulary_is_named_by_path_and_offset(tmp_path, tokenizer):
+    path = tmp_path / "tokens.bin"
+    np.array([1, 2, 60_000, 3], dtype="<u2").tofile(path)
+    with pytest.raises(FormatError, match=r"tokens\.bin: token 60000 at offset 2 is outside the vocabulary of 8192"):
+        ids(open_corpus(path), tokenizer)
+
+
+def test_a_truncated_shard_and_a_wrong_dtype_are_named(tmp_path, tokenizer):
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(b"\x01\x00\x02")
+    with pytest.raises(FormatError, match=r"3 bytes are no whole number of uint16 tokens"):
+        ids(open_corpus(path), tokenizer)
+    with pytest.raises(ArgapError, match="expected uint16 or uint32"):
+        open_corpus(path, token_dtype="int8")
+
+
+def test_an_empty_shard_has_no_documents(tmp_path, tokenizer):
+    (tmp_path / "tokens.bin").write_bytes(b"")
+    assert ids(open_corpus(tmp_path / "tokens.bin"), tokenizer) == []
