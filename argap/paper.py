@@ -1,0 +1,198 @@
+"""The figures that the Zoology paper prints (arXiv 2312.04927), and a check of the metric against them.
+
+Perplexities are printed to two digits, so each stands for a range of ±0.005. Fed with these ranges, the
+metric of `argap.gap` gives a range of percentages, and the printed one must lie in it. It does in every
+row but one: Hyena at 360M is printed as 98.2%, its own row gives 70.2% to 73.0%.
+
+The share of AR hits, p, which the tables do not print, follows from the attention row of each scale:
+overall = p · AR + (1 − p) · other, in NLL.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from math import log
+from typing import Literal, NamedTuple
+
+from argap.gap import Case, GapDueToAR, gap_due_to_ar, share_closed
+
+REFERENCE = "Attention"
+BASE = "BaseConv"
+HALF_DIGIT = 0.005  # perplexities are printed to two digits
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of a table: parameters in millions, perplexities on the Pile."""
+
+    table: int
+    scale: str
+    model: str
+    parameters: int
+    overall: float
+    ar_hits: float
+    other: float
+    printed: str | None = None
+    """"% of gap due to AR" as it is printed; None where the table has no number."""
+
+
+# Tables 3, 4 and 5. Table 1 of the paper repeats rows of tables 4 and 5.
+GAP_TABLES = (
+    PublishedRow(4, "70M", "Attention", 73, 12.99, 2.41, 14.76),
+    PublishedRow(4, "70M", "Long Conv", 76, 20.28, 40.25, 19.25, "44.4"),
+    PublishedRow(4, "70M", "H3", 72, 15.78, 13.86, 15.94, "63.2"),
+    PublishedRow(4, "70M", "Hyena", 72, 15.13, 9.00, 15.74, "60.8"),
+    PublishedRow(4, "70M", "RWKV", 72, 16.10, 14.11, 16.26, "57.9"),
+    PublishedRow(4, "125M", "Attention", 125, 11.01, 2.16, 12.45),
+    PublishedRow(4, "125M", "Long Conv", 128, 16.98, 25.62, 16.46, "40.1"),
+    PublishedRow(4, "125M", "H3", 168, 12.06, 6.75, 12.60, "88.4"),
+    PublishedRow(4, "125M", "RWKV", 169, 11.64, 5.70, 12.29, "100.0"),
+    PublishedRow(4, "125M", "RetNet (128)", 152, 11.15, 3.01, 12.45, "100"),
+    PublishedRow(4, "125M", "Hyena", 160, 11.60, 5.00, 12.28, "100"),
+    PublishedRow(4, "125M", "Hyena + Slide Attn. (64)", 159, 11.57, 5.23, 12.30, "100"),
+    PublishedRow(4, "125M", "Hyena + Slide Attn. (256)", 159, 10.65, 3.42, 11.52, "100"),
+    PublishedRow(4, "360M", "Attention", 360, 9.44, 1.98, 10.62),
+    PublishedRow(4, "360M", "Long Conv", 360, 13.13, 13.27, 13.12, "40.5"),
+    PublishedRow(4, "360M", "H3", 357, 10.38, 4.81, 11.00, "65.8"),
+    PublishedRow(4, "360M", "Hyena", 358, 10.07, 3.83, 10.75, "98.2"),
+    PublishedRow(4, "360M", "RWKV", 351, 9.79, 3.82, 10.51, "100.0"),
+    PublishedRow(5, "1.4B", "Attention", 1400, 8.19, 1.91, 9.86),
+    PublishedRow(5, "1.4B", "Hyena", 1400, 9.65, 3.43, 11.01, "40.3"),
+    PublishedRow(3, "liquid", "Attention", 125, 12.37, 2.32, 14.04),
+    PublishedRow(3, "liquid", "Liquid S4", 145, 16.80, 22.75, 16.42, "52.6"),
+)
+
+# Table 2: BaseConv with attention added, whole or where selected tokens ask for it.
+HYBRID_TABLE = (
+    PublishedRow(2, "125M", "Attention", 125, 11.01, 2.16, 12.45),
+    PublishedRow(2, "125M", "BaseConv", 168, 12.90, 8.68, 13.29),
+    PublishedRow(2, "125M", "BaseConv + Random selection", 162, 12.13, 5.33, 12.83),
+    PublishedRow(2, "125M", "BaseConv + Programmatic selection", 162, 11.06, 2.70, 12.19),
+    PublishedRow(2, "125M", "BaseConv + Learned selection", 166, 11.06, 3.20, 12.14),
+    PublishedRow(2, "125M", "BaseConv + Full attention", 166, 9.57, 2.01, 10.76),
+    PublishedRow(2, "360M", "Attention", 360, 9.44, 1.98, 10.62),
+    PublishedRow(2, "360M", "BaseConv", 354, 11.01, 5.98, 11.52),
+    PublishedRow(2, "360M", "BaseConv + Random selection", 365, 12.94, 6.17, 13.62),
+    PublishedRow(2, "360M", "BaseConv + Programmatic selection", 365, 9.54, 2.35, 10.50),
+    PublishedRow(2, "360M", "BaseConv + Learned selection", 351, 9.59, 2.61, 10.58),
+    PublishedRow(2, "360M", "BaseConv + Full attention", 351, 8.59, 1.95, 8.91),
+)
+
+
+class PublishedClaim(NamedTuple):
+    """A share of BaseConv's gap to attention that the paper's text says a hybrid closes."""
+
+    scale: str
+    model: str
+    tokens: Literal["overall", "ar_hits"]
+    measure: Literal["ppl", "nll"]
+    printed: str
+
+
+CLOSED_CLAIMS = (
+    PublishedClaim("125M", "BaseConv + Programmatic selection", "overall", "ppl", "97.4"),
+    PublishedClaim("360M", "BaseConv + Programmatic selection", "ar_hits", "nll", "85"),
+    PublishedClaim("360M", "BaseConv + Learned selection", "ar_hits", "nll", "72"),
+)
+
+
+class Interval(NamedTuple):
+    """A closed range of fractions."""
+
+    low: float
+    high: float
+
+    def meets(self, printed: str) -> bool:
+        """Whether the range holds a number that is printed as ``printed`` percent."""
+        digits = len(printed.partition(".")[2])
+        half = 0.5 * 10**-digits
+        return 100 * self.low <= float(printed) + half and 100 * self.high >= float(printed) - half
+
+
+@dataclass(frozen=True)
+class GapCheck:
+    """What a published row of perplexities says of its own percentage."""
+
+    row: PublishedRow
+    share_ar_hits: Interval
+    case: Case
+    gap_due_to_ar: Interval
+
+    @property
+    def agrees(self) -> bool:
+        return self.row.printed is not None and self.gap_due_to_ar.meets(self.row.printed)
+
+
+@dataclass(frozen=True)
+class ClosedCheck:
+    """What the table of the hybrids says of a share closed in the text."""
+
+    claim: PublishedClaim
+    closed: Interval
+
+    @property
+    def agrees(self) -> bool:
+        return self.closed.meets(self.claim.printed)
+
+
+def check_gaps() -> list[GapCheck]:
+    """The metric on every published row that prints a percentage, in the paper's order."""
+    references = {row.scale: row for row in GAP_TABLES if row.model == REFERENCE}
+    return [check_gap(row, references[row.scale]) for row in GAP_TABLES if row.printed is not None]
+
+
+def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
+    """Bounds of the metric over all perplexities that round to those of ``row`` and ``reference``.
+
+    The quotient depends on five printed numbers; p enters it through three of the reference's, two of
+    which enter it directly as well, so it must not be bounded apart. As a function of the log of any one
+    of the five the quotient is linear-fractional, hence monotone where its pole lies outside, and so is
+    its minimum with 1: over the box of roundings both bounds are taken on at corners, of which there are
+    32. Raises `ValueError` where a pole, a change of case, lies inside the box.
+    """
+
+    def metric(
+        ar: float, overall: float, ref_ar: float, ref_overall: float, ref_other: float
+    ) -> tuple[float, GapDueToAR]:
+        share = _share(ref_ar, ref_overall, ref_other)
+        return share, gap_due_to_ar(log(ref_ar / ar), log(ref_overall / overall), share)
+
+    printed = (row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other)
+    corners = [metric(*corner) for corner in _corners(printed)]
+    cases: set[Case] = {result.case for _, result in corners}
+    if len(cases) > 1 or any(not 0 < share < 1 for share, _ in corners):
+        raise ValueError(f"{row.scale} {row.model}: the printed digits do not settle the case ({', '.join(cases)})")
+    values = [result.value for _, result in corners if result.value is not None]
+    if not values:
+        raise ValueError(f"{row.scale} {row.model}: no gap, hence no percentage")
+    shares = [share for share, _ in corners]
+    return GapCheck(
+        row=row,
+        share_ar_hits=Interval(min(shares), max(shares)),
+        case=cases.pop(),
+        gap_due_to_ar=Interval(min(values), max(values)),
+    )
+
+
+def check_closed() -> list[ClosedCheck]:
+    """The shares of the gap that the paper's text says its hybrids close, from its table 2."""
+    rows = {(row.scale, row.model): row for row in HYBRID_TABLE}
+
+    def bounds(claim: PublishedClaim) -> Interval:
+        names = (claim.model, BASE, REFERENCE)
+        printed = [getattr(rows[claim.scale, name], claim.tokens) for name in names]
+        # Linear-fractional in each of the three, as above.
+        closed = [share_closed(*(log(ppl) for ppl in corner)) for corner in _corners(printed)]
+        values = [getattr(c, claim.measure) for c in closed]
+        return Interval(min(values), max(values))
+
+    return [ClosedCheck(claim, bounds(claim)) for claim in CLOSED_CLAIMS]
+
+
+def _share(ar_hits: float, overall: float, other: float) -> float:
+    """p of overall = p · AR + (1 − p) · other, in NLL."""
+    return log(other / overall) / log(other / ar_hits)
+
+
+def _corners(printed: Iterable[float]) -> Iterable[tuple[float, ...]]:
+    return product(*((value - HALF_DIGIT, value + HALF_DIGIT) for value in printed))

@@ -1,0 +1,151 @@
+"""The metric against the figures that the Zoology paper prints."""
+
+import csv
+import json
+import os
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from argap.cli.paper import paper
+from argap.gap import gap_due_to_ar
+from argap.paper import (
+    GAP_TABLES,
+    HYBRID_TABLE,
+    Interval,
+    PublishedRow,
+    check_closed,
+    check_gap,
+    check_gaps,
+)
+
+DATA = Path(os.environ.get("ARGAP_DATA", Path(__file__).parents[1] / "../shared/data")) / "paper"
+
+
+@pytest.mark.parametrize(("name", "rows"), [("zoology_pile.csv", GAP_TABLES), ("zoology_hybrids.csv", HYBRID_TABLE)])
+def test_figures_are_transcribed_as_printed(name: str, rows: tuple[PublishedRow, ...]) -> None:
+    if not (DATA / name).is_file():
+        pytest.skip(f"{DATA / name} is not there")
+    with open(DATA / name, newline="") as file:
+        expected = [
+            PublishedRow(
+                table=int(line.get("table", 2)),
+                scale=line["scale"],
+                model=line["model"],
+                parameters=int(line["params_m"]),
+                overall=float(line["overall_ppl"]),
+                ar_hits=float(line["ar_ppl"]),
+                other=float(line["other_ppl"]),
+                printed=line.get("pct_gap_due_to_ar") or None,
+            )
+            for line in csv.DictReader(file)
+        ]
+    assert list(rows) == expected
+
+
+def test_every_printed_percentage_but_one_follows_from_its_row() -> None:
+    checks = check_gaps()
+    assert len(checks) == 17
+    (odd,) = [c for c in checks if not c.agrees]
+    assert (odd.row.scale, odd.row.model, odd.row.printed) == ("360M", "Hyena", "98.2")
+    assert [round(100 * end, 1) for end in odd.gap_due_to_ar] == [70.2, 73.0]
+
+
+def test_the_ranges_are_tight_enough_to_mean_something() -> None:
+    assert max(c.gap_due_to_ar.high - c.gap_due_to_ar.low for c in check_gaps()) < 0.03
+
+
+def test_the_row_that_is_better_overall_is_all_recall() -> None:
+    (better,) = [c for c in check_gaps() if c.case != "explained"]
+    assert (better.row.model, better.case) == ("Hyena + Slide Attn. (256)", "recall_only")
+    assert better.gap_due_to_ar == (1.0, 1.0)
+
+
+def test_the_share_of_hits_is_seven_percent_and_eleven_at_the_largest_scale() -> None:
+    for check in check_gaps():
+        low, high = check.share_ar_hits
+        expected = 0.113 if check.row.scale == "1.4B" else 0.070
+        assert low - 5e-4 < expected < high + 5e-4
+        assert high - low < 0.002
+
+
+@pytest.mark.parametrize("check", check_gaps(), ids=lambda c: f"{c.row.scale}-{c.row.model}")
+def test_no_perplexities_within_the_roundings_leave_the_range(check) -> None:
+    """Random points of the box stay inside; and some come near both ends, so that the range is no wider."""
+    row = check.row
+    reference = next(r for r in GAP_TABLES if r.scale == row.scale and r.model == "Attention")
+    printed = np.array([row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other])
+    generator = np.random.default_rng(0)
+    # Half of the points anywhere, half with every coordinate near an end, where the bounds are taken on.
+    anywhere = generator.uniform(-1, 1, (500, 5))
+    ends = np.sign(generator.uniform(-1, 1, (500, 5))) * generator.uniform(0.99, 1, (500, 5))
+    values = []
+    for ar, overall, ref_ar, ref_overall, ref_other in printed + 0.005 * np.concatenate([anywhere, ends]):
+        share = log(ref_other / ref_overall) / log(ref_other / ref_ar)
+        assert check.share_ar_hits.low <= share <= check.share_ar_hits.high
+        values.append(gap_due_to_ar(log(ref_ar / ar), log(ref_overall / overall), share).value)
+    low, high = check.gap_due_to_ar
+    assert low <= min(values) <= low + 0.02 * (high - low)
+    assert high >= max(values) >= high - 0.02 * (high - low)
+
+
+def test_undecided_digits_are_refused() -> None:
+    reference = PublishedRow(0, "tiny", "Attention", 1, 10.00, 2.00, 12.00)
+    with pytest.raises(ValueError, match="do not settle the case"):  # 10.00 may be 10.005 or 9.995
+        check_gap(PublishedRow(0, "tiny", "same", 1, 10.00, 3.00, 11.50, "100"), reference)
+    with pytest.raises(ValueError, match="no gap"):
+        check_gap(PublishedRow(0, "tiny", "better", 1, 9.00, 1.90, 11.00, "1"), reference)
+
+
+def test_a_printed_percentage_stands_for_its_rounding() -> None:
+    assert Interval(0.8401, 0.8460).meets("85")  # 84.5 is printed as 85
+    assert not Interval(0.8401, 0.8440).meets("85")
+    assert Interval(0.4436, 0.4480).meets("44.4")  # 44.36 to 44.45 is printed as 44.4
+    assert not Interval(0.4446, 0.4480).meets("44.4")
+    assert not Interval(0.4400, 0.4434).meets("44.4")
+
+
+def test_shares_closed_by_the_hybrids() -> None:
+    checks = check_closed()
+    assert [(c.claim.printed, c.agrees) for c in checks] == [("97.4", True), ("85", True), ("72", False)]
+    # (12.90 - 11.06) / (12.90 - 11.01) = 0.974; log(5.98 / 2.35) / log(5.98 / 1.98) = 0.845;
+    # log(5.98 / 2.61) / log(5.98 / 1.98) = 0.750
+    for check, middle in zip(checks, (0.9735, 0.845, 0.750), strict=True):
+        assert check.closed.low < middle < check.closed.high
+        assert check.closed.high - check.closed.low < 0.011
+
+
+def test_the_average_of_the_abstract_rests_on_the_odd_row() -> None:
+    """82%: the mean over H3, Hyena and RWKV at three scales; 79% with the odd row as it computes."""
+    checks = [c for c in check_gaps() if c.row.table == 4 and c.row.model in ("H3", "Hyena", "RWKV")]
+    assert len(checks) == 9
+    printed = [float(c.row.printed or "nan") for c in checks]
+    computed = [p if c.agrees else 100 * sum(c.gap_due_to_ar) / 2 for p, c in zip(printed, checks, strict=True)]
+    assert np.mean(printed) == pytest.approx(81.6, abs=0.05)
+    assert np.mean(computed) == pytest.approx(78.6, abs=0.1)
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(paper)
+    return app
+
+
+def test_the_command_prints_the_check(app: typer.Typer) -> None:
+    result = CliRunner(env={"COLUMNS": "120"}).invoke(app)
+    assert result.exit_code == 0
+    assert "16 of 17 rows agree." in result.stdout
+    assert "Hyena 360M: printed 98.2%, its own row gives 70.2–73.0%." in result.stdout
+
+
+def test_the_command_prints_json(app: typer.Typer) -> None:
+    result = CliRunner().invoke(app, ["--json"])
+    value = json.loads(result.stdout)
+    assert [row["agrees"] for row in value["gap_due_to_ar"]].count(False) == 1
+    assert value["gap_due_to_ar"][0]["printed"] == "44.4"
+    assert len(value["closed"]) == 3
