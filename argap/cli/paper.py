@@ -25,12 +25,7 @@ def _print_tables() -> None:
 
     console = Console()
     gaps, closed = check_gaps(), check_closed()
-    table = Table(
-        title="% of gap due to AR, as printed and as its row gives it",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    table = Table(title="% of gap due to AR, as printed and as its row gives it", box=SIMPLE_HEAD, padding=0)
     for name in ("Table", "Scale", "Model"):
         table.add_column(name, no_wrap=True)
     for name in ("Printed", "Its row", "AR hits", "Agrees"):
@@ -49,12 +44,7 @@ def _print_tables() -> None:
             f"{_percent(check.gap_due_to_ar)}.",
             highlight=False,
         )
-    table = Table(
-        title="Share of BaseConv's gap to attention that is closed (table 2)",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    table = Table(title="Share of BaseConv's gap to attention that is closed (table 2)", box=SIMPLE_HEAD, padding=0)
     for name in ("Scale", "Model", "Tokens", "Measure"):
         table.add_column(name, no_wrap=True)
     for name in ("Printed", "Its rows", "Agrees"):
