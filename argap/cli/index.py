@@ -1,5 +1,197 @@
 """``argap index``: build, merge and query the table of training bigram counts."""
 
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+from argap.errors import ArgapError
+
+if TYPE_CHECKING:
+    from argap.bigram_index.store import BigramIndex
+
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
+
+OutOption = Annotated[Path, typer.Option("--out", help="Folder of the new index.")]
+MemoryOption = Annotated[
+    str, typer.Option("--memory", help="Most memory to use; what does not fit is spilled beside --out.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def build(
+    data: Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards, hub:NAME.")],
+    tokenizer: Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")],
+    out: OutOption,
+    memory: MemoryOption = "2GB",
+    overwrite: OverwriteOption = False,
+    text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    token_dtype: Annotated[str | None, typer.Option(help="uint16 or uint32: element type of .bin shards.")] = None,
+) -> None:
+    """Count every token bigram of DATA, document by document."""
+    from argap.bigram_index.build import build_index
+    from argap.bigram_index.folder import refuse_existing
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
+    from argap.tokenizer import load_tokenizer
+
+    limit = parse_bytes(memory)
+    refuse_existing(out, overwrite=overwrite)
+    corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
+    loaded = load_tokenizer(tokenizer)
+
+    def documents():
+        import numpy as np
+
+        for document in token_documents(corpora, loaded):
+            yield document.ids
+        # The tokenization leaves documents without a token out; the index counts them.
+        for _ in range(sum(corpus.tally.empty for corpus in corpora)):
+            yield np.empty(0, dtype=np.int32)
+
+    meter = Meter()
+    index = build_index(
+        documents(),
+        out,
+        vocab_size=loaded.vocab_size,
+        tokenizer=loaded.name,
+        tokenizer_fingerprint=loaded.fingerprint,
+        sources=data,
+        memory=limit,
+        overwrite=overwrite,
+        progress=meter,
+    )
+    for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
+        print(f"argap: {remark}", file=sys.stderr)
+    meter.finish()
+    print(describe(index))
+
+
+@app.command()
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Indexes of one tokenizer.")],
+    out: OutOption,
+    memory: MemoryOption = "2GB",
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Add up indexes that were counted apart."""
+    from argap.bigram_index.merge import merge_indexes
+
+    print(describe(merge_indexes(folders, out, memory=parse_bytes(memory), overwrite=overwrite)))
+
+
+@app.command()
+def info(
+    folder: Annotated[Path, typer.Argument(help="An index.")],
+    json: JsonOption = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every byte of every part.")] = False,
+) -> None:
+    """Print what an index was counted from."""
+    import json as json_library
+    from dataclasses import asdict
+
+    from argap.bigram_index.store import open_index
+
+    index = open_index(folder)
+    if verify:
+        index.verify()
+    if json:
+        value = asdict(index.manifest)
+        value["parts"] = [{k: v for k, v in part.items() if k != "crc32"} for part in value["parts"]]
+        print(json_library.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        print(describe(index))
+
+
+@app.command()
+def count(
+    folder: Annotated[Path, typer.Argument(help="An index.")],
+    text: Annotated[str, typer.Argument(help="The text whose bigrams are looked up.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Where the index's tokenizer lies now; default: where it lay then.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print how often each bigram of TEXT occurs in the training corpus."""
+    import json as json_library
+
+    from argap.bigram_index.store import open_index, require_tokenizer
+    from argap.tokenizer import load_tokenizer
+
+    index = open_index(folder)
+    loaded = load_tokenizer(tokenizer or index.tokenizer)
+    require_tokenizer(index, loaded.fingerprint, loaded.name)
+    (ids,) = loaded.encode([text])
+    counts = index.count(ids[:-1], ids[1:])
+    rows = [
+        {"first": int(a), "second": int(b), "text": [loaded.decode([a]), loaded.decode([b])], "count": int(n)}
+        for a, b, n in zip(ids[:-1], ids[1:], counts, strict=True)
+    ]
+    if json:
+        print(json_library.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for row in rows:
+        first, second = (repr(piece) for piece in row["text"])
+        print(f"{row['count']:>15,}  {row['first']:>7} {row['second']:>7}  {first} {second}")
+    if not rows:
+        print(f"no bigram: the text is {len(ids)} token long", file=sys.stderr)
+
+
+def describe(index: "BigramIndex") -> str:
+    """A few lines on an index, for people."""
+    manifest = index.manifest
+    size = sum(part["bytes"] for part in manifest.parts)
+    lines = [
+        ("index", str(index.folder)),
+        ("tokenizer", f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size:,} ids)"),
+        ("documents", f"{index.documents:,} (and {manifest.empty_documents:,} without a token)"),
+        ("tokens", f"{index.tokens:,}"),
+        ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),
+        ("size", f"{size:,} bytes in {len(manifest.parts)} parts"),
+        ("sources", ", ".join(index.sources)),
+    ]
+    return "\n".join(f"{name:<10} {value}" for name, value in lines)
+
+
+def parse_bytes(text: str) -> int:
+    """``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ArgapError(f"{text!r} is no amount of memory; expected for instance 2GB or 512MiB")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+
+
+class Meter:
+    """Progress on stderr: one line that is rewritten on a terminal, a line every half minute elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._begun = self._shown = time.monotonic()
+        self._calls = self._documents = self._tokens = 0
+
+    def __call__(self, documents: int, tokens: int) -> None:
+        self._documents, self._tokens = documents, tokens
+        self._calls += 1
+        if self._calls % 64:  # looking at the clock for every document would cost more than counting it
+            return
+        now = time.monotonic()
+        if now - self._shown > (0.5 if self._terminal else 30):
+            self._shown = now
+            self._print("\r" if self._terminal else "")
+
+    def finish(self) -> None:
+        """Print the last state and end the line."""
+        self._print("\r" if self._terminal else "")
+        if self._terminal:
+            print(file=sys.stderr)
+
+    def _print(self, start: str) -> None:
+        rate = self._tokens / max(time.monotonic() - self._begun, 1e-9)
+        line = f"argap: {self._documents:,} documents, {self._tokens:,} tokens, {rate / 1e6:.2f} M tokens/s"
+        print(start + line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)

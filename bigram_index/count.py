@@ -1,0 +1,129 @@
+"""Counting the bigrams of any number of documents in bounded memory.
+
+Tokens gather in one buffer, a boundary id behind every document. A full buffer is counted into a sorted
+run; with more than one, runs go to disk and are merged, all at once, at the end.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from argap.bigram_index.count_reference import count_stream
+from argap.bigram_index.kway import merge_runs
+from argap.bigram_index.runs import FileRun, MemoryRun, Rows, Run, spill
+from argap.errors import ArgapError, FormatError
+
+DEFAULT_MEMORY = 2 * 10**9
+RESERVED = 400 * 10**6
+"""Bytes for the interpreter, the tokenizer and its batches, and the k-way merge."""
+BYTES_PER_TOKEN = 48
+"""Peak bytes of scratch and result for each token of a chunk whose bigrams are all distinct."""
+SCAN = 2**22
+
+
+def token_type(vocab_size: int) -> np.dtype:
+    """uint16 where every id and a boundary behind the last one fit, else uint32."""
+    return np.dtype(np.uint16 if vocab_size < 2**16 else np.uint32)
+
+
+def chunk_tokens(memory: int | None) -> int:
+    """How many tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
+
+    Raises `ArgapError` where that is less than the process needs before the first token.
+    """
+    memory = DEFAULT_MEMORY if memory is None else memory
+    smallest = RESERVED + BYTES_PER_TOKEN * 2**20
+    if memory < smallest:
+        raise ArgapError(f"memory: {memory / 1e6:.0f} MB is too little, expected at least {-(-smallest // 10**6)} MB")
+    return (memory - RESERVED) // BYTES_PER_TOKEN
+
+
+class BigramCounter:
+    """Takes documents in any number and order, then gives their bigrams, sorted, once.
+
+    ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, made
+    when it is needed and removed by `close`.
+    """
+
+    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path) -> None:
+        self.vocab_size = vocab_size
+        self.documents = 0
+        self.empty_documents = 0
+        self.tokens = 0
+        self._buffer = np.empty(chunk + 2, dtype=token_type(vocab_size))  # pages come when touched
+        self._filled = 0
+        self._scratch = scratch
+        self._runs: list[FileRun] = []
+
+    def add(self, ids: np.ndarray) -> None:
+        """Count one document: `[N]` of any integer type, N = 0 allowed. No bigram crosses its ends.
+
+        Raises `FormatError` for an id outside the vocabulary.
+        """
+        if not len(ids):
+            self.empty_documents += 1
+            return
+        self._check(ids)
+        self.documents += 1
+        self.tokens += len(ids)
+        self._append(ids)
+        self._append(np.array([self.vocab_size]))
+
+    def add_stream(self, tokens: np.ndarray, eos: int | None) -> None:
+        """Count a flat stream, `[N]` of any integer type, of documents separated by ``eos``.
+
+        The same as `add` for each stretch between two ``eos``, empty ones aside, without a step per
+        document. The stream begins and ends at a document's end. None: the stream is one document.
+        """
+        inside = False
+        for start in range(0, len(tokens), SCAN):
+            block = np.asarray(tokens[start : start + SCAN])
+            self._check(block)
+            if eos is None:
+                self.documents += not inside
+                self.tokens += len(block)
+                inside = True
+            else:
+                ends = block == eos
+                begins = ~ends & np.concatenate([[not inside], ends[:-1]])
+                self.documents += int(begins.sum())
+                self.tokens += len(block) - int(ends.sum())
+                inside = not ends[-1]
+                block = np.where(ends, self._buffer.dtype.type(self.vocab_size), block)
+            self._append(block)
+        if inside:
+            self._append(np.array([self.vocab_size]))
+
+    def rows(self) -> Iterator[Rows]:
+        """The counts of everything added, in order. Call it once, after the last document."""
+        runs: list[Run] = [*self._runs, self._count()]
+        del self._buffer
+        yield from merge_runs(runs)
+
+    def close(self) -> None:
+        """Remove what was spilled."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _check(self, ids: np.ndarray) -> None:
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.vocab_size:
+            raise FormatError(
+                f"token {low if low < 0 else high} is outside the vocabulary of {self.vocab_size}: "
+                "was the text tokenized with another tokenizer?"
+            )
+
+    def _append(self, ids: np.ndarray) -> None:
+        while len(ids):
+            space = len(self._buffer) - self._filled
+            piece, ids = ids[:space], ids[space:]
+            self._buffer[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            if self._filled == len(self._buffer):
+                self._runs.append(spill(self._count(), self._scratch / f"run-{len(self._runs)}"))
+                self._buffer[0] = self._buffer[-1]  # the pair across the cut belongs to the next chunk
+                self._filled = 1
+
+    def _count(self) -> MemoryRun:
+        return count_stream(self._buffer[: self._filled], self.vocab_size, boundary=self.vocab_size)

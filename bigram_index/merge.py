@@ -1,0 +1,56 @@
+"""Adding up indexes: counting shards apart and merging them equals counting them at once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from argap.bigram_index import kway
+from argap.bigram_index.count import chunk_tokens
+from argap.bigram_index.folder import replacing_folder
+from argap.bigram_index.manifest import Manifest, write_manifest
+from argap.bigram_index.parts import ParquetRun, write_parts
+from argap.bigram_index.store import BigramIndex, open_index
+from argap.errors import ArgapError, MismatchError
+
+
+def merge_indexes(
+    folders: Sequence[str | Path], out: Path, *, memory: int | None = None, overwrite: bool = False
+) -> BigramIndex:
+    """Write the sum of the indexes in ``folders`` to ``out``, in any order to the same bytes.
+
+    Streams: of each index one row group is in memory at a time. Raises `MismatchError` naming two indexes
+    of different tokenizers, `FormatError` for a damaged one, `ArgapError` for none or an existing ``out``.
+    """
+    if not folders:
+        raise ArgapError("no index to merge; expected at least one folder")
+    indexes = [open_index(folder) for folder in folders]
+    head = indexes[0]
+    for index in indexes[1:]:
+        same = index.tokenizer_fingerprint == head.tokenizer_fingerprint
+        if not same or index.vocab_size != head.vocab_size:
+            raise MismatchError(
+                f"{head.folder} was counted with tokenizer {head.tokenizer} "
+                f"({head.tokenizer_fingerprint[:12]}, {head.vocab_size} entries), {index.folder} with "
+                f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size} entries): "
+                "only indexes of one tokenizer can be merged"
+            )
+    entries = min(kway.ENTRIES, chunk_tokens(memory))
+    manifests = [index.manifest for index in indexes]
+    with replacing_folder(Path(out), overwrite=overwrite) as folder:
+        runs = [ParquetRun(index.folder, index.manifest.parts, index.vocab_size) for index in indexes]
+        parts, bigrams = write_parts(folder, kway.merge_runs(runs, entries))
+        write_manifest(
+            folder,
+            Manifest(
+                tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps by several paths
+                tokenizer_fingerprint=head.tokenizer_fingerprint,
+                vocab_size=head.vocab_size,
+                documents=sum(m.documents for m in manifests),
+                empty_documents=sum(m.empty_documents for m in manifests),
+                tokens=sum(m.tokens for m in manifests),
+                bigrams=bigrams,
+                distinct=sum(part["rows"] for part in parts),
+                sources=sorted(source for m in manifests for source in m.sources),
+                parts=parts,
+            ),
+        )
+    return open_index(out)

@@ -1,0 +1,96 @@
+"""Sorted runs: the bigram counts of one chunk of tokens in compressed sparse rows.
+
+Row ``f`` of a run holds the bigrams that begin with token ``f``: their second tokens, ascending, and
+their counts. Two bytes of index a token and no key per bigram, and any range of rows can be read alone,
+which is what a k-way merge wants.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from argap.errors import ArgapError
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a run, from row ``start`` on."""
+
+    start: int
+    indptr: np.ndarray
+    """`[rows + 1]` int64: row ``start + r`` lies at ``indptr[r]:indptr[r + 1]``."""
+    seconds: np.ndarray
+    """`[entries]`, an unsigned integer type, ascending within each row."""
+    counts: np.ndarray
+    """`[entries]`, an integer type, at least 1."""
+
+
+class Run(Protocol):
+    """Anything sorted by (first, second) of which entries can be read by position."""
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """`[vocab + 1]` int64."""
+        ...
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """The second tokens and counts of entries ``start:stop``."""
+        ...
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """A run held in memory."""
+
+    indptr: np.ndarray
+    second: np.ndarray
+    count: np.ndarray
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Views, not copies."""
+        return self.second[start:stop], self.count[start:stop]
+
+
+class FileRun:
+    """A run spilled to disk. Read with plain reads: pages of a memory map would count as ours."""
+
+    def __init__(self, folder: Path, indptr: np.ndarray, second: np.dtype, count: np.dtype) -> None:
+        self.indptr = indptr
+        self._second = (folder / "second", second)
+        self._count = (folder / "count", count)
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Fresh arrays."""
+        (second, second_type), (count, count_type) = self._second, self._count
+        return (
+            np.fromfile(second, second_type, stop - start, offset=start * second_type.itemsize),
+            np.fromfile(count, count_type, stop - start, offset=start * count_type.itemsize),
+        )
+
+
+def spill(run: MemoryRun, folder: Path) -> FileRun:
+    """Write ``run`` below ``folder`` and return it as it lies on disk."""
+    try:
+        folder.mkdir(parents=True)
+        run.second.tofile(folder / "second")
+        run.count.tofile(folder / "count")
+    except OSError as error:
+        raise ArgapError(
+            f"{folder}: a sorted run could not be written ({error.strerror or error}); free some space or "
+            "choose another --out: runs are spilled beside it"
+        ) from error
+    return FileRun(folder, run.indptr, run.second.dtype, run.count.dtype)
+
+
+def row_ranges(indptr: np.ndarray, entries: int) -> list[tuple[int, int]]:
+    """Cut the rows of ``indptr`` into ranges of at most ``entries`` entries, or of one row."""
+    ranges = []
+    start, rows = 0, len(indptr) - 1
+    while start < rows:
+        stop = int(np.searchsorted(indptr, indptr[start] + entries, side="right")) - 1
+        stop = min(max(stop, start + 1), rows)
+        if indptr[stop] > indptr[start]:
+            ranges.append((start, stop))
+        start = stop
+    return ranges

@@ -1,0 +1,81 @@
+"""An index on disk, opened: who made it from what, and how often a bigram occurs."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from argap.bigram_index import checksum
+from argap.bigram_index.lookup import count_pairs
+from argap.bigram_index.manifest import REBUILD, Manifest, read_manifest
+from argap.bigram_index.parts import ParquetRun
+from argap.bigram_index.runs import MemoryRun
+from argap.errors import ArgapError, MismatchError
+
+
+class BigramIndex:
+    """The bigram counts of a training corpus. Made by `open_index`; the counts are read when first asked."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.tokenizer = manifest.tokenizer
+        self.tokenizer_fingerprint = manifest.tokenizer_fingerprint
+        self.vocab_size = manifest.vocab_size
+        self.documents = manifest.documents
+        self.tokens = manifest.tokens
+        self.bigrams = manifest.bigrams
+        self.distinct = manifest.distinct
+        self.sources = manifest.sources
+
+    def count(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
+        """How often each bigram (first, second) occurs in the corpus.
+
+        ``first``, ``second``: integers of one shape, any dtype. Returns int64 of that shape; a bigram that
+        was never seen counts 0, and so does one with an id outside the vocabulary.
+        """
+        firsts, seconds = np.asarray(first), np.asarray(second)
+        if firsts.shape != seconds.shape:
+            raise ArgapError(f"{firsts.shape} first tokens for {seconds.shape} second ones: expected as many")
+        for ids in (firsts, seconds):
+            if ids.size and ids.dtype.kind not in "iu":
+                raise ArgapError(f"token ids of type {ids.dtype}: expected integers")
+        run = self._rows
+        pairs = (firsts.reshape(-1), seconds.reshape(-1))
+        return count_pairs(run.indptr, run.second, run.count, pairs).reshape(firsts.shape)
+
+    def verify(self) -> None:
+        """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
+        for part in self.manifest.parts:
+            checksum.check(self.folder / part["file"], part, REBUILD)
+
+    @cached_property
+    def _rows(self) -> MemoryRun:
+        run = ParquetRun(self.folder, self.manifest.parts, self.vocab_size)
+        second, count = run.read(0, self.distinct)
+        kind = np.uint16 if self.vocab_size <= 2**16 else np.uint32
+        return MemoryRun(run.indptr, second.astype(kind), count)
+
+
+def open_index(folder: str | Path) -> BigramIndex:
+    """Open the index in ``folder``; reads ``index.json`` and the parts' sizes only.
+
+    Raises `FormatError` for a missing, corrupt or newer ``index.json`` and for a part that is missing or
+    truncated.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    for part in manifest.parts:
+        checksum.check_size(folder / part["file"], part, REBUILD)
+    return BigramIndex(folder, manifest)
+
+
+def require_tokenizer(index: BigramIndex, fingerprint: str, owner: str) -> None:
+    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of ``owner``."""
+    if index.tokenizer_fingerprint != fingerprint:
+        raise MismatchError(
+            f"{index.folder}: counted with tokenizer {index.tokenizer} "
+            f"({index.tokenizer_fingerprint[:12]}), but {owner} has another ({fingerprint[:12]}); build the "
+            f"right one with `argap index build DATA --tokenizer {owner} --out DIR`"
+        )

@@ -1,0 +1,94 @@
+"""``argap index``: from text files to counts, as a user runs it."""
+
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import tokenizers
+from typer.testing import CliRunner
+
+from argap.cli.index import app, parse_bytes
+from argap.errors import ArgapError, MismatchError
+from argap.tokenizer import load_tokenizer
+
+TEXTS = ["to be or not to be", "be not afraid", "", "to"]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A tokenizer of whole words, and a JSON lines file of `TEXTS`."""
+    vocabulary = {word: n for n, word in enumerate(["[UNK]", "to", "be", "or", "not", "afraid"])}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "words").mkdir()
+    backend.save(str(tmp_path / "words" / "tokenizer.json"))
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in TEXTS))
+    return tmp_path / "words"
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_build_info_count_merge(words, tmp_path):
+    data, out = tmp_path / "data.jsonl", tmp_path / "index"
+    printed = run("build", data, "--tokenizer", words, "--out", out, "--text-column", "body")
+    assert "tokens     10" in printed  # 6 + 3 + 0 + 1
+    assert "3 (and 1 without a token)" in printed
+
+    info = json.loads(run("info", out, "--json", "--verify"))
+    oracle = Counter(p for t in TEXTS for p in pairwise(t.split()))
+    assert info["documents"] == 3
+    assert info["empty_documents"] == 1
+    assert info["bigrams"] == 7 == sum(oracle.values())
+    assert info["distinct"] == len(oracle)
+    assert info["sources"] == [str(data)]
+    assert "crc32" not in info["parts"][0]
+
+    rows = json.loads(run("count", out, "to be or afraid", "--json"))
+    assert [r["text"] for r in rows] == [["to", "be"], ["be", "or"], ["or", "afraid"]]
+    assert [r["count"] for r in rows] == [2, 1, 0]
+    assert "'to' 'be'" in run("count", out, "to be")
+
+    run("merge", out, out, "--out", tmp_path / "twice")
+    assert json.loads(run("count", tmp_path / "twice", "to be", "--json"))[0]["count"] == 4
+
+
+def test_refusals(words, tmp_path):
+    data, out = tmp_path / "data.jsonl", tmp_path / "index"
+    arguments = ("build", data, "--tokenizer", words, "--out", out, "--text-column", "body")
+    with pytest.raises(ArgapError, match="columns are 'body'"):
+        run(*arguments[:-2])
+    assert not out.exists()
+    run(*arguments)
+    with pytest.raises(ArgapError, match="--overwrite"):
+        run(*arguments)
+    run(*arguments, "--overwrite")
+    backend = tokenizers.Tokenizer.from_file(str(words / "tokenizer.json"))
+    backend.add_tokens(["question"])
+    (tmp_path / "other").mkdir()
+    backend.save(str(tmp_path / "other" / "tokenizer.json"))
+    with pytest.raises(MismatchError, match="argap index build"):
+        run("count", out, "to be", "--tokenizer", tmp_path / "other")
+
+
+def test_count_uses_the_fingerprint(words, tmp_path):
+    out = tmp_path / "index"
+    run("build", tmp_path / "data.jsonl", "--tokenizer", words, "--out", out, "--text-column", "body")
+    assert json.loads((out / "index.json").read_text())["tokenizer_fingerprint"] == (load_tokenizer(words).fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2GB", 2 * 10**9), ("512MiB", 2**29), ("1.5g", 15 * 10**8), ("1000", 1000)]
+)
+def test_memory_is_parsed(text, expected):
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GB", "two GB", "-1GB", "2GBs"])
+def test_memory_of_no_sense_is_refused(text):
+    with pytest.raises(ArgapError, match="no amount of memory"):
+        parse_bytes(text)

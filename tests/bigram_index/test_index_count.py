@@ -1,0 +1,123 @@
+"""Counting: against `collections.Counter`, however the tokens are cut into chunks and runs."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argap.bigram_index.count import BigramCounter, chunk_tokens, token_type
+from argap.bigram_index.kway import merge_runs
+from argap.errors import ArgapError, FormatError
+
+
+def oracle(documents):
+    return Counter(p for d in documents for p in pairwise(np.asarray(d).tolist()))
+
+
+def counted(counter):
+    """The counter's rows as a dict, checked to be sorted and free of repeats and zeros."""
+    pairs, counts = [], []
+    for start, indptr, second, count in counter.rows():
+        for row in range(len(indptr) - 1):
+            here = slice(indptr[row], indptr[row + 1])
+            pairs += [(start + row, int(s)) for s in second[here]]
+            counts += count[here].tolist()
+    counter.close()
+    assert pairs == sorted(set(pairs))
+    assert all(n > 0 for n in counts)
+    return dict(zip(pairs, counts, strict=True))
+
+
+ZIPF = np.random.default_rng(0).zipf(1.3, 1000).clip(max=400) - 1
+STREAMS = {
+    "one token": ([[7]], 10),
+    "two documents of one token": ([[1], [2]], 3),
+    "one repeated token": ([[5] * 1000], 6),
+    "a a a": ([[1, 1, 1]], 2),
+    "all bigrams distinct": ([np.arange(300), np.arange(300)[::-1]], 300),
+    "empty documents between": ([[], [1, 2], [], [], [2, 1], []], 3),
+    "last id of uint16": ([[65535, 0, 65535, 65535], [65535], [0, 65535]], 65536),
+    "boundary would be 65535": ([[65534, 0, 65534], [65534, 65534]], 65535),
+    "beyond uint16": ([[65536, 70000, 65536, 70000], [4, 65540]], 70001),
+    "zipf": (np.split(ZIPF, [1, 2, 50, 51, 600]), 400),
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 10_000])
+@pytest.mark.parametrize("name", STREAMS)
+def test_counts_equal_a_counter(name, chunk, tmp_path):
+    documents, vocab_size = STREAMS[name]
+    if chunk < 7 and vocab_size > 10_000:
+        pytest.skip("a run a token, each with a row pointer for the whole vocabulary")
+    documents = [np.asarray(d, dtype=np.int64) for d in documents]
+    counter = BigramCounter(vocab_size, chunk=chunk, scratch=tmp_path / "runs")
+    for document in documents:
+        counter.add(document)
+    assert counted(counter) == oracle(documents)
+    assert counter.documents == sum(len(d) > 0 for d in documents)
+    assert counter.empty_documents == sum(len(d) == 0 for d in documents)
+    assert counter.tokens == sum(len(d) for d in documents)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("eos", [0, 3, None])
+@pytest.mark.parametrize("chunk", [3, 10_000])
+def test_stream_equals_its_documents(eos, chunk, tmp_path, monkeypatch):
+    # By hand, eos = 0: | 1 2 | (empty) | 1 1 1 | 2 |; bigrams (1,2), (1,1) twice; tokens 6, documents 3.
+    tokens = np.array([0, 1, 2, 0, 0, 1, 1, 1, 0, 2, 0], dtype=np.uint16)
+    monkeypatch.setattr("argap.bigram_index.count.SCAN", 2)  # documents continue from block to block
+    counter = BigramCounter(4, chunk=chunk, scratch=tmp_path / "runs")
+    counter.add_stream(tokens, eos)
+    if eos == 0:
+        assert counted(counter) == {(1, 1): 2, (1, 2): 1}
+        assert (counter.documents, counter.tokens) == (3, 6)
+    else:  # no 3 in it: one document
+        assert counted(counter) == oracle([tokens])
+        assert (counter.documents, counter.tokens) == (1, 11)
+
+
+def test_documents_do_not_join_across_add_and_stream(tmp_path):
+    counter = BigramCounter(5, chunk=100, scratch=tmp_path / "runs")
+    counter.add(np.array([1, 2]))
+    counter.add_stream(np.array([3, 0, 4]), 0)
+    counter.add(np.array([1, 2]))
+    assert counted(counter) == {(1, 2): 2}
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2**40])
+def test_id_outside_the_vocabulary_is_refused(bad, tmp_path):
+    counter = BigramCounter(10, chunk=100, scratch=tmp_path / "runs")
+    with pytest.raises(FormatError, match=f"token {bad} is outside the vocabulary of 10"):
+        counter.add(np.array([1, bad, 2]))
+    with pytest.raises(FormatError, match=f"token {bad} "):
+        counter.add_stream(np.array([1, bad, 2]), 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 5), max_size=12), max_size=8),
+    chunk=st.integers(1, 20),
+    entries=st.integers(1, 30),
+)
+def test_chunks_and_merge_ranges_change_nothing(documents, chunk, entries, tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("counter") / "runs"
+    counter = BigramCounter(6, chunk=chunk, scratch=scratch)
+    for document in documents:
+        counter.add(np.array(document, dtype=np.int32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.bigram_index.count.merge_runs", lambda runs: merge_runs(runs, entries))
+        assert counted(counter) == oracle(documents)
+
+
+def test_token_type_leaves_room_for_the_boundary():
+    assert token_type(65535) == np.uint16  # ids 0..65534, boundary 65535
+    assert token_type(65536) == np.uint32
+
+
+def test_too_little_memory_is_refused():
+    assert chunk_tokens(None) > 10**6
+    with pytest.raises(ArgapError, match="100 MB is too little"):
+        chunk_tokens(10**8)

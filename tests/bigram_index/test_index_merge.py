@@ -1,0 +1,86 @@
+"""Merging: shards counted apart and added up are the index of the whole, byte for byte."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argap.bigram_index.build import build_index
+from argap.bigram_index.merge import merge_indexes
+from argap.errors import ArgapError, FormatError, MismatchError
+
+RNG = np.random.default_rng(2)
+DOCUMENTS = [RNG.zipf(1.2, n).clip(max=70_000) - 1 for n in (1, 900, 2, 3000, 0, 40, 1)]
+
+
+def build(out, documents, source, *, fingerprint="ab" * 32, vocab_size=70_000, tokenizer="t"):
+    return build_index(
+        [np.asarray(d, dtype=np.int64) for d in documents],
+        out,
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        tokenizer_fingerprint=fingerprint,
+        sources=source,
+    )
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_merge_equals_counting_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.bigram_index.parts.GROUP_ROWS", 64)  # rows cross groups, groups cross parts
+    monkeypatch.setattr("argap.bigram_index.parts.PART_ROWS", 256)
+    monkeypatch.setattr("argap.bigram_index.kway.ENTRIES", 50)
+    whole = build(tmp_path / "whole", DOCUMENTS, ["b", "a", "c"])
+    shards = [build(tmp_path / name, DOCUMENTS[i::3], [name]).folder for i, name in enumerate(["a", "b", "c"])]
+    merged = merge_indexes(shards, tmp_path / "merged")
+    assert len(merged.manifest.parts) > 3
+    assert contents(merged.folder) == contents(whole.folder)
+
+
+def test_merge_of_one_is_a_copy(tmp_path):
+    one = build(tmp_path / "one", DOCUMENTS, ["a"])
+    assert contents(merge_indexes([one.folder], tmp_path / "copy").folder) == contents(one.folder)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    shards=st.lists(
+        st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=3),
+        min_size=3,
+        max_size=3,
+    )
+)
+def test_merge_is_associative_and_order_free(shards, tmp_path_factory):
+    root = tmp_path_factory.mktemp("merge")
+    a, b, c = (
+        build(root / name, documents, [name], vocab_size=4).folder
+        for name, documents in zip("abc", shards, strict=True)
+    )
+    left = merge_indexes([merge_indexes([a, b], root / "ab").folder, c], root / "ab+c")
+    right = merge_indexes([c, merge_indexes([b, a], root / "ba").folder], root / "c+ba")
+    once = build(root / "once", [d for s in shards for d in s], ["a", "b", "c"], vocab_size=4)
+    assert contents(left.folder) == contents(right.folder) == contents(once.folder)
+
+
+def test_other_tokenizers_are_refused_by_name(tmp_path):
+    a = build(tmp_path / "a", DOCUMENTS, ["a"], tokenizer="gpt2").folder
+    b = build(tmp_path / "b", DOCUMENTS, ["b"], tokenizer="pythia", fingerprint="cd" * 32).folder
+    with pytest.raises(MismatchError, match=r"gpt2.*pythia"):
+        merge_indexes([a, b], tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_damaged_shard_is_named_and_nothing_is_left(tmp_path):
+    a = build(tmp_path / "a", DOCUMENTS, ["a"]).folder
+    b = build(tmp_path / "b", DOCUMENTS, ["b"]).folder
+    part = b / "part-00000.parquet"
+    data = bytearray(part.read_bytes())
+    data[200] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(FormatError, match=r"b/part-00000\.parquet: damaged"):
+        merge_indexes([a, b], tmp_path / "c")
+    with pytest.raises(ArgapError, match="no index to merge"):
+        merge_indexes([], tmp_path / "c")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
