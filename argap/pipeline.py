@@ -20,7 +20,7 @@ from argap.examples import choose_examples
 from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
 from argap.progress import say
 from argap.references import find_reference
-from argap.runs import Run, environment, open_run, read_logprobs
+from argap.runs import Run, environment, open_run, read_logprobs, read_token_ids
 from argap.scorer import ScoreOptions, score
 from argap.summary import summarize
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -176,7 +176,9 @@ def _write_gap(
         "versions": environment()["versions"],
     }
     write_cells(cells, out / "cells.parquet")
-    write_json(out / "examples.json", choose_examples(labels, found, tokenizer, reference=runs[0].model, threshold=tau))
+    tokens = read_token_ids(runs[0])
+    examples = choose_examples(tokens, labels, found, tokenizer, reference=runs[0].model, threshold=tau)
+    write_json(out / "examples.json", examples)
     write_json(out / "gap.json", gap)
     return gap
 

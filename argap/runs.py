@@ -134,11 +134,23 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
     Raises `FormatError` naming the part that is missing or broken.
     """
+    table = _read_columns(run, ["logprob", "top1"])
+    logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
+    top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
+    return logprob, top1
+
+
+def read_token_ids(run: Run) -> np.ndarray:
+    """The token ids that a run scored, int32 ``[N]``: those of its evaluation set. Raises `FormatError`."""
+    return _read_columns(run, ["token"])["token"].to_numpy()
+
+
+def _read_columns(run: Run, columns: list[str]) -> pa.Table:
     parts = sorted((run.folder / "tokens").glob("part-*.parquet"))
     tables = []
     for path in parts:
         try:
-            tables.append(pq.read_table(path, columns=["logprob", "top1"], schema=SCHEMA))
+            tables.append(pq.read_table(path, columns=columns, schema=SCHEMA))
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise FormatError(
@@ -150,10 +162,7 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
         raise FormatError(
             f"{run.folder}: {found} rows in {len(parts)} parts, expected {expected}; repeat its `argap score` command"
         )
-    table = pa.concat_tables(tables)
-    logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
-    top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
-    return logprob, top1
+    return pa.concat_tables(tables)
 
 
 def environment() -> dict[str, Any]:

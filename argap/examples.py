@@ -1,0 +1,186 @@
+"""Windows to look at: the AR hits where a model loses most to the reference, with their surroundings.
+
+The choice is by a rule, the same on every machine: by falling difference of log-probs (reference minus
+model), at most one hit of each (domain, distance band) and of each document, so that one hard page does
+not fill the list. The hits shown are therefore extremes, not a sample.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from argap.bins import distance_bins
+from argap.labels import Labels
+from argap.tokenizer import Tokenizer
+
+COUNT = 8
+BEFORE = 56  # tokens of context before the hit …
+FARTHEST = 84  # … or up to so many where that brings in the earlier occurrence
+LEAD = 8  # … with some before it
+AFTER = 12
+SNIPPET = (12, 6)  # tokens before and after an earlier occurrence too far back to be shown in place
+
+RULE = (
+    "AR hits with the largest difference of log-probs, reference minus model; at most one of each domain and "
+    "distance band, and one of each document"
+)
+
+
+class Scores(NamedTuple):
+    """What one model said of each token. Legend: N tokens of the evaluation set."""
+
+    logprob: np.ndarray
+    """float32 ``[N]``, nats; NaN at position 0 of a window."""
+    top1: np.ndarray
+    """int32 ``[N]``: the id that the model held most likely there; -1 at position 0."""
+
+
+class _Hit(NamedTuple):
+    """A chosen AR hit: a row of the evaluation set, and the model that loses there."""
+
+    row: int
+    model: str
+
+
+def choose_examples(
+    tokens: np.ndarray,
+    labels: Labels,
+    scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    tokenizer: Tokenizer,
+    *,
+    reference: str,
+    threshold: float,
+    count: int = COUNT,
+) -> dict[str, Any]:
+    """``examples.json``: up to ``count`` windows, each cut to the surroundings of one AR hit.
+
+    ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: of each model what `Scores` holds, in
+    the same order as ``labels``.
+    Fewer windows where there are fewer documents, domains and distances, or fewer hits that a model loses;
+    none where the reference stands alone.
+    """
+    scores = {model: Scores(*pair) for model, pair in scores.items()}
+    document = _documents(tokens, labels, tokenizer)
+    hits = _choose(labels, document, scores, reference, threshold, count)
+    ar_hit = labels.ar_hit(threshold)
+    return {
+        "tokenizer": tokenizer.name,
+        "models": list(scores),
+        "reference": reference,
+        "rule": RULE,
+        "windows": [_window(hit, tokens, labels, ar_hit, document, scores, tokenizer) for hit in hits],
+    }
+
+
+def _documents(tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> np.ndarray:
+    """int32 ``[N]``: the document of each token. Under packing each document ends with one EOS."""
+    if labels.record["evaluation"]["packing"] == "document":
+        return labels.document_of_window[labels.window]
+    ends = tokens == tokenizer.eos
+    return (np.cumsum(ends) - ends).astype(np.int32)
+
+
+def _choose(
+    labels: Labels,
+    document: np.ndarray,
+    scores: dict[str, Scores],
+    reference: str,
+    threshold: float,
+    count: int,
+) -> list[_Hit]:
+    """The hits in the order of the rule; ties go to the earlier token, then to the earlier model."""
+    rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
+    models = [name for name in scores if name != reference]
+    if not models or not len(rows):
+        return []
+    loss = np.stack([scores[reference].logprob[rows] - scores[m].logprob[rows] for m in models], axis=1)
+    order = np.argsort(-loss, axis=None, kind="stable")
+    band = distance_bins(labels.record["evaluation"]["seq_len"]).index(labels.distance[rows])
+    chosen: list[_Hit] = []
+    kinds: set[tuple[int, int]] = set()
+    documents: set[int] = set()
+    for place in order.tolist():
+        if len(chosen) == count or loss.flat[place] <= 0:
+            break
+        hit, model = divmod(place, len(models))
+        row = int(rows[hit])
+        kind = (int(labels.domain[row]), int(band[hit]))
+        if kind in kinds or int(document[row]) in documents:
+            continue
+        kinds.add(kind)
+        documents.add(int(document[row]))
+        chosen.append(_Hit(row, models[model]))
+    return chosen
+
+
+def _window(
+    hit: _Hit,
+    tokens: np.ndarray,
+    labels: Labels,
+    ar_hit: np.ndarray,
+    document: np.ndarray,
+    scores: dict[str, Scores],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    """One entry of ``windows``: the tokens around a hit and what is known of each of them."""
+    distance = int(labels.distance[hit.row])
+    first, last = _window_bounds(labels, hit.row)
+    near = distance + LEAD <= FARTHEST
+    before = max(BEFORE, distance + LEAD) if near else BEFORE
+    rows = slice(max(first, hit.row - before), min(last, hit.row + AFTER + 1))
+    return {
+        "window": int(labels.window[hit.row]),
+        "document": int(document[hit.row]),
+        "domain": labels.domains[labels.domain[hit.row]],
+        "source": labels.record["sources"][document[hit.row]],
+        "model": hit.model,
+        "start": int(labels.position[rows.start]),
+        "tokens": _texts(tokens[rows], tokenizer),
+        "repeated": labels.repeated[rows].tolist(),
+        "ar_hit": ar_hit[rows].tolist(),
+        "distance": labels.distance[rows].tolist(),
+        "train_count": labels.train_count[rows].tolist(),
+        "logprob": {m: [_number(p) for p in s.logprob[rows].tolist()] for m, s in scores.items()},
+        "top1_correct": {m: (s.top1[rows] == tokens[rows]).tolist() for m, s in scores.items()},
+        "focus": hit.row - rows.start,
+        "earlier": None if near else _snippet(hit.row - distance, first, tokens, labels, tokenizer),
+    }
+
+
+def _snippet(row: int, first: int, tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The earlier occurrence of a hit's bigram, which ends at ``row``, too far back to be shown in place."""
+    before, after = SNIPPET
+    rows = slice(max(first, row - before), row + after + 1)
+    return {
+        "start": int(labels.position[rows.start]),
+        "tokens": _texts(tokens[rows], tokenizer),
+        "focus": row - rows.start,
+    }
+
+
+def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
+    """First row and one past the last row of the window that holds ``row``."""
+    window = labels.window[row]
+    return int(np.searchsorted(labels.window, window)), int(np.searchsorted(labels.window, window, side="right"))
+
+
+def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    """The text of each token as it stands in the text; a piece of a character comes out as U+FFFD.
+
+    Some tokenizers drop the space before a token decoded alone: it is decoded behind its predecessor.
+    """
+    texts = []
+    for k, token in enumerate(ids.tolist()):
+        alone = tokenizer.decode([token])
+        if k:
+            previous = tokenizer.decode([int(ids[k - 1])])
+            both = tokenizer.decode([int(ids[k - 1]), token])
+            alone = both.removeprefix(previous) if both.startswith(previous) else alone
+        texts.append(alone)
+    return texts
+
+
+def _number(value: float) -> float | None:
+    """NaN, where nothing is scored, as null."""
+    return None if np.isnan(value) else value
