@@ -1,0 +1,62 @@
+"""The configuration of a native model: a Llama-style backbone and one mixer a layer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from argap.errors import ArgapError
+
+MixerSpec = str | dict[str, Any]
+
+
+class ArgapConfig(PreTrainedConfig):
+    """``mixers``: one entry a layer, a name or ``{"name": ..., option: ...}``; a shorter pattern is
+    repeated to ``num_hidden_layers``, so that ``config.json`` always lists every layer.
+
+    ``max_position_embeddings``: the longest sequence of mixers that have a length (long filters); None
+    where every mixer takes any length. Raises `ArgapError` for an unknown mixer or option.
+    """
+
+    model_type = "argap"
+
+    def __init__(
+        self,
+        vocab_size: int = 8192,
+        hidden_size: int = 256,
+        intermediate_size: int | None = None,
+        num_hidden_layers: int = 6,
+        mixers: Sequence[MixerSpec] = ("attention",),
+        max_position_embeddings: int | None = None,
+        rms_norm_eps: float = 1e-5,
+        initializer_range: float = 0.02,
+        tie_word_embeddings: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if not mixers:
+            raise ArgapError("mixers: expected at least one entry")
+        if len(mixers) > num_hidden_layers:
+            raise ArgapError(f"mixers: {len(mixers)} entries for {num_hidden_layers} layers")
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size or default_intermediate_size(hidden_size)
+        self.num_hidden_layers = num_hidden_layers
+        self.mixers = [as_spec(mixers[i % len(mixers)]) for i in range(num_hidden_layers)]
+        self.max_position_embeddings = max_position_embeddings
+        self.rms_norm_eps = rms_norm_eps
+        self.initializer_range = initializer_range
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+
+
+def default_intermediate_size(hidden_size: int) -> int:
+    """Llama's 8/3 of the width, rounded up to a multiple of 64."""
+    return -(-8 * hidden_size // (3 * 64)) * 64
+
+
+def as_spec(mixer: MixerSpec) -> dict[str, Any]:
+    """A mixer entry in its long form. Raises `ArgapError` for anything else."""
+    if isinstance(mixer, str):
+        return {"name": mixer}
+    if isinstance(mixer, dict) and isinstance(mixer.get("name"), str):
+        return dict(mixer)
+    raise ArgapError(f"mixer {mixer!r}: expected a name or an object with a name and options")

@@ -1,0 +1,165 @@
+"""The native language model: pre-norm RMSNorm, a mixer and a SwiGLU in each block, tied or untied head.
+
+Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig
+from argap.models.mixer import OwnInitialization, ResidualLinear, State
+from argap.models.registry import build_mixer
+
+
+class SwiGLU(nn.Module):
+    """Llama's gated MLP (arXiv 2002.05202): down(silu(gate(x)) ⊙ up(x))."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = ResidualLinear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """One layer: x + mixer(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ArgapConfig, layer: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.mixer_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.mixer = build_mixer(config.mixers[layer], width, config.max_position_embeddings)
+        self.mlp_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
+        self.mlp = SwiGLU(width, config.intermediate_size)
+
+    def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        inputs = {"input_ids": input_ids} if self.mixer.needs_ids else {}
+        x = x + self.mixer(self.mixer_norm(x), **inputs)
+        return x + self.mlp(self.mlp_norm(x))
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        """``x [B, D]`` of one position."""
+        mixed, state = self.mixer.step(self.mixer_norm(x), state)
+        x = x + mixed
+        return x + self.mlp(self.mlp_norm(x)), state
+
+
+class ArgapPreTrainedModel(PreTrainedModel):
+    """What both models share: configuration and initialisation."""
+
+    config_class = ArgapConfig  # pyright: ignore[reportAssignmentType]
+    base_model_prefix = "model"
+    _no_split_modules = ["Block"]  # noqa: RUF012  (the library's way)
+    _supports_sdpa = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """GPT-2's scheme: normal(0.02), and what writes to the residual stream divided by √(2·layers).
+
+        transformers passes over modules whose parameters all lie deeper, so everything is set where it is.
+        """
+        config: ArgapConfig = self.config  # pyright: ignore[reportAssignmentType]
+        residual_scale = 1 / math.sqrt(2 * config.num_hidden_layers)
+        if isinstance(module, OwnInitialization):
+            module.initialize(residual_scale)
+        elif isinstance(module, nn.Linear):
+            scale = residual_scale if isinstance(module, ResidualLinear) else 1.0
+            nn.init.normal_(module.weight, std=config.initializer_range * scale)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=config.initializer_range)
+        elif isinstance(module, nn.RMSNorm):
+            nn.init.ones_(module.weight)
+
+
+class ArgapModel(ArgapPreTrainedModel):
+    """The trunk: embedding, blocks, final norm."""
+
+    def __init__(self, config: ArgapConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> BaseModelOutput:
+        """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``. There is no attention mask: batches
+        are of equal length or padded on the right, which no earlier position sees."""
+        limit = self.config.max_position_embeddings
+        if limit is not None and input_ids.shape[1] > limit:
+            raise ArgapError(f"{input_ids.shape[1]} tokens; the model's filters reach {limit}: use shorter windows")
+        x = self.embed_tokens(input_ids)
+        for layer in self.layers:
+            x = layer(x, input_ids)
+        return BaseModelOutput(last_hidden_state=self.norm(x))
+
+
+class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
+    """The language model: hidden states through a linear head to logits ``[B, T, V]``."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012  (the library's way)
+
+    def __init__(self, config: ArgapConfig) -> None:
+        super().__init__(config)
+        self.model = ArgapModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.lm_head = new_embeddings
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **_: Any,
+    ) -> CausalLMOutput:
+        """Logits of all positions, or of the last ``logits_to_keep``; with ``labels [B, T]`` (−100 is
+        ignored) also the mean next-token loss in float32 (nats)."""
+        hidden = self.model(input_ids).last_hidden_state
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, kept])
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        return CausalLMOutput(loss=loss, logits=logits)
+
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
+        return {"input_ids": input_ids, "logits_to_keep": kwargs.get("logits_to_keep", 0)}
+
+    def init_state(self, batch: int) -> list[State]:
+        """The recurrent state of every layer before the first token."""
+        weight = self.model.embed_tokens.weight
+        return [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self._blocks()]
+
+    def step(self, input_ids: torch.Tensor, state: list[State]) -> tuple[torch.Tensor, list[State]]:
+        """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it."""
+        x = self.model.embed_tokens(input_ids)
+        after = []
+        for block, before in zip(self._blocks(), state, strict=True):
+            x, new = block.step(x, before)
+            after.append(new)
+        return self.lm_head(self.model.norm(x)), after
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.model.layers if isinstance(block, Block)]
