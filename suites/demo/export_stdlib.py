@@ -1,0 +1,27 @@
+"""Write the demo's code for training, ``stdlib:train`` of this Python, to one Parquet file.
+
+    python suites/demo/export_stdlib.py corpora/stdlib-train.parquet
+
+So that a machine with another Python trains on, and another index counts, exactly this text.
+"""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from argap.atomic import replacing
+from argap.corpus import open_corpus
+from argap.corpus.document import TextDocument
+
+
+def main(out: Path) -> None:
+    documents = [item for item in open_corpus("stdlib:train") if isinstance(item, TextDocument)]
+    columns = {name: [getattr(d, name) for d in documents] for name in ("text", "domain", "source")}
+    with replacing(out) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd", compression_level=19)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
