@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, ref, score
+from argap.cli import demo, index, ref, score, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(index.app, name="index")
 app.command()(score.score)
 app.command()(score.compare)
 app.add_typer(ref.app, name="ref")
+app.command()(train.train)
 
 
 def main() -> None:

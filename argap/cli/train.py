@@ -1,0 +1,71 @@
+"""``argap train``: a checkpoint from a YAML file, from flags, or from both."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="YAML file; flags go over it.", metavar="CONFIG")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/NAME of the file].")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field of the configuration.")
+    ] = None,
+    architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder with tokenizer.json, or hub id.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on; may be repeated.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens in a window.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Windows in a step, over all devices.")] = None,
+    micro_batch_size: Annotated[int | None, typer.Option(help="Windows in one forward pass.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and data order.")] = None,
+    save_dtype: Annotated[str | None, typer.Option(help="Type of the finished model's weights.")] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="Folder for packed tokens that several runs share [OUT/tokens].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
+    overwrite: Annotated[bool, typer.Option(help="Discard another run in OUT.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
+) -> None:
+    """Train a language model; the same command goes on where it was interrupted.
+
+    On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
+    """
+    from argap.errors import ArgapError
+    from argap.train import load_config
+    from argap.train.config import parse_settings
+    from argap.train.run import train
+
+    flags = {
+        "architecture": architecture,
+        "tokenizer": tokenizer,
+        "data": data,
+        "seq_len": seq_len,
+        "batch_size": batch_size,
+        "micro_batch_size": micro_batch_size,
+        "steps": steps,
+        "lr": lr,
+        "seed": seed,
+        "save_dtype": save_dtype,
+    }
+    given = {key: value for key, value in flags.items() if value is not None and value != []}
+    resolved = load_config(config, {**given, **parse_settings(settings or [])})
+    if out is None:
+        if config is None:
+            raise ArgapError("no configuration file to name the folder after; give it with --out DIR")
+        out = Path("runs") / config.stem
+    record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if as_json:
+        typer.echo(json.dumps(record, indent=2))
+    else:
+        done = record["finished"]
+        typer.echo(
+            f"{out}: loss {done['loss']:.4f} after {done['tokens']:,} tokens in {done['wall_time_s']:,.0f} s "
+            f"({done['tokens_per_s']:,.0f} tokens/s)"
+        )

@@ -1,0 +1,126 @@
+"""Checkpoints: ``checkpoints/step-N/``, whole or absent, each also a model that `argap score` loads.
+
+``model.safetensors`` (float32) and ``config.json`` with the tokenizer beside them are the model after N
+steps, ``optimizer.safetensors`` the two moments of AdamW by parameter name, ``state.json`` the step and
+the losses that the log has not had yet. No pickle anywhere. Random numbers need no state: every step
+seeds them anew.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file
+from transformers import PreTrainedModel
+
+from argap.atomic import read_json, write_json
+from argap.errors import ArgapError, FormatError
+from argap.train.model import copy_tokenizer, save_model
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come."""
+
+    step: int
+    """Steps done."""
+    losses: tuple[float, ...] = ()
+    """Losses of the steps since the last line of the log."""
+    seconds: float = 0.0
+    """Time spent training so far."""
+
+
+def save_checkpoint(
+    folder: Path,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    *,
+    beside: Path,
+    keep: int,
+) -> None:
+    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0: none is removed).
+
+    The tokenizer's files are copied from the folder ``beside``.
+    """
+    with replacing_folder(folder / f"step-{position.step}") as temporary:
+        save_model(model, temporary)
+        copy_tokenizer(beside, temporary)
+        moments = {
+            f"{kind}.{name}": optimizer.state[parameter][kind].contiguous()
+            for name, parameter in model.named_parameters()
+            for kind in MOMENTS
+            if parameter in optimizer.state
+        }
+        save_file(moments, temporary / "optimizer.safetensors")
+        write_json(temporary / "state.json", asdict(position))
+    for old in checkpoints(folder)[:-keep] if keep else []:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Position:
+    """Bring ``model`` and ``optimizer`` to a checkpoint, in place.
+
+    Raises `FormatError` naming the file that is broken or belongs to another model.
+    """
+    state = read_json(folder / "state.json")
+    position = Position(state["step"], tuple(state["losses"]), state["seconds"])
+    try:
+        load_model(model, folder / "model.safetensors")
+        moments = load_file(folder / "optimizer.safetensors")
+        for name, parameter in model.named_parameters():
+            if f"{MOMENTS[0]}.{name}" not in moments:
+                continue  # it has had no gradient yet
+            fused = bool(optimizer.defaults.get("fused"))
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
+                **{kind: moments[f"{kind}.{name}"].to(parameter.device) for kind in MOMENTS},
+            }
+    except (SafetensorError, OSError, RuntimeError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FormatError(
+            f"{folder}: not a whole checkpoint of this model ({reason}); remove the folder and run the same "
+            "command again: it goes on from the checkpoint before"
+        ) from error
+    return position
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The finished checkpoints below ``folder``, earliest first."""
+    found = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder; on success it becomes ``target``, on failure it is removed.
+
+    Every file is synced before the rename. What a killed process left under the temporary name is
+    removed first.
+    """
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in temporary.iterdir():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ArgapError(
+            f"{target}: could not be written ({error.strerror or error}); free some space and run the same "
+            "command again: it goes on from the checkpoint before"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

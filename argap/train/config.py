@@ -1,0 +1,227 @@
+"""What a training run is: one frozen record, from flags over a YAML file over defaults."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from argap.errors import ArgapError
+
+Switch = Literal["auto", "true", "false"]
+Built = TypeVar("Built")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A corpus and how often it is read: ``repeat: 3`` is three copies, one after the other."""
+
+    path: str
+    """What `argap.corpus.open_corpus` takes: a file, a folder, ``hub:...`` or ``stdlib:train``."""
+    repeat: int = 1
+    text_column: str = "text"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides the trained weights, and nothing else (the device is a flag).
+
+    Two runs with equal configurations and equal data see the same windows in the same order; two
+    architectures with equal ``data``, ``tokenizer``, ``seq_len``, ``batch_size`` and ``seed`` do too.
+    """
+
+    tokenizer: str
+    """A folder with a ``tokenizer.json``, or a hub id. The model's vocabulary is its vocabulary."""
+    data: tuple[DataSource, ...]
+    architecture: str | None = None
+    """A preset of `argap.models`; exactly one of ``architecture`` and ``mixers`` is given."""
+    mixers: tuple[Any, ...] | None = None
+    """The sequence mixer of each layer, as `argap.models.ArgapConfig` takes them."""
+    hidden_size: int = 256
+    num_layers: int | None = None
+    """Layers: by default 6 for an architecture, one an entry for ``mixers``."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of `argap.models.ArgapConfig`."""
+    vocab_multiple: int = 64
+    """The embedding has the tokenizer's vocabulary rounded up to a multiple of this: GEMMs like it."""
+    seq_len: int = 1024
+    batch_size: int = 64
+    """Windows in one optimizer step, over all devices."""
+    micro_batch_size: int | None = None
+    """Windows in one forward pass of one device; None: all of the device's share at once."""
+    steps: int | None = None
+    """Optimizer steps; exactly one of ``steps`` and ``tokens`` is given."""
+    tokens: int | None = None
+    """Training tokens, rounded up to whole steps."""
+    lr: float = 1e-3
+    min_lr_ratio: float = 0.1
+    """The cosine ends at ``lr * min_lr_ratio``."""
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    """On weight matrices only: not on embeddings, biases, norms or other vectors."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    grad_clip: float | None = 1.0
+    """Largest norm of the whole gradient; None: no clipping."""
+    seed: int = 0
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Arithmetic of the forward and backward pass (autocast over float32 weights); auto: bfloat16 on
+    CUDA, float32 elsewhere."""
+    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of the weights of the finished model. Checkpoints hold float32."""
+    compile: Switch = "auto"
+    """torch.compile; auto: on CUDA."""
+    log_every: int = 10
+    checkpoint_every: int = 500
+    """Steps between checkpoints; 0: none but the one that an interrupt writes."""
+    keep_checkpoints: int = 2
+    """The latest so many stay; 0: all of them (for learning curves)."""
+    eval_data: tuple[DataSource, ...] = ()
+    eval_every: int = 0
+    """Steps between evaluations on ``eval_data``; 0: at the end only."""
+
+    def __post_init__(self) -> None:
+        if (self.architecture is None) == (self.mixers is None):
+            raise ArgapError("expected exactly one of architecture and mixers")
+        if (self.steps is None) == (self.tokens is None):
+            raise ArgapError("expected exactly one of steps and tokens")
+        if not self.data:
+            raise ArgapError("data: expected at least one source")
+        for name in ("hidden_size", "num_layers", "vocab_multiple", "seq_len", "batch_size"):
+            _at_least(self, name, 1)
+        for name in ("micro_batch_size", "steps", "tokens", "log_every"):
+            _at_least(self, name, 1)
+        for name in ("warmup_steps", "checkpoint_every", "keep_checkpoints", "eval_every", "seed"):
+            _at_least(self, name, 0)
+        if self.lr <= 0 or (self.grad_clip is not None and self.grad_clip <= 0):
+            raise ArgapError("lr and grad_clip: expected more than 0 (grad_clip: null for no clipping)")
+        if not 0 <= self.min_lr_ratio <= 1 or self.weight_decay < 0:
+            raise ArgapError("min_lr_ratio: expected 0 to 1; weight_decay: expected 0 or more")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ArgapError(f"betas: expected two numbers from 0 to below 1, found {list(self.betas)}")
+        if any(source.repeat < 1 for source in (*self.data, *self.eval_data)):
+            raise ArgapError("data: repeat: expected at least 1")
+        if self.total_steps < self.warmup_steps:
+            raise ArgapError(f"warmup_steps: {self.warmup_steps} is more than all {self.total_steps} steps")
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.steps is not None:
+            return self.steps
+        assert self.tokens is not None  # __post_init__ holds this
+        return -(-self.tokens // (self.batch_size * self.seq_len))
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON has them; equal exactly where the configurations are."""
+        import json
+
+        return json.loads(json.dumps(asdict(self)))
+
+
+def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
+    """The configuration of a YAML file (or none), with ``overrides`` put over it.
+
+    Raises `ArgapError`, one line that begins with the file's name, for YAML that cannot be read, an
+    unknown key, a value of the wrong type, and a missing or contradictory field.
+    """
+    values = {} if path is None else _read_yaml(path)
+    values.update(overrides)
+    for one, other in (("steps", "tokens"), ("architecture", "mixers")):
+        for given, dropped in ((one, other), (other, one)):
+            if overrides.get(given) is not None and dropped not in overrides:
+                values.pop(dropped, None)  # a flag for one of two alternatives replaces the file's other
+    try:
+        return _build(TrainConfig, values)
+    except ArgapError as error:
+        raise ArgapError(f"{path}: {error}" if path else str(error)) from None
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """``["lr=3e-4", "betas=[0.9, 0.99]"]`` as a mapping; the values are YAML."""
+    import yaml
+
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ArgapError(f"--set {setting}: expected KEY=VALUE")
+        try:
+            values[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ArgapError(f"--set {setting}: the value is no YAML ({_one_line(error)})") from None
+    return values
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgapError(f"{path}: not readable ({error})") from None
+    except yaml.YAMLError as error:
+        raise ArgapError(f"{path}: not readable as YAML ({_one_line(error)})") from None
+    if not isinstance(values, dict):
+        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {type(values).__name__}")
+    return values
+
+
+def _build(kind: type[Built], values: Mapping[str, Any]) -> Built:
+    """A dataclass from a mapping: unknown and missing keys are named, values are converted by type."""
+    known = {f.name: f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
+    if unknown := [str(key) for key in values if key not in known]:
+        raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
+    required = [
+        name
+        for name, f in known.items()
+        if f.default is MISSING and f.default_factory is MISSING and values.get(name) is None
+    ]
+    if required:
+        raise ArgapError(f"{', '.join(required)}: missing")
+    hints = get_type_hints(kind)
+    return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """``value`` as ``hint`` says, or an `ArgapError`. YAML reads ``1e-3`` as text and ``on`` as true."""
+    options = get_args(hint)
+    if type(None) in options:
+        return None if value is None else _convert(name, value, options[0])
+    if hint is Any or (get_origin(hint) is get_origin(Mapping[str, Any]) and isinstance(value, dict)):
+        return value
+    if get_origin(hint) is Literal:
+        text = str(value).lower() if isinstance(value, bool) else value
+        if text in options:
+            return text
+        raise ArgapError(f"{name}: expected {', '.join(options)}, found {value!r}")
+    if get_origin(hint) is tuple:
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        if options[-1] is not Ellipsis and len(items) != len(options):
+            raise ArgapError(f"{name}: expected {len(options)} values, found {value!r}")
+        return tuple(_convert(name, item, options[0]) for item in items)
+    if hint is DataSource and isinstance(value, str | Mapping):
+        return _build(DataSource, {"path": value} if isinstance(value, str) else value)
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    if hint is int and not isinstance(value, bool):
+        try:
+            if float(value) == int(float(value)):
+                return int(float(value)) if isinstance(value, str) else int(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    if hint is str and isinstance(value, str):
+        return value
+    expected = {int: "a whole number", float: "a number", str: "text"}.get(hint, "KEY: VALUE lines")
+    raise ArgapError(f"{name}: expected {expected}, found {value!r}")
+
+
+def _at_least(config: TrainConfig, name: str, least: int) -> None:
+    value = getattr(config, name)
+    if value is not None and value < least:
+        raise ArgapError(f"{name}: expected at least {least}, found {value}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,178 @@
+"""The training loop: steps, and between them the log, checkpoints and evaluations.
+
+The GPU is waited for only where a number is needed on the CPU: at a line of the log, a checkpoint or an
+evaluation. The losses of the steps between stay on the device, so a NaN is still traced to its step, and
+no checkpoint is written after one.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from argap.errors import ArgapError
+from argap.train.checkpoint import Position
+from argap.train.config import TrainConfig
+from argap.train.interrupt import Interrupt
+from argap.train.objective import IGNORED, Objective
+from argap.train.optimizer import build_optimizer, learning_rate
+from argap.train.parallel import Parallel
+from argap.train.windows import Windows
+
+
+class Trainer:
+    """A model on its device with its optimizer. Legend: B windows, T = ``seq_len``."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig, parallel: Parallel) -> None:
+        """Raises `ArgapError` where the batch cannot be split over the devices and micro-batches."""
+        self.config, self.parallel = config, parallel
+        self.share = _divide(config.batch_size, parallel.world, "batch_size", "the number of processes")
+        self.micro = config.micro_batch_size or self.share
+        _divide(self.share, self.micro, "batch_size of one device", "micro_batch_size")
+        on_cuda = parallel.device.type == "cuda"
+        name = config.dtype if config.dtype != "auto" else "bfloat16" if on_cuda else "float32"
+        if on_cuda:
+            torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
+        self.model = model.to(parallel.device).train()
+        self.objective: nn.Module = Objective(self.model, getattr(torch, name))
+        if config.compile == "true" or (config.compile == "auto" and on_cuda):
+            self.objective = torch.compile(self.objective)  # pyright: ignore[reportAttributeAccessIssue]
+        self.optimizer = build_optimizer(self.model, config, parallel.device)
+        self.distributed = None
+        if parallel.world > 1:
+            devices = [parallel.device] if on_cuda else None
+            self.distributed = DistributedDataParallel(self.objective, device_ids=devices, gradient_as_bucket_view=True)
+
+    def step(self, windows: Windows, step: int) -> torch.Tensor:
+        """One optimizer step on this process's share of the windows of ``step`` (from 0).
+
+        Returns ``[2]`` float32 on the device: the mean NLL of the share, before the update, and the norm
+        of the whole gradient, before clipping.
+        """
+        config = self.config
+        # A mixer may draw random numbers; seeded by the step, they are the same after a resume.
+        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.parallel.rank)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, config)
+        start = step * config.batch_size + self.parallel.rank * self.share
+        loss = torch.zeros((), device=self.parallel.device)
+        for offset in range(0, self.share, self.micro):
+            batch = self._to_device(windows.in_training_order(start + offset, self.micro))
+            # Gradients are averaged over the processes once, with the last micro-batch.
+            partial = self.distributed is not None and offset + self.micro < self.share
+            with self.distributed.no_sync() if partial and self.distributed else nullcontext():
+                module = self.distributed or self.objective
+                part = module(batch[:, :-1], batch[:, 1:]) / (self.share * config.seq_len)
+                part.backward()
+            loss += part.detach()
+        limit = math.inf if config.grad_clip is None else config.grad_clip
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack([loss, norm])
+
+    @torch.no_grad()
+    def evaluate(self, windows: Windows) -> float:
+        """Mean NLL in nats over all windows of ``windows``, in their order."""
+        self.model.eval()
+        nll = torch.zeros((), dtype=torch.float64, device=self.parallel.device)
+        for start in range(self.parallel.rank * self.micro, windows.count, self.parallel.world * self.micro):
+            numbers = list(range(start, min(start + self.micro, windows.count)))
+            batch = self._to_device(windows.numbered(numbers + [0] * (self.micro - len(numbers))))
+            targets = batch[:, 1:].clone()
+            targets[len(numbers) :] = IGNORED  # the last batch is filled up: one shape, one compilation
+            nll += self.objective(batch[:, :-1], targets)
+        self.model.train()
+        return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
+
+    def run(
+        self,
+        windows: Windows,
+        position: Position,
+        interrupt: Interrupt,
+        *,
+        write_log: Callable[[dict[str, Any]], None],
+        save: Callable[[Position], None],
+        evaluation: Windows | None = None,
+    ) -> Position:
+        """All steps from ``position`` to the end; returns the end.
+
+        ``write_log`` and ``save`` are called in every process. Raises `ArgapError` naming the step where
+        loss or gradient is not finite, and KeyboardInterrupt, after a ``save``, on ``interrupt``.
+        """
+        config, step, total = self.config, position.step, self.config.total_steps
+        tokens_per_step = config.batch_size * config.seq_len
+        pending: list[torch.Tensor] = []
+        losses, seconds = list(position.losses), position.seconds
+        interval_steps, interval_seconds = 0, 0.0
+        mark = time.monotonic()
+        while step < total:
+            pending.append(self.step(windows, step))
+            step += 1
+            last = step == total
+            log_due = last or step % config.log_every == 0
+            save_due = not last and config.checkpoint_every > 0 and step % config.checkpoint_every == 0
+            eval_due = last or (config.eval_every > 0 and step % config.eval_every == 0)
+            eval_due = eval_due and evaluation is not None
+            asked = interrupt.requested and self.parallel.world == 1
+            if not (log_due or save_due or eval_due or asked):
+                continue
+            measured = (self.parallel.sum(torch.stack(pending)) / self.parallel.world).tolist()
+            _check_finite(measured, first_step=step - len(pending) + 1)
+            now = time.monotonic()
+            seconds += now - mark
+            interval_seconds += now - mark
+            interval_steps += len(pending)
+            losses += [loss for loss, _ in measured]
+            pending.clear()
+            if log_due:
+                write_log(
+                    {
+                        "step": step,
+                        "tokens": step * tokens_per_step,
+                        "loss": math.fsum(losses) / len(losses),
+                        "lr": learning_rate(step - 1, config),
+                        "grad_norm": measured[-1][1],
+                        "tokens_per_s": interval_steps * tokens_per_step / interval_seconds,
+                    }
+                )
+                losses, interval_steps, interval_seconds = [], 0, 0.0
+            if eval_due and evaluation is not None:
+                loss = self.evaluate(evaluation)
+                write_log({"step": step, "tokens": step * tokens_per_step, "eval_loss": loss})
+            # Under several processes all must agree to stop at the same step.
+            stop = self.parallel.sum(torch.tensor(float(interrupt.requested), device=self.parallel.device))
+            stop_here = bool(stop.item()) and not last
+            if save_due or stop_here:
+                save(Position(step, tuple(losses), seconds))
+            if stop_here:
+                raise KeyboardInterrupt
+            mark = time.monotonic()
+        return Position(step, tuple(losses), seconds)
+
+    def _to_device(self, batch: Any) -> torch.Tensor:
+        tensor = torch.from_numpy(batch)
+        if self.parallel.device.type == "cuda":
+            return tensor.pin_memory().to(self.parallel.device, non_blocking=True)
+        return tensor.to(self.parallel.device)
+
+
+def _check_finite(measured: Iterable[list[float]], first_step: int) -> None:
+    for step, (loss, norm) in enumerate(measured, start=first_step):
+        for name, value in (("loss", loss), ("norm of the gradient", norm)):
+            if not math.isfinite(value):
+                raise ArgapError(
+                    f"step {step}: the {name} is {value}; expected a finite number. Nothing was saved after "
+                    "the last checkpoint; try a smaller lr, a longer warm-up or a smaller grad_clip"
+                )
+
+
+def _divide(whole: int, by: int, what: str, what_by: str) -> int:
+    if whole % by:
+        raise ArgapError(f"{what}: {whole} is not a multiple of {what_by}, {by}")
+    return whole // by

@@ -1,0 +1,86 @@
+"""The model that a configuration describes, freshly initialised, and the tokenizer files beside it."""
+
+import inspect
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.presets import build_config
+from argap.tokenizer import Tokenizer
+from argap.train.config import TrainConfig
+
+LAYERS = 6  # of an architecture, where num_layers is not given
+# Options of `ArgapConfig` that are fields of `TrainConfig`, or follow from them.
+OWN_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "mixers")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
+    """A float32 model on the CPU, initialised from ``config.seed``, so that every device starts alike.
+
+    The vocabulary is the tokenizer's, rounded up to ``config.vocab_multiple``. Raises `ArgapError` for an
+    unknown architecture, mixer or option.
+    """
+    known = [name for name in inspect.signature(ArgapConfig).parameters if name not in (*OWN_FIELDS, "kwargs")]
+    if unknown := sorted(set(config.model) - set(known)):
+        raise ArgapError(f"model: unknown option {unknown[0]!r}; known are {', '.join(known)}")
+    size: dict[str, Any] = {
+        "hidden_size": config.hidden_size,
+        "vocab_size": -(-tokenizer.vocab_size // config.vocab_multiple) * config.vocab_multiple,
+        "eos_token_id": tokenizer.eos,
+    }
+    if config.mixers is None:
+        layers = config.num_layers or LAYERS
+        described = build_config(
+            config.architecture or "",
+            num_hidden_layers=layers,
+            seq_len=config.seq_len,
+            **size,
+            **config.model,
+        )
+    else:
+        options = {"max_position_embeddings": config.seq_len, **config.model}
+        layers = config.num_layers or len(config.mixers)
+        described = ArgapConfig(mixers=config.mixers, num_hidden_layers=layers, **size, **options)
+    torch.manual_seed(config.seed)
+    return ArgapForCausalLM(described)
+
+
+def save_model(model: PreTrainedModel, folder: Path) -> None:
+    """``config.json`` and ``model.safetensors`` as `AutoModelForCausalLM` loads them, without a bar."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    if shown:
+        logging.enable_progress_bar()
+
+
+def save_tokenizer(source: str | Path, folder: Path) -> None:
+    """Put the files of a tokenizer (a folder, a ``tokenizer.json`` or a hub id) into ``folder``."""
+    path = Path(source)
+    if path.exists():
+        copy_tokenizer(path.parent if path.is_file() else path, folder)
+        return
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(str(source)).save_pretrained(folder)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the files of a tokenizer, as far as they are there, from one folder to another."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)

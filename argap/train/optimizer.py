@@ -1,0 +1,41 @@
+"""AdamW with decay on weight matrices only, and the learning rate of each step."""
+
+import math
+
+import torch
+from torch import nn
+
+from argap.train.config import TrainConfig
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101), in one fused kernel on CUDA.
+
+    Decay pulls weights towards zero, which shrinks a matrix that the next norm rescales, but biases the
+    function where a parameter *is* the scale: so embeddings (and with them a tied head), biases, norms
+    and all other vectors are left out, as in GPT-3 and Llama training, and so is every parameter that
+    its mixer marks with ``_no_weight_decay = True``.
+    """
+    embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+    decayed, others = [], []
+    for name, parameter in model.named_parameters():
+        plain = parameter.ndim >= 2 and id(parameter) not in embeddings and not name.endswith("bias")
+        plain = plain and not getattr(parameter, "_no_weight_decay", False)
+        (decayed if plain else others).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=device.type == "cuda")
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """Learning rate of ``step`` (from 0): linear warm-up to ``lr``, then half a cosine.
+
+    The last step of the warm-up has ``lr``, the last step of all ``lr * min_lr_ratio``.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    progress = (step + 1 - config.warmup_steps) / (config.total_steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.lr * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)

@@ -1,0 +1,209 @@
+"""One training run: its folder, its data, its model, and the way back into it after a kill.
+
+The folder: ``config.json``, ``model.safetensors`` and the tokenizer (the finished model), ``train.json``
+(what was run and what came out), ``log.jsonl``, ``checkpoints/step-N/`` and, unless a shared folder is
+given, ``tokens/``.
+"""
+
+import os
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from argap.atomic import read_json, write_json
+from argap.errors import ArgapError, MismatchError
+from argap.progress import say
+from argap.runs import environment
+from argap.tokenizer import load_tokenizer
+from argap.train.checkpoint import (
+    Position,
+    checkpoints,
+    load_checkpoint,
+    replacing_folder,
+    save_checkpoint,
+)
+from argap.train.config import TrainConfig
+from argap.train.interrupt import listening
+from argap.train.log import TrainLog, read_log
+from argap.train.loop import Trainer
+from argap.train.model import build_model, save_model, save_tokenizer
+from argap.train.parallel import Parallel, join
+from argap.train.tokens import TokenFile, pack_tokens
+from argap.train.windows import Windows
+
+FORMAT = 1
+MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")
+
+
+def train(
+    config: TrainConfig,
+    out: Path,
+    *,
+    device: str = "auto",
+    tokens: Path | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Train a model, or finish training it, and return the content of ``train.json``.
+
+    ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``.
+    ``device``: ``cuda``, ``cpu`` or auto. Called in every process that ``torchrun`` starts; the first of
+    them writes. A run that is finished is not repeated.
+
+    Raises `MismatchError` where ``out`` holds a run of another configuration or of other data
+    (``overwrite`` discards it), `ArgapError` for what is wrong with the data or the configuration and
+    for a loss that is not finite, and KeyboardInterrupt, after a checkpoint, on SIGINT or SIGTERM.
+    """
+    with join(device) as parallel:
+        before = None if overwrite else _earlier_record(out, config)
+        parallel.wait()  # all have looked before anything changes
+        if before and before["finished"]:
+            if parallel.is_main:
+                say(f"{out}: the run is finished; nothing to do")
+            return before
+        if overwrite and parallel.is_main:
+            _discard(out)
+        data, evaluation = _pack(config, tokens or out / "tokens", parallel)
+        _check_same_data(out, before, data)
+        return _train(config, out, parallel, data, evaluation)
+
+
+def _train(
+    config: TrainConfig, out: Path, parallel: Parallel, data: TokenFile, evaluation: TokenFile | None
+) -> dict[str, Any]:
+    windows = Windows(data.ids, config.seq_len, config.seed)
+    held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
+    model = build_model(config, load_tokenizer(config.tokenizer))
+    trainer = Trainer(model, config, parallel)
+    record = {
+        "format": FORMAT,
+        "config": config.as_json(),
+        "data": data.about,
+        "eval_data": evaluation.about if evaluation else None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "device": _device_name(parallel),
+        "processes": parallel.world,
+        **environment(),
+        "finished": None,
+    }
+    position = Position(0)
+    if found := checkpoints(out / "checkpoints"):
+        position = load_checkpoint(found[-1], model, trainer.optimizer)
+    parallel.wait()
+    log = None
+    if parallel.is_main:
+        write_json(out / "train.json", record)
+        save_tokenizer(config.tokenizer, out)
+        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step)
+        epochs = config.total_steps * config.batch_size / windows.count
+        say(
+            f"{record['parameters']:,} parameters, {record['data']['tokens']:,} tokens, "
+            f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record['device']}"
+            + (f"; going on from step {position.step:,}" if position.step else "")
+        )
+
+    def write_log(line: dict[str, Any]) -> None:
+        if log:
+            log.write(line)
+
+    def save(position: Position) -> None:
+        if parallel.is_main:
+            save_checkpoint(
+                out / "checkpoints", model, trainer.optimizer, position, beside=out, keep=config.keep_checkpoints
+            )
+        parallel.wait()
+
+    try:
+        with listening() as interrupt:
+            end = trainer.run(windows, position, interrupt, write_log=write_log, save=save, evaluation=held_out)
+    except KeyboardInterrupt:
+        if log:
+            log.note("interrupted; the checkpoint is written, the same command goes on from there")
+        raise
+    if log:
+        log.note(f"saving the model in {out}")
+        _save_model(model, out, config)
+        record["finished"] = _result(out, config, end, parallel)
+        write_json(out / "train.json", record)
+    parallel.wait()
+    return record
+
+
+def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFile, TokenFile | None]:
+    """The token files, written by the first process while the others wait."""
+    tokenizer = load_tokenizer(config.tokenizer)
+    if not parallel.is_main:
+        parallel.wait()
+    data = pack_tokens(config.data, tokenizer, cache)
+    evaluation = pack_tokens(config.eval_data, tokenizer, cache) if config.eval_data else None
+    if parallel.is_main:
+        parallel.wait()
+    return data, evaluation
+
+
+def _earlier_record(out: Path, config: TrainConfig) -> dict[str, Any] | None:
+    """The ``train.json`` of an earlier start of this very run; None for a fresh folder."""
+    if not (out / "train.json").is_file():
+        if (out / "model.safetensors").exists() or (out / "checkpoints").exists():
+            raise ArgapError(f"{out}: holds a model but no train.json; choose another --out, or --overwrite")
+        return None
+    record = read_json(out / "train.json")
+    old, new = record.get("config", {}), config.as_json()
+    for key, value in new.items():
+        if old.get(key) != value:
+            raise MismatchError(
+                f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; "
+                "choose another --out, or --overwrite to discard it"
+            )
+    return record
+
+
+def _check_same_data(out: Path, before: dict[str, Any] | None, data: TokenFile) -> None:
+    if before and before["data"]["fingerprint"] != data.fingerprint:
+        raise MismatchError(
+            f"{out}: was trained on tokens {before['data']['fingerprint'][:12]}, the data is now "
+            f"{data.fingerprint[:12]}; choose another --out, or --overwrite to discard it"
+        )
+
+
+def _discard(out: Path) -> None:
+    """Remove what an earlier run left in ``out``; packed tokens stay, they are found by their content."""
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    for name in ("train.json", "log.jsonl", *MODEL_FILES):
+        (out / name).unlink(missing_ok=True)
+
+
+def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
+    """The finished model in ``save_dtype``, each file whole or absent."""
+    model.to(getattr(torch, config.save_dtype))
+    with replacing_folder(out / "model") as temporary:
+        save_model(model, temporary)
+    for path in (out / "model").iterdir():
+        os.replace(path, out / path.name)
+    (out / "model").rmdir()
+
+
+def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -> dict[str, Any]:
+    lines = read_log(out / "log.jsonl")
+    steps = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "eval_loss" in line]
+    on_cuda = parallel.device.type == "cuda"
+    return {
+        "steps": end.step,
+        "tokens": end.step * config.batch_size * config.seq_len,
+        "loss": steps[-1]["loss"],
+        "eval_loss": evaluations[-1]["eval_loss"] if evaluations else None,
+        # The median over the lines of the log: compilation falls into the first.
+        "tokens_per_s": statistics.median(line["tokens_per_s"] for line in steps),
+        "wall_time_s": end.seconds,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
+    }
+
+
+def _device_name(parallel: Parallel) -> str:
+    if parallel.device.type == "cuda":
+        return torch.cuda.get_device_name(parallel.device)
+    return f"{parallel.device.type}, {torch.get_num_threads()} threads"

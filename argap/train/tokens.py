@@ -1,0 +1,136 @@
+"""The packed token file: all training documents, each followed by one EOS, as one flat array on disk.
+
+``tokens.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32) and
+``tokens.json`` beside it says what it holds; its ``fingerprint`` is the SHA-256 of ``tokens.bin``. The
+pair stands in a folder named after the data and the tokenizer, so the models of a suite share one.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from argap.atomic import read_json, replacing, write_json
+from argap.corpus import open_corpus
+from argap.corpus.tokenize import token_documents
+from argap.errors import ArgapError, FormatError
+from argap.tokenizer import Tokenizer
+from argap.train.config import DataSource
+
+COPY = 16 * 2**20  # bytes moved at a time where a source is repeated
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A finished ``tokens.bin`` with what ``tokens.json`` says of it."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """All token ids, ``[N]``, memory-mapped."""
+        return np.memmap(self.folder / "tokens.bin", dtype=self.about["dtype"], mode="r")
+
+    @property
+    def fingerprint(self) -> str:
+        return self.about["fingerprint"]
+
+
+def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path) -> TokenFile:
+    """The token file of ``sources`` below ``cache``, written if it is not there yet.
+
+    Memory does not grow with the corpus. Raises `ArgapError` for a tokenizer without EOS and for a
+    source that cannot be read or holds no token.
+    """
+    if tokenizer.eos is None:
+        raise ArgapError(
+            f"{tokenizer.name}: the tokenizer names no EOS token, which must stand between training documents"
+        )
+    folder = cache / _key(sources, tokenizer)
+    if (folder / "tokens.json").is_file():
+        return open_tokens(folder)
+    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
+    with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
+        digest = hashlib.sha256()
+        parts = [_write_source(file, digest, source, tokenizer, tokenizer.eos, dtype) for source in sources]
+        file.flush()
+    write_json(
+        folder / "tokens.json",
+        {
+            "tokens": sum(part["tokens"] for part in parts),
+            "documents": sum(part["documents"] for part in parts),
+            "fingerprint": digest.hexdigest(),
+            "dtype": dtype.str,
+            "eos": tokenizer.eos,
+            "tokenizer": tokenizer.name,
+            "tokenizer_fingerprint": tokenizer.fingerprint,
+            "sources": parts,
+        },
+    )
+    return open_tokens(folder)
+
+
+def open_tokens(folder: Path) -> TokenFile:
+    """A token file that is there. Raises `FormatError` where its size is not what its JSON says."""
+    about = read_json(folder / "tokens.json")
+    path = folder / "tokens.bin"
+    expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
+    found = path.stat().st_size if path.is_file() else 0
+    if found != expected:
+        raise FormatError(f"{path}: {found} bytes, expected {expected}; remove {folder} and run again")
+    return TokenFile(folder, about)
+
+
+def _write_source(
+    file: IO[bytes], digest: Any, source: DataSource, tokenizer: Tokenizer, eos: int, dtype: np.dtype
+) -> dict[str, Any]:
+    """Append the documents of ``source``, ``source.repeat`` times; tokenized once, then copied."""
+    corpus = open_corpus(source.path, text_column=source.text_column)
+    start, tokens = file.tell(), 0
+    for document in token_documents(corpus, tokenizer):
+        data = np.append(document.ids, eos).astype(dtype).tobytes()
+        digest.update(data)
+        file.write(data)
+        tokens += len(document.ids) + 1
+    if not tokens:
+        raise ArgapError(f"{source.path}: no tokens there; expected a corpus to train on")
+    length = file.tell() - start
+    for _ in range(source.repeat - 1):
+        for offset in range(0, length, COPY):
+            file.seek(start + offset)
+            data = file.read(min(COPY, length - offset))
+            digest.update(data)
+            file.seek(0, 2)
+            file.write(data)
+    for remark in corpus.tally.remarks():
+        print(f"{source.path}: {remark}", file=sys.stderr)
+    return {
+        **asdict(source),
+        "tokens": tokens * source.repeat,
+        "documents": corpus.tally.documents * source.repeat,
+    }
+
+
+def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
+    """A name for (data, tokenizer): local files count with their names and sizes, so edits are seen."""
+    identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
+    text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _contents(spec: str) -> list[Any]:
+    if spec.startswith("stdlib:"):
+        from argap.corpus import stdlib
+
+        files = stdlib.modules(spec.removeprefix("stdlib:"))
+    else:
+        root = Path(spec)
+        files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    return [spec, [[path.as_posix(), path.stat().st_size] for path in files]]

@@ -1,0 +1,53 @@
+"""The order in which training sees the windows: a pure function of (data, seq_len, seed).
+
+Window ``w`` holds tokens ``w · seq_len … (w + 1) · seq_len`` (one more than ``seq_len``: the last is only
+a target, and the next window's first input). Epoch ``e`` is a permutation of all windows; step ``s`` takes
+places ``s · B … (s + 1) · B − 1`` of the epochs one after the other. Neither the architecture nor the
+number of devices has a part in it.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from argap.errors import ArgapError
+
+
+class Windows:
+    """Windows of a token array in training order. Legend: B windows, T = ``seq_len``."""
+
+    def __init__(self, ids: np.ndarray, seq_len: int, seed: int) -> None:
+        """Raises `ArgapError` where ``ids`` (``[N]``) holds no whole window."""
+        self.ids = ids
+        self.seq_len = seq_len
+        self.seed = seed
+        self.count = (len(ids) - 1) // seq_len
+        if self.count < 1:
+            raise ArgapError(
+                f"the data holds {len(ids)} tokens; expected more than seq_len, {seq_len}: "
+                "give more data or a smaller seq_len"
+            )
+
+    def in_training_order(self, start: int, count: int) -> np.ndarray:
+        """Places ``start … start + count − 1`` of the endless order: int64 ``[B, T + 1]``."""
+        places = range(start, start + count)
+        numbers = [epoch_order(self.count, self.seed, p // self.count)[p % self.count] for p in places]
+        return self.numbered(numbers)
+
+    def numbered(self, numbers: list[int]) -> np.ndarray:
+        """The windows of these numbers, as they stand in the file: int64 ``[B, T + 1]``."""
+        batch = np.empty((len(numbers), self.seq_len + 1), dtype=np.int64)
+        for row, number in enumerate(numbers):
+            batch[row] = self.ids[number * self.seq_len : (number + 1) * self.seq_len + 1]
+        return batch
+
+
+@lru_cache(maxsize=2)  # a batch may span two epochs
+def epoch_order(windows: int, seed: int, epoch: int) -> np.ndarray:
+    """The permutation of ``range(windows)`` for one epoch, int64 ``[windows]``.
+
+    Sorts the raw output of the counter-based generator Philox, whose stream NumPy guarantees never to
+    change; `numpy.random.Generator.permutation` carries no such promise.
+    """
+    keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(windows)
+    return np.argsort(keys, kind="stable")

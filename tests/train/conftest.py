@@ -1,0 +1,58 @@
+"""A toy corpus that a tiny model learns within seconds, its tokenizer, and a tiny configuration."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+WORDS = 60
+
+
+@pytest.fixture(scope="session")
+def toy_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: one token a word, ``w0 … w59``, and ``<eos>`` (60)."""
+    vocabulary = {f"w{i}": i for i in range(WORDS)} | {"<eos>": WORDS}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 documents of 100 words; every word but one in eight follows from the one before it."""
+    random = np.random.default_rng(0)
+    successor = random.permutation(WORDS)
+    path = tmp_path_factory.mktemp("corpus") / "toy.jsonl"
+    with open(path, "w") as file:
+        for _ in range(40):
+            word, words = int(random.integers(WORDS)), []
+            for _ in range(100):
+                words.append(f"w{word}")
+                word = int(random.integers(WORDS)) if random.random() < 1 / 8 else int(successor[word])
+            file.write(json.dumps({"text": " ".join(words)}) + "\n")
+    return path
+
+
+@pytest.fixture
+def toy_values(toy_tokenizer: Path, toy_corpus: Path) -> dict:
+    """The fields of a configuration that trains in a second."""
+    return {
+        "tokenizer": str(toy_tokenizer),
+        "data": [str(toy_corpus)],
+        "architecture": "attention",
+        "hidden_size": 32,
+        "num_layers": 2,
+        "seq_len": 16,
+        "batch_size": 8,
+        "steps": 40,
+        "warmup_steps": 5,
+        "lr": 1e-2,
+        "log_every": 4,
+        "checkpoint_every": 10,
+        "seed": 7,
+    }

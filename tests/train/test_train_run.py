@@ -1,0 +1,243 @@
+"""Whole runs at toy size on a CPU: they learn, resume bit for bit, and refuse what they must."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.train import TrainConfig, load_config, read_log, train
+from argap.train.loop import Trainer
+from argap.train.windows import Windows
+
+
+def toy(values: dict, **changes) -> TrainConfig:
+    return load_config(None, values | changes)
+
+
+def curve(folder: Path) -> list[tuple]:
+    """What a log must repeat after a resume: everything but the time."""
+    return [tuple(v for k, v in line.items() if k != "tokens_per_s") for line in read_log(folder / "log.jsonl")]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert curve(one) == curve(other)
+    a, b = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(toy_tokenizer: Path, toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that every disturbed one is held against."""
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train(toy(long_values(toy_tokenizer, toy_corpus)), out, device="cpu")
+    return out
+
+
+def long_values(tokenizer: Path, corpus: Path) -> dict:
+    return {
+        "tokenizer": str(tokenizer),
+        "data": [{"path": str(corpus), "repeat": 2}],
+        "eval_data": [str(corpus)],
+        "eval_every": 90,
+        "architecture": "attention",
+        "hidden_size": 32,
+        "num_layers": 2,
+        "seq_len": 16,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "steps": 300,
+        "warmup_steps": 5,
+        "log_every": 7,
+        "checkpoint_every": 20,
+    }
+
+
+def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    import argap.models  # noqa: F401
+
+    config = toy(toy_values, save_dtype="bfloat16", eval_data=toy_values["data"])
+    record = train(config, tmp_path, device="cpu")
+    steps = [line for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(4, 41, 4))
+    assert list(steps[0]) == ["step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s"]
+    assert steps[-1]["tokens"] == 40 * 8 * 16
+    assert steps[0]["loss"] > 3.8  # ln 64 = 4.16 at the start
+    assert steps[-1]["loss"] < steps[0]["loss"] - 1
+    assert record["finished"]["loss"] == steps[-1]["loss"]
+    assert record["finished"]["eval_loss"] < steps[0]["loss"] - 1
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert sum(p.numel() for p in model.parameters()) == record["parameters"]
+    assert load_file(tmp_path / "model.safetensors").popitem()[1].dtype == torch.bfloat16
+    assert (tmp_path / "tokenizer.json").read_bytes() == (toy_tokenizer / "tokenizer.json").read_bytes()
+    # The logged evaluation is the plain mean over the file, recomputed here from the saved weights.
+    (bin_file,) = (tmp_path / "tokens").glob("*/tokens.bin")
+    ids = np.fromfile(bin_file, "<u2")
+    batch = torch.from_numpy(Windows(ids, 16, 0).numbered(list(range((len(ids) - 1) // 16))))
+    with torch.no_grad():
+        logits = model(input_ids=batch[:, :-1]).logits.double()
+    nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    assert record["finished"]["eval_loss"] == pytest.approx(nll.item(), abs=5e-3)  # bfloat16 weights
+
+
+def test_checkpoints_are_kept_and_are_models(toy_values: dict, tmp_path: Path) -> None:
+    from argap.checkpoint import find_checkpoint, load_model
+
+    train(toy(toy_values), tmp_path, device="cpu")
+    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert folders == ["step-20", "step-30"]
+    checkpoint = find_checkpoint(tmp_path / "checkpoints" / "step-30")
+    assert load_model(checkpoint, dtype=torch.float32, device="cpu").config.vocab_size == 64
+
+
+def test_a_finished_run_is_not_repeated(toy_values: dict, tmp_path: Path) -> None:
+    record = train(toy(toy_values), tmp_path, device="cpu")
+    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    assert train(toy(toy_values), tmp_path, device="cpu") == record
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_resume_after_sigkill(toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path) -> None:
+    values = long_values(toy_tokenizer, toy_corpus)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    command = [sys.executable, "-m", "argap", "train", "run.yaml", "--out", str(out), "--device", "cpu"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while not list((out / "checkpoints").glob("step-*")) and time.monotonic() < deadline:
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert json.loads((out / "train.json").read_text())["finished"] is None
+    steps = [int(p.name.removeprefix("step-")) for p in (out / "checkpoints").glob("step-*")]
+    assert 20 <= max(steps) < 300
+    # Lines after the checkpoint, and a line cut short by the kill, must go.
+    with open(out / "log.jsonl", "a") as file:
+        file.write(json.dumps({"step": 299, "tokens": 0, "loss": 0.0}) + '\n{"step": 300, "to')
+    train(load_config(None, values), out, device="cpu")
+    assert_same_run(out, undisturbed)
+
+
+def test_resume_after_an_interrupt(
+    toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(None, long_values(toy_tokenizer, toy_corpus))
+    step = Trainer.step
+
+    def interrupted_in_step_33(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
+        if number == 32:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, windows, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted_in_step_33)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path, device="cpu")
+    assert (tmp_path / "checkpoints" / "step-33").is_dir()  # the step in hand was finished
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(config, tmp_path, device="cpu")
+    assert_same_run(tmp_path, undisturbed)
+
+
+def test_two_architectures_see_the_same_windows(
+    toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[np.ndarray]] = {"attention": [], "base_conv": []}
+    take = Windows.in_training_order
+    for name, batches in seen.items():
+
+        def recorded(self: Windows, start: int, count: int, batches: list = batches) -> np.ndarray:
+            batches.append(take(self, start, count))
+            return batches[-1]
+
+        monkeypatch.setattr(Windows, "in_training_order", recorded)
+        config = toy(toy_values, architecture=name, steps=6)
+        train(config, tmp_path / name, device="cpu", tokens=tmp_path / "shared")
+    assert len(seen["attention"]) == 6
+    assert np.array_equal(np.stack(seen["attention"]), np.stack(seen["base_conv"]))
+    assert len(list((tmp_path / "shared").iterdir())) == 1
+
+
+def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) -> None:
+    train(toy(toy_values), tmp_path / "whole", device="cpu")
+    train(toy(toy_values, micro_batch_size=2), tmp_path / "parts", device="cpu")
+    for one, other in zip(curve(tmp_path / "whole"), curve(tmp_path / "parts"), strict=True):
+        assert other == pytest.approx(one, rel=1e-3)
+
+
+def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
+    train(toy(toy_values), tmp_path, device="cpu")
+    with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*--overwrite"):
+        train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
+    record = train(toy(toy_values, lr=0.02, steps=5), tmp_path, device="cpu", overwrite=True)
+    assert record["config"]["lr"] == 0.02
+    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [4, 5]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_changed_data_is_refused(toy_values: dict, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("w1 w2 w3 " * 100)
+    values = toy_values | {"data": [str(corpus)], "steps": 5}
+    train(toy(values), tmp_path / "out", device="cpu")
+    path = tmp_path / "out" / "train.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"finished": None}))  # as a killed run leaves it
+    corpus.write_text("w1 w2 w4 w5" * 100)
+    with pytest.raises(MismatchError, match="the data is now"):
+        train(toy(values), tmp_path / "out", device="cpu")
+
+
+def test_a_foreign_model_is_not_overwritten(toy_values: dict, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"someone's")
+    with pytest.raises(ArgapError, match=r"holds a model but no train\.json"):
+        train(toy(toy_values), tmp_path, device="cpu")
+    assert (tmp_path / "model.safetensors").read_bytes() == b"someone's"
+
+
+def test_nan_names_its_step_and_is_never_saved(
+    toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trainer.step
+
+    def broken_after_step_9(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
+        measured = step(self, windows, number)
+        if number == 8:
+            next(self.model.parameters()).data.fill_(float("nan"))
+        return measured
+
+    monkeypatch.setattr(Trainer, "step", broken_after_step_9)
+    with pytest.raises(ArgapError, match="step 10: the loss is nan"):
+        train(toy(toy_values, log_every=100), tmp_path, device="cpu")
+    assert not (tmp_path / "checkpoints").exists()  # one was due after step 10
+
+
+def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
+    train(toy(toy_values), tmp_path, device="cpu")
+    record = json.loads((tmp_path / "train.json").read_text())
+    (tmp_path / "train.json").write_text(json.dumps(record | {"finished": None}))
+    path = tmp_path / "checkpoints" / "step-30" / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(FormatError, match="step-30: not a whole checkpoint"):
+        train(toy(toy_values), tmp_path, device="cpu")
+
+
+def test_batch_that_cannot_be_divided(toy_values: dict, tmp_path: Path) -> None:
+    with pytest.raises(ArgapError, match="8 is not a multiple of micro_batch_size, 3"):
+        train(toy(toy_values, micro_batch_size=3), tmp_path, device="cpu")
