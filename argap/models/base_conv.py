@@ -60,7 +60,7 @@ class BaseConv(Mixer):
         )
         self.conv_bias = nn.Parameter(torch.empty(shape))
 
-    def initialize(self, residual_scale: float) -> None:
+    def initialize(self, std: float, residual_std: float) -> None:
         """b1 = 1 and b2 = 0, so that the layer starts as a convolution that its gate modulates: with both
         at 0 it would be quadratic in a small input, and its gradient would vanish."""
         nn.init.ones_(self.gate_bias)
@@ -115,9 +115,11 @@ class ExplicitFilter(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(taps, width))
 
-    def initialize(self, residual_scale: float) -> None:
-        """A filter of gain ``residual_scale`` at full length."""
-        nn.init.normal_(self.weight, std=residual_scale / math.sqrt(len(self.weight)))
+    def initialize(self, std: float, residual_std: float) -> None:
+        """The output's size is that of a ``[D, D]`` map that writes to the residual stream: a filter of
+        gain 1 would bury the token embeddings under the first layer's output."""
+        taps, width = self.weight.shape
+        nn.init.normal_(self.weight, std=residual_std * math.sqrt(width / taps))
 
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[taps, D]``; tap s weighs the input s positions back."""
@@ -125,7 +127,11 @@ class ExplicitFilter(nn.Module):
 
 
 class ImplicitFilter(nn.Module):
-    """An MLP of the tap's position: time in [0, 1], sines and cosines of ``bands`` frequencies."""
+    """An MLP of the tap's position: time in [0, 1], sines and cosines of ``bands`` frequencies.
+
+    The MLP's output is divided by √N. Its weights then have the size that weights usually have, and a
+    step of AdamW, whose size is the learning rate whatever the gradient, does not overturn N taps at once.
+    """
 
     def __init__(self, width: int, taps: int, bands: int, hidden: int) -> None:
         super().__init__()
@@ -135,12 +141,13 @@ class ImplicitFilter(nn.Module):
         self.outer_weight = nn.Parameter(torch.empty(width, hidden))
         self.outer_bias = nn.Parameter(torch.empty(width))
 
-    def initialize(self, residual_scale: float) -> None:
-        """Hidden values of about unit variance, and a filter of gain ``residual_scale`` at full length."""
+    def initialize(self, std: float, residual_std: float) -> None:
+        """Hidden values of about unit variance, and an output as `ExplicitFilter` has."""
         hidden, features = self.inner_weight.shape
+        width = len(self.outer_weight)
         nn.init.normal_(self.inner_weight, std=1 / math.sqrt(features))
         nn.init.normal_(self.inner_bias, std=0.5)
-        nn.init.normal_(self.outer_weight, std=residual_scale / math.sqrt(hidden * self.taps))
+        nn.init.normal_(self.outer_weight, std=residual_std * math.sqrt(width / hidden))
         nn.init.zeros_(self.outer_bias)
 
     def forward(self, taps: int) -> torch.Tensor:
@@ -154,7 +161,7 @@ class ImplicitFilter(nn.Module):
             angles = torch.pi * time[:, None] * octaves
             features = torch.cat([time[:, None], angles.sin(), angles.cos()], dim=-1)
             inner = F.gelu(F.linear(features, self.inner_weight.to(kind), self.inner_bias.to(kind)))
-            return F.linear(inner, self.outer_weight.to(kind), self.outer_bias.to(kind))
+            return F.linear(inner, self.outer_weight.to(kind), self.outer_bias.to(kind)) / math.sqrt(self.taps)
 
 
 SHORT = 32

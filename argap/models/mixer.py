@@ -59,7 +59,10 @@ class ResidualLinear(nn.Linear):
 class OwnInitialization(Protocol):
     """A module that holds parameters of its own, beside linear maps, embeddings and norms, sets them here."""
 
-    def initialize(self, residual_scale: float) -> None:
-        """Set the parameters held directly by this module, through `torch.nn.init`. A parameter whose
-        scale is that of what the layer writes to the residual stream is multiplied by ``residual_scale``."""
+    def initialize(self, std: float, residual_std: float) -> None:
+        """Set the parameters held directly by this module, through `torch.nn.init` alone (while a
+        checkpoint loads, transformers makes those functions pass over what is loaded already).
+
+        ``std`` is that of a weight matrix, ``residual_std`` that of one that writes to the residual stream.
+        """
         ...

@@ -69,16 +69,16 @@ class ArgapPreTrainedModel(PreTrainedModel):
         transformers passes over modules whose parameters all lie deeper, so everything is set where it is.
         """
         config: ArgapConfig = self.config  # pyright: ignore[reportAssignmentType]
-        residual_scale = 1 / math.sqrt(2 * config.num_hidden_layers)
+        std = config.initializer_range
+        residual_std = std / math.sqrt(2 * config.num_hidden_layers)
         if isinstance(module, OwnInitialization):
-            module.initialize(residual_scale)
+            module.initialize(std, residual_std)
         elif isinstance(module, nn.Linear):
-            scale = residual_scale if isinstance(module, ResidualLinear) else 1.0
-            nn.init.normal_(module.weight, std=config.initializer_range * scale)
+            nn.init.normal_(module.weight, std=residual_std if isinstance(module, ResidualLinear) else std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=config.initializer_range)
+            nn.init.normal_(module.weight, std=std)
         elif isinstance(module, nn.RMSNorm):
             nn.init.ones_(module.weight)
 
