@@ -1,0 +1,16 @@
+"""``argap report``: the page, figures and tables of a result."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Write to this folder instead of beside the result.")] = None,
+) -> None:
+    """Write report.html, table.md, table.csv and figures/ from gap.json; print the path of the page."""
+    from argap.reports.write import write_report
+
+    typer.echo(write_report(run, out))

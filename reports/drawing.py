@@ -1,0 +1,119 @@
+"""How figures look, and how they are written: the same bytes on every run.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers say the same again, and
+bars stand under the name of their model. Names of models and domains are a user's text: never read as
+mathematics, and signs that the font lacks are shown as a box.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+
+from argap.atomic import replacing
+
+WIDTH = 7.2  # inches: 700 px on a screen, a full text column in print
+INK = "#222222"
+FAINT = "#6b6b6b"
+GRID = "#dddddd"
+MAX_NAME = 36
+NO_GLYPH = "□"
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "figure.dpi": 100,
+    "savefig.facecolor": "white",
+    "text.color": INK,
+    "text.parse_math": False,
+    "svg.fonttype": "path",
+}
+
+
+class Look(NamedTuple):
+    """How one model is drawn wherever it appears."""
+
+    colour: str
+    marker: str
+
+    @property
+    def pale(self) -> tuple[float, float, float]:
+        """The colour, two thirds of the way to white."""
+        red, green, blue = to_rgb(self.colour)
+        return (2 + red) / 3, (2 + green) / 3, (2 + blue) / 3
+
+
+def looks(models: list[str]) -> dict[str, Look]:
+    """One look a model, in order; beyond seven models colours and markers meet in new pairs."""
+    size = len(COLOURS)
+    return {model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size]) for k, model in enumerate(models)}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw with the house style, whatever the user's matplotlib is set to."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)
+        yield
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write ``name.svg`` and ``name.png`` (200 dpi), without dates or random ids."""
+    paths = []
+    with style(), mpl.rc_context({"svg.hashsalt": name}):
+        for suffix in ("svg", "png"):
+            path = folder / f"{name}.{suffix}"
+            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=suffix, dpi=200, metadata=nothing)
+            paths.append(path)
+    return paths
+
+
+def grid(axes: Axes) -> None:
+    """Horizontal lines only: values are read across."""
+    axes.grid(axis="y")
+    axes.tick_params(length=0)
+
+
+def plain(text: str, limit: int = MAX_NAME) -> str:
+    """A user's text as a label: one line, no longer than ``limit``, every sign with a glyph."""
+    text = " ".join(text.split())
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return "".join(sign if sign.isprintable() and ord(sign) in _glyphs() else NO_GLYPH for sign in text)
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont(RC["font.family"])).get_charmap())

@@ -1,0 +1,119 @@
+"""Figures: drawn for every kind of result, the same bytes each time, with what they must show."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+
+from argap.reports.drawing import COLOURS, looks, plain
+from argap.reports.figures import (
+    TOP_DOMAINS,
+    draw_all,
+    gap_by_bin,
+    gap_by_domain,
+    gap_by_frequency,
+    nll_by_frequency,
+)
+
+Maker = Callable[..., dict[str, Any]]
+
+NAMES = ["gap_by_distance", "gap_by_domain", "gap_by_frequency", "gap_by_position", "nll_by_frequency"]
+
+
+def height(axes: Axes) -> float:
+    """The sum of all bars of a panel."""
+    return sum(bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle))
+
+
+def test_all_figures_twice_the_same(gap: dict[str, Any], tmp_path: Path) -> None:
+    def digests(folder: Path) -> dict[str, str]:
+        assert sorted(draw_all(gap, folder)) == NAMES
+        return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+    first = digests(tmp_path / "a")
+    assert sorted(first) == sorted(f"{name}.{suffix}" for name in NAMES for suffix in ("svg", "png"))
+    with mpl.rc_context({"lines.linewidth": 9, "svg.hashsalt": "user"}):  # a user's settings do not show
+        assert digests(tmp_path / "b") == first
+
+
+def test_the_reference_alone_has_no_gap_to_draw(tmp_path: Path, make_gap: Maker) -> None:
+    assert list(draw_all(make_gap({}), tmp_path)) == ["nll_by_frequency"]
+
+
+def test_the_curves_are_the_nll_of_each_bin(gap: dict[str, Any]) -> None:
+    figure = nll_by_frequency(gap)
+    for axes, repeated in zip(figure.axes[:2], (True, False), strict=True):
+        parts = [p for p in gap["breakdowns"]["frequency"] if p["repeated"] == repeated]
+        labels = [b["label"] for b in gap["bins"]["frequency"]]
+        curves = [
+            line for line in axes.lines if line.get_linestyle() == "-" and np.size(line.get_xdata()) == len(parts)
+        ]
+        for model in ("attention", "base_conv", "hyena"):
+            expected = [p["nll"][model] for p in parts]
+            places = [labels.index(p["bin"]) for p in parts]
+            assert any(
+                np.asarray(line.get_ydata()).tolist() == expected and np.asarray(line.get_xdata()).tolist() == places
+                for line in curves
+            ), model
+
+
+def test_the_bars_add_up_to_the_gap(gap: dict[str, Any]) -> None:
+    deltas = {row["model"]: row["delta"]["nll"] for row in gap["rows"][1:]}
+    panels = gap_by_frequency(gap).axes
+    for (model, delta), repeated, other in zip(deltas.items(), panels[::2], panels[1::2], strict=True):
+        assert height(repeated) + height(other) == pytest.approx(delta)
+        share = 100 * height(repeated) / delta
+        assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}% of the gap"
+    for kind in ("distance", "position"):
+        for (model, delta), axes in zip(deltas.items(), gap_by_bin(gap, kind, "x").axes, strict=True):
+            assert axes.get_title(loc="left") == f"{model}: gap {delta:.3f} nats"
+            assert height(axes) == pytest.approx(delta)
+
+
+def test_the_ar_hits_are_the_bars_in_full_colour(gap: dict[str, Any]) -> None:
+    look = looks(["attention", "base_conv", "hyena"])
+    panels = gap_by_frequency(gap).axes
+    for row, axes in zip(gap["rows"][1:], panels[::2], strict=True):
+        colour = to_rgba(look[row["model"]].colour)
+        full = [bar for bar in axes.patches if bar.get_facecolor() == colour and isinstance(bar, Rectangle)]
+        assert sum(bar.get_height() for bar in full) == pytest.approx(row["delta_ar"]["nll"])
+
+
+def test_many_domains_are_gathered_and_still_add_up(make_gap: Maker) -> None:
+    gap = make_gap({"base_conv": 1.0}, domains=tuple(f"d{k:02}" for k in range(20)))
+    (axes,) = gap_by_domain(gap).axes
+    widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert len(widths) == TOP_DOMAINS + 1
+    assert sum(widths) == pytest.approx(gap["rows"][1]["delta"]["nll"])
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[-1].startswith("8 others (")
+    assert widths[:-1] == sorted(widths[:-1], reverse=True)
+
+
+def test_hostile_names_are_drawn_as_text(tmp_path: Path, make_gap: Maker) -> None:
+    """Mathematics, markup, right-to-left marks, control signs, signs without a glyph, very long names."""
+    nasty = "$\\frac{$ <svg onload=x> \u202e\x00 日本 " + "long" * 30
+    gap = make_gap({nasty: 1.0, "no gap": 0.0}, domains=("$x^", "模型\n\u2066"))
+    draw_all(gap, tmp_path)
+    assert "onload=x>" not in (tmp_path / "gap_by_frequency.svg").read_text(encoding="utf-8")
+
+
+def test_labels_fit_on_a_line() -> None:
+    assert plain("two\nlines  of") == "two lines of"
+    assert plain("日\u202e\x00") == "□□□"
+    assert plain("x" * 50) == "x" * 35 + "…"
+
+
+def test_no_two_of_many_models_look_alike() -> None:
+    found = looks([str(k) for k in range(20)])
+    assert len(set(found.values())) == 20
+    assert len({look.colour for look in found.values()}) == len(COLOURS)
+    first = list(found.values())[:7]
+    assert len({look.marker for look in first}) == 7

@@ -1,0 +1,244 @@
+"""The page: whole, without network, with hostile text as text."""
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from argap.atomic import write_json
+from argap.cli.report import report
+from argap.errors import FormatError
+from argap.reports.sentences import headline
+from argap.reports.tokens import show_window, visible
+from argap.reports.write import write_report
+
+Maker = Callable[..., dict[str, Any]]
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    '" onmouseover="alert(2)" x="',
+    "' onfocus='alert(3)",
+    "{{ 7 * 7 }}",
+    "<style>*{display:none}</style>",
+    "line\nbreak",
+    "\x00\x07\t",
+    "\u202eright to left\u200f",
+    "\u2028",
+    "\ud800",
+    " שלום",
+    "http://example.org/x.js",
+    "&amp;",
+    "�",
+]
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def spans(self, name: str) -> list[dict[str, str | None]]:
+        return [a for tag, a in self.tags if tag == "span" and name in (a.get("class") or "").split()]
+
+
+def write(folder: Path, gap: dict[str, Any], examples: dict[str, Any] | None = None) -> str:
+    write_json(folder / "gap.json", gap)
+    if examples is not None:
+        write_json(folder / "examples.json", examples)
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(gap: dict[str, Any], make_examples: Maker, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("page"), gap, make_examples(["a", " b"]))
+
+
+def test_everything_is_written_beside_the_result(
+    gap: dict[str, Any], page: str, tmp_path: Path, make_examples: Maker
+) -> None:
+    text = write(tmp_path, gap, make_examples(["a", " b"]))
+    names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
+    assert {"report.html", "table.md", "table.csv", "figures/gap_by_distance.svg"} <= names
+    assert len(names) == 2 + 3 + 10
+    assert text.count("<svg") == 5
+    share = f"{100 * gap['rows'][1]['gap_due_to_ar']['value']:.0f}% of base_conv"
+    assert share in text
+    assert gap["fingerprint"] in text
+    assert text == page  # again the same
+
+
+def test_the_page_asks_nothing_of_a_network_and_runs_nothing(page: str) -> None:
+    assert not re.search(r"https?:|//[a-z]", page)
+    assert not re.search(r"<script|@import|\son\w+=", page)
+    parsed = Page(page)
+    for _, attributes in parsed.tags:
+        for name in ("src", "href", "xlink:href", "data", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), value
+    ids = [a["id"] for _, a in parsed.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
+    assert used <= set(ids)
+
+
+def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples: Maker) -> None:
+    name = "<b>model</b>\"'\u202e"
+    gap = make_gap({name: 1.0}, domains=("<i>domain</i>", "other\x00"))
+    gap["evaluation"]["data"] = ["<u>path</u>"]
+    # JSON files hold no lone surrogate: the window is shown apart, below.
+    tokens = [t for t in HOSTILE if t != "\ud800"]
+    examples = make_examples(tokens, models=("attention", name))
+    examples["windows"][0] |= {"domain": "<i>domain</i>", "source": "<script>source</script>"}
+    text = write(tmp_path, gap, examples)
+    page = Page(text)
+    allowed = "html head meta link title style body main header aside section article h1 h2 h3 p div ul li dl dt dd"
+    allowed += (
+        " span strong cite br figure figcaption table thead tbody tfoot tr th td svg g defs path use rect clippath"
+    )
+    assert {tag for tag, _ in page.tags} - set(allowed.split()) == set()
+    assert sum(tag == "style" for tag, _ in page.tags) == 1 + 5  # ours, and one in each figure
+    assert not any(attribute.startswith("on") for _, a in page.tags for attribute in a)
+    assert not re.search("[\x00-\x08\x0b-\x1f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028]", text)
+    shown = "".join(page.text)
+    for token in tokens:
+        assert visible(token) in shown
+    assert "{{ 7 * 7 }}" in shown
+    titles = [a["title"] or "" for a in page.spans("t") if "title" in a]
+    assert len(titles) == len(tokens)
+    assert any("<b>model</b>\"'⟨202E⟩ -4.50" in title for title in titles)
+
+
+def test_hidden_characters_become_signs() -> None:
+    assert visible("a\n\tb") == "a↵→b"
+    assert visible("\x00\x1b\x7f") == "␀␛⟨007F⟩"
+    assert visible("\u202e\u200f\u2028\ufeff\ud800") == "⟨202E⟩⟨200F⟩⟨2028⟩⟨FEFF⟩⟨D800⟩"
+    assert visible(" é שלום 日本 �") == " é שלום 日本 �"
+
+
+def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> None:
+    window = make_examples([f" t{k}" for k in range(9)])["windows"][0]
+    shown = show_window(window, "attention")
+    # k % 4 in (0, 1): the reference is right; in (0, 2): the model is; the first token is context;
+    # k % 3 == 2: an AR hit; 8 is the focus, at distance 5, so that its bigram stands at 2 and 3.
+    assert [t.classes for t in shown.tokens] == [
+        "t context",
+        "t reference",
+        "t model hit source",
+        "t neither source",
+        "t both",
+        "t reference hit",
+        "t model",
+        "t neither",
+        "t both hit focus",
+    ]
+    assert shown.tokens[5].title == "AR hit, 5 back; 17 times in training; log-prob: attention -0.25, base_conv -4.50"
+    assert shown.tokens[4].title.startswith("not repeated; 16 times")
+    assert shown.tokens[0].title == "first token of the window: context only"
+    # exp(-0.25) = 0.78, exp(-4.5) = 0.011
+    assert shown.story == (
+        "The pair “t7 t8” stands 5 tokens earlier too and occurs 20 times in the training text. "
+        "Probability of its last token: 78% by attention, 1.1% by base_conv."
+    )
+
+
+def test_a_far_occurrence_stands_apart(make_examples: Maker) -> None:
+    window = make_examples([" a", " b", " c", " d"])["windows"][0]
+    window["earlier"] = {"start": 7, "tokens": [" x", " c", " d", " y"], "focus": 2}
+    shown = show_window(window, "attention")
+    assert [t.classes for t in shown.earlier] == ["t both", "t both source", "t both source", "t both"]
+    assert shown.earlier_note == "5 tokens earlier"
+    assert not any("source" in t.classes for t in shown.tokens)
+
+
+@pytest.mark.parametrize(
+    ("case", "value", "expected"),
+    [
+        (
+            "explained",
+            0.731,
+            "73% of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
+        ),
+        (
+            "explained",
+            1.0,
+            "All of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
+        ),
+        (
+            "recall_only",
+            1.0,
+            "m is at least as good as ref overall, but worse on the 25.2% of tokens that are AR hits.",
+        ),
+        ("no_gap", None, "m has no gap to ref: it is at least as good overall and on the AR hits."),
+        ("reversed", -0.1, "m is worse than ref overall, but better on the 25.2% of tokens that are AR hits."),
+    ],
+)
+def test_every_case_has_its_sentence(case: str, value: float | None, expected: str) -> None:
+    row = {
+        "model": "m",
+        "share_ar_hits": 0.252,
+        "ar_hits": {"n": 10},
+        "gap_due_to_ar": {"case": case, "value": value, "ci95": [0.70, 0.76]},
+    }
+    assert headline(row, "ref") == expected
+    row["ar_hits"]["n"] = 0
+    assert headline(row, "ref").startswith("No token here is an AR hit")
+
+
+def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
+    """A loss of -1 on the hits: worse on other tokens, better on hits; and a model that is the reference."""
+    gap = make_gap({"same": 0.0, "better": -1.0})
+    assert [row["gap_due_to_ar"]["case"] for row in gap["rows"][1:]] == ["no_gap", "no_gap"]
+    text = write(tmp_path, gap)
+    assert "same has no gap to attention" in text
+    assert "there is no gap to explain" in text
+    assert "What it looks like in text" not in text
+
+
+def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None:
+    assert "attention alone: no other model to compare" in write(tmp_path, make_gap({}))
+
+
+def test_sums_of_the_parts_are_the_whole(gap: dict[str, Any], page: str) -> None:
+    row = gap["rows"][1]
+    feet = re.findall(r"<tfoot>(.*?)</tfoot>", page, flags=re.DOTALL)
+    assert len(feet) == 4
+    for foot in feet:
+        assert "<td>20,000</td><td>100.0%</td>" in foot
+        assert f"<td>{row['overall']['nll']:.2f}</td>" in foot
+        assert f"<td>{row['delta']['nll']:.3f} (100%)</td>" in foot
+
+
+def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
+        write_report(tmp_path)
+    write_json(tmp_path / "gap.json", {"rows": []})
+    with pytest.raises(FormatError, match="lacks reference, threshold"):
+        write_report(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
+
+
+def test_the_command_writes_where_it_is_told(make_gap: Maker, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(report)
+    write_json(tmp_path / "gap.json", make_gap({}))
+    result = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "other")])
+    assert result.exit_code == 0
+    assert result.stdout == f"{tmp_path / 'other' / 'report.html'}\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gap.json", "other"]

@@ -1,0 +1,177 @@
+"""The table's text, exact, for rows made by hand: every case of the metric, with and without numbers."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from argap.reports.tables import (
+    csv_text,
+    gap_table,
+    json_text,
+    markdown,
+    number,
+    parameters,
+    percent_range,
+    print_table,
+    terminal,
+)
+
+
+def part(n: int, nll: float | None, ppl: float | None) -> dict[str, Any]:
+    return {"n": n, "nll": nll, "ppl": ppl}
+
+
+def row(name: str, nlls: tuple[float, float, float], due: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    ppls = [round(2.718281828459045**nll, 4) for nll in nlls]
+    return {
+        "model": name,
+        "reference": due is None,
+        "run": f"runs/{name}",
+        "parameters": 125_000_000,
+        "overall": part(1000, nlls[0], ppls[0]),
+        "ar_hits": part(70, nlls[1], ppls[1]),
+        "other": part(930, nlls[2], ppls[2]),
+        "share_ar_hits": 0.07,
+        "gap_due_to_ar": due,
+        "delta": None if due is None else {"nll": 0.05, "ci95": [0.04, 0.06]},
+        "delta_ar": None if due is None else {"nll": 0.03, "ci95": [0.02, 0.04]},
+        **more,
+    }
+
+
+def due(value: float | None, raw: float | None, case: str, ci95: list[float] | None) -> dict[str, Any]:
+    return {"value": value, "raw": raw, "case": case, "ci95": ci95, "reason": None if ci95 else "gap not resolved"}
+
+
+@pytest.fixture
+def by_hand() -> dict[str, Any]:
+    """e^2.4 = 11.0232, e^0.77 = 2.1598, e^2.52 = 12.4286, e^2.49 = 12.0613, e^1.91 = 6.7531, e^2.53 = 12.5535."""
+    worse = (2.49, 1.91, 2.53)
+    return {
+        "rows": [
+            row("attention", (2.40, 0.77, 2.52), None),
+            row("h3", worse, due(0.8871, 0.8871, "explained", [0.8512, 0.9234])),
+            row("hyena", worse, due(1.0, 1.31, "explained", [0.97, 1.0])),
+            row("slide", (2.37, 1.23, 2.44), due(1.0, -1.5, "recall_only", None)),
+            row("mamba", (2.30, 0.70, 2.42), due(None, 0.05, "no_gap", None)),
+            row("odd", (2.45, 0.70, 2.58), due(-0.098, -0.098, "reversed", [-0.21, 0.02])),
+            row("close", (2.405, 0.80, 2.525), due(0.42, 0.42, "explained", None)),
+        ],
+        "reference": "attention",
+        "threshold": 1250,
+        "fingerprint": "ab" * 32,
+        "run": "runs",
+        "bins": {},
+        "breakdowns": {},
+    }
+
+
+MARKDOWN = """
+| Model | Params | Overall | AR hits | Other tokens | % of gap due to AR | 95% interval |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| attention | 125 M | 11.02 (2.40) | 2.16 (0.77) | 12.43 (2.52) | — | — |
+| h3 | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 88.7% | 85.1–92.3% |
+| hyena | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 100.0%ᵃ | 97.0–100.0% |
+| slide | 125 M | 10.70 (2.37) | 3.42 (1.23) | 11.47 (2.44) | 100.0%ᵇ | — |
+| mamba | 125 M | 9.97 (2.30) | 2.01 (0.70) | 11.25 (2.42) | —ᶜ | — |
+| odd | 125 M | 11.59 (2.45) | 2.01 (0.70) | 13.20 (2.58) | −9.8%ᵈ | −21.0 to 2.0% |
+| close | 125 M | 11.08 (2.40) | 2.23 (0.80) | 12.49 (2.52) | 42.0%ᵉ | — |
+
+- Perplexity (NLL in nats) on 1,000 scored tokens; AR hits are 7.0% of them: bigrams repeated in the window and seen at most 1,250 times in training. Reference: attention.
+- ᵃ the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%.
+- ᵇ at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%.
+- ᶜ at least as good as the reference overall and on the AR hits: there is no gap to explain.
+- ᵈ worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is.
+- ᵉ gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap.
+""".lstrip()  # noqa: E501
+
+
+def test_every_case_in_markdown(by_hand: dict[str, Any]) -> None:
+    assert markdown(gap_table(by_hand)) == MARKDOWN
+
+
+def test_a_result_without_hits(by_hand: dict[str, Any]) -> None:
+    for entry in by_hand["rows"]:
+        entry["ar_hits"] = part(0, None, None)
+    assert all(cells[3] == "—" for cells in gap_table(by_hand).rows)
+    assert csv_text(by_hand).splitlines()[1].count(",,") > 0
+
+
+def test_the_share_closed_has_its_columns_only_where_it_was_asked_for(by_hand: dict[str, Any]) -> None:
+    assert len(gap_table(by_hand).columns) == 7
+    closed = {"base": "h3", "overall": {"ppl": 0.974, "nll": 0.961}, "ar_hits": {"ppl": None, "nll": None}}
+    by_hand["rows"][2]["closed"] = closed
+    table = gap_table(by_hand)
+    assert [c.title for c in table.columns[7:]] == ["Gap of h3 closed, overall", "Gap of h3 closed, AR hits"]
+    assert table.rows[2][7:] == ("97.4% (96.1%)", "—")
+    assert table.rows[1][7:] == ("—", "—")
+    assert table.notes[-1] == "Gap closed: in perplexity (in NLL)."
+
+
+def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: dict[str, Any]) -> None:
+    out = io.StringIO()
+    console = Console(width=80, file=out)
+    table = gap_table(by_hand)
+    console.print(terminal(table))
+    text = out.getvalue()
+    for cells in table.rows:
+        (line,) = [x for x in text.splitlines() if x.split()[:1] == [cells[0]]]
+        for cell in cells:
+            assert cell in line
+
+
+def test_names_are_text_not_markup(by_hand: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    by_hand["rows"][1]["model"] = "[red]|a|`<b>"
+    print_table(by_hand)
+    assert "[red]" in capsys.readouterr().out
+    assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(by_hand))
+
+
+def test_csv_keeps_the_numbers_as_they_are(by_hand: dict[str, Any]) -> None:
+    by_hand["rows"][1]["model"] = 'h3, "second"'
+    lines = list(csv.DictReader(io.StringIO(csv_text(by_hand))))
+    assert len(lines) == 7
+    assert lines[1]["model"] == 'h3, "second"'
+    assert float(lines[1]["gap_due_to_ar_value"]) == 0.8871
+    assert float(lines[1]["gap_due_to_ar_low"]) == 0.8512
+    assert float(lines[1]["delta_ar_nll_high"]) == 0.04
+    assert float(lines[1]["overall_nll"]) == 2.49
+    assert lines[0]["gap_due_to_ar_value"] == lines[4]["gap_due_to_ar_value"] == lines[3]["gap_due_to_ar_low"] == ""
+    assert lines[3]["gap_due_to_ar_case"] == "recall_only"
+
+
+def test_json_holds_the_rows_without_the_parts(by_hand: dict[str, Any]) -> None:
+    value = json.loads(json_text(by_hand))
+    assert set(value) == {"rows", "reference", "threshold", "fingerprint", "run"}
+    assert value["rows"] == by_hand["rows"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "1.00"), (999.99, "999.99"), (1234.4, "1,234"), (2.0e7, "2.0e+07"), (11.014, "11.01")]
+)
+def test_numbers_stay_short(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "—"),
+        (950, "950"),
+        (12_300, "12.3 k"),
+        (6_912_345, "6.9 M"),
+        (125_000_000, "125 M"),
+        (1_400_000_000, "1.4 B"),
+    ],
+)
+def test_parameters(count: int | None, text: str) -> None:
+    assert parameters(count) == text
+
+
+def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
+    assert percent_range(0.70, 0.7312) == "70.0–73.1%"
+    assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"
