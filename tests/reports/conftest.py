@@ -46,7 +46,7 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
             **{PREFIX + name: values for name, values in logprobs.items()},
         }
     )
-    cells = frame.groupby(KEYS, as_index=False, observed=True).sum()
+    cells = pd.DataFrame(frame.groupby(KEYS, as_index=False, observed=True).sum())
     gap = summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
     for k, row in enumerate(gap["rows"]):
         row |= {"parameters": 6_912_345 + 250_000 * k, "run": f"runs/x/{row['model']}"}
