@@ -7,9 +7,8 @@ import numpy as np
 
 from argap.bigram_index.count import BigramCounter, chunk_tokens
 from argap.bigram_index.folder import replacing_folder
-from argap.bigram_index.manifest import Manifest, write_manifest
-from argap.bigram_index.parts import write_parts
 from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.write import write_index
 from argap.errors import ArgapError
 
 Progress = Callable[[int, int], None]
@@ -51,21 +50,16 @@ def build_index(
                 f"{', '.join(sources) or 'the corpus'}: no tokens in {counter.empty_documents} documents; "
                 "expected a corpus with text"
             )
-        parts, bigrams = write_parts(folder, counter.rows())
-        counter.close()
-        write_manifest(
+        write_index(
             folder,
-            Manifest(
-                tokenizer=tokenizer,
-                tokenizer_fingerprint=tokenizer_fingerprint,
-                vocab_size=vocab_size,
-                documents=counter.documents,
-                empty_documents=counter.empty_documents,
-                tokens=counter.tokens,
-                bigrams=bigrams,
-                distinct=sum(part["rows"] for part in parts),
-                sources=sorted(sources),
-                parts=parts,
-            ),
+            counter.rows(),
+            tokenizer=tokenizer,
+            tokenizer_fingerprint=tokenizer_fingerprint,
+            vocab_size=vocab_size,
+            documents=counter.documents,
+            empty_documents=counter.empty_documents,
+            tokens=counter.tokens,
+            sources=sources,
         )
+        counter.close()
     return open_index(out)

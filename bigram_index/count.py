@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from argap.bigram_index.count_reference import count_stream
+from argap.bigram_index.engine import BYTES_PER_TOKEN, count_stream
 from argap.bigram_index.kway import merge_runs
 from argap.bigram_index.runs import FileRun, MemoryRun, Rows, Run, spill
 from argap.errors import ArgapError, FormatError
@@ -18,8 +18,6 @@ from argap.errors import ArgapError, FormatError
 DEFAULT_MEMORY = 2 * 10**9
 RESERVED = 400 * 10**6
 """Bytes for the interpreter, the tokenizer and its batches, and the k-way merge."""
-BYTES_PER_TOKEN = 48
-"""Peak bytes of scratch and result for each token of a chunk whose bigrams are all distinct."""
 SCAN = 2**22
 
 

@@ -23,11 +23,12 @@ def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = Non
     return MemoryRun(indptr, second.astype(tokens.dtype), count.astype(np.uint32))
 
 
-def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray) -> MemoryRun:
+def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:
     """Add up the same rows of several runs.
 
     ``indptrs``: `[runs, rows + 1]` int64, positions of each run's rows in ``second`` and ``count``, which
-    hold the runs one behind another. The counts that come back are int64.
+    hold the runs one behind another; ``vocab_size``: above every second token. The counts that come back
+    are int64.
     """
     rows = indptrs.shape[1] - 1
     first = np.concatenate([np.repeat(np.arange(rows, dtype=np.uint64), np.diff(p)) for p in indptrs])

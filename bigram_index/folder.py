@@ -10,24 +10,24 @@ from argap.bigram_index import manifest
 from argap.errors import ArgapError
 
 
-def refuse_existing(out: Path, *, overwrite: bool) -> None:
+def refuse_existing(out: Path, *, overwrite: bool, marker: str = manifest.FILE) -> None:
     """Raise `ArgapError` where ``out`` must not be replaced: before any work is done, not after it.
 
-    An index is replaced with ``overwrite`` only; a folder that is no index never.
+    An index, which a file named ``marker`` tells, is replaced with ``overwrite`` only; any other folder never.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / manifest.FILE).is_file():
+    if not (out / marker).is_file():
         raise ArgapError(f"{out}: exists and is no index; choose another --out")
     if not overwrite:
         raise ArgapError(f"{out}: an index is already there; add --overwrite to replace it")
 
 
 @contextmanager
-def replacing_folder(out: Path, *, overwrite: bool) -> Iterator[Path]:
+def replacing_folder(out: Path, *, overwrite: bool, marker: str = manifest.FILE) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``out``; on success it becomes ``out``, else it is removed."""
     out = Path(out).absolute()
-    refuse_existing(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite, marker=marker)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from argap.bigram_index.count_reference import merge_rows
+from argap.bigram_index.engine import merge_rows
 from argap.bigram_index.runs import Rows, Run, row_ranges
 
 ENTRIES = 2**22
@@ -18,6 +18,7 @@ def merge_runs(runs: Sequence[Run], entries: int = ENTRIES) -> Iterator[Rows]:
     """
     if not runs:
         return
+    vocab_size = len(runs[0].indptr) - 1
     total = np.sum([run.indptr for run in runs], axis=0)
     for start, stop in row_ranges(total, entries):
         pieces = [run.read(int(run.indptr[start]), int(run.indptr[stop])) for run in runs]
@@ -28,5 +29,5 @@ def merge_runs(runs: Sequence[Run], entries: int = ENTRIES) -> Iterator[Rows]:
         indptrs += np.cumsum([0] + [len(second) for second, _ in pieces[:-1]])[:, None]
         second = np.concatenate([second for second, _ in pieces])
         count = np.concatenate([count for _, count in pieces])
-        merged = merge_rows(indptrs, second, count)
+        merged = merge_rows(indptrs, second, count, vocab_size)
         yield Rows(start, merged.indptr, merged.second, merged.count)

@@ -1,32 +1,30 @@
-"""Looking pairs up in compressed sparse rows."""
+"""Looking pairs up in compressed sparse rows, plainly: what the compiled way is tested against."""
 
 import numpy as np
 
+from argap.bigram_index.csr import Csr
 
-def count_pairs(
-    indptr: np.ndarray, second: np.ndarray, count: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]
-) -> np.ndarray:
-    """Counts, `[N]` int64, of ``pairs`` (first tokens, second tokens; each `[N]`); 0 where absent.
 
-    ``indptr`` `[vocab + 1]`, ``second`` and ``count`` `[entries]` are a run's (`argap.bigram_index.runs`).
-    Bisects the rows of all pairs at once.
+def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Counts, `[N]` int64, of the pairs of ``first`` and ``second``, `[N]` of any integer type.
+
+    A pair that is absent counts 0, and so does one with an id outside the vocabulary. Bisects the rows of
+    all pairs at once.
     """
-    first, wanted = pairs
-    vocab_size = len(indptr) - 1
-    known = (first >= 0) & (first < vocab_size)
+    known = (first >= 0) & (first < len(csr.indptr) - 1)
     row = np.where(known, first, 0).astype(np.int64)
-    low = indptr[row]
-    end = np.where(known, indptr[row + 1], low)
+    low = csr.indptr[row]
+    end = np.where(known, csr.indptr[row + 1], low)
     high = end
-    last = max(len(second) - 1, 0)
+    last = max(len(csr.second) - 1, 0)
     while np.any(low < high):
         middle = (low + high) // 2
-        right = second[np.minimum(middle, last)] < wanted
+        right = csr.second[np.minimum(middle, last)] < second
         right &= low < high
         low = np.where(right, middle + 1, low)
         high = np.where(right, high, np.minimum(middle, high))
     result = np.zeros(len(row), dtype=np.int64)
     inside = np.flatnonzero(low < end)
-    inside = inside[second[low[inside]] == wanted[inside]]
-    result[inside] = count[low[inside]]
+    inside = inside[csr.second[low[inside]] == second[inside]]
+    result[inside] = csr.count[low[inside]]
     return result

@@ -6,9 +6,9 @@ from pathlib import Path
 from argap.bigram_index import kway
 from argap.bigram_index.count import chunk_tokens
 from argap.bigram_index.folder import replacing_folder
-from argap.bigram_index.manifest import Manifest, write_manifest
-from argap.bigram_index.parts import ParquetRun, write_parts
+from argap.bigram_index.parts import ParquetRun
 from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.write import write_index
 from argap.errors import ArgapError, MismatchError
 
 
@@ -37,20 +37,15 @@ def merge_indexes(
     manifests = [index.manifest for index in indexes]
     with replacing_folder(Path(out), overwrite=overwrite) as folder:
         runs = [ParquetRun(index.folder, index.manifest.parts, index.vocab_size) for index in indexes]
-        parts, bigrams = write_parts(folder, kway.merge_runs(runs, entries))
-        write_manifest(
+        write_index(
             folder,
-            Manifest(
-                tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps by several paths
-                tokenizer_fingerprint=head.tokenizer_fingerprint,
-                vocab_size=head.vocab_size,
-                documents=sum(m.documents for m in manifests),
-                empty_documents=sum(m.empty_documents for m in manifests),
-                tokens=sum(m.tokens for m in manifests),
-                bigrams=bigrams,
-                distinct=sum(part["rows"] for part in parts),
-                sources=sorted(source for m in manifests for source in m.sources),
-                parts=parts,
-            ),
+            kway.merge_runs(runs, entries),
+            tokenizer=min(m.tokenizer for m in manifests),  # one tokenizer, perhaps by several paths
+            tokenizer_fingerprint=head.tokenizer_fingerprint,
+            vocab_size=head.vocab_size,
+            documents=sum(m.documents for m in manifests),
+            empty_documents=sum(m.empty_documents for m in manifests),
+            tokens=sum(m.tokens for m in manifests),
+            sources=[source for m in manifests for source in m.sources],
         )
     return open_index(out)

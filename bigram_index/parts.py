@@ -124,6 +124,11 @@ class ParquetRun:
             start = int(self._starts[number])
         return np.concatenate(seconds), np.concatenate(counts)
 
+    def largest_count(self) -> int:
+        """From the statistics of the row groups."""
+        groups = [file.metadata.row_group(group) for _, file, group in self._groups]
+        return max((group.column(2).statistics.max for group in groups), default=0)
+
     def _read_group(self, number: int, *columns: str) -> list[np.ndarray]:
         path, file, group = self._groups[number]
         try:

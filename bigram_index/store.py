@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from argap.bigram_index import checksum
-from argap.bigram_index.lookup import count_pairs
+from argap.bigram_index import checksum, csr
+from argap.bigram_index.engine import count_pairs
 from argap.bigram_index.manifest import REBUILD, Manifest, read_manifest
-from argap.bigram_index.parts import ParquetRun
-from argap.bigram_index.runs import MemoryRun
 from argap.errors import ArgapError, MismatchError
 
 
@@ -41,21 +39,17 @@ class BigramIndex:
         for ids in (firsts, seconds):
             if ids.size and ids.dtype.kind not in "iu":
                 raise ArgapError(f"token ids of type {ids.dtype}: expected integers")
-        run = self._rows
-        pairs = (firsts.reshape(-1), seconds.reshape(-1))
-        return count_pairs(run.indptr, run.second, run.count, pairs).reshape(firsts.shape)
+        return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
     def verify(self) -> None:
         """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
         for part in self.manifest.parts:
             checksum.check(self.folder / part["file"], part, REBUILD)
+        csr.verify(self.folder)
 
     @cached_property
-    def _rows(self) -> MemoryRun:
-        run = ParquetRun(self.folder, self.manifest.parts, self.vocab_size)
-        second, count = run.read(0, self.distinct)
-        kind = np.uint16 if self.vocab_size <= 2**16 else np.uint32
-        return MemoryRun(run.indptr, second.astype(kind), count)
+    def _csr(self) -> csr.Csr:
+        return csr.load(self.folder, self.manifest)
 
 
 def open_index(folder: str | Path) -> BigramIndex:

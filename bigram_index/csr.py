@@ -1,0 +1,143 @@
+"""The counts as lookups want them: compressed sparse rows with a directory, in memory or memory-mapped.
+
+A cache and nothing else: everything in it is made from the Parquet parts. A small index is read into
+memory when it is first asked. A larger one is written out once as ``.npy`` files, beside the parts where
+that folder can be written, else into the user's cache folder, and mapped from then on.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from argap.atomic import read_json, write_json
+from argap.bigram_index import checksum
+from argap.bigram_index.folder import replacing_folder
+from argap.bigram_index.manifest import FILE, Manifest
+from argap.bigram_index.parts import ParquetRun
+from argap.bigram_index.runs import row_ranges
+from argap.errors import ArgapError, FormatError
+
+FOLDER = "csr"
+IN_MEMORY = 2**23
+"""Distinct bigrams up to which an index is read into memory: some 50 MB in a fraction of a second."""
+BUCKET = 8  # entries of a row's bucket, on average
+PIECE = 2**22  # entries handled at a time
+
+REMEDY = f"delete the folder {FOLDER}, it is made again from the parts"
+
+
+@dataclass(frozen=True)
+class Csr:
+    """Counts by row, and where in its row a second token may be.
+
+    The ids of a row are cut into buckets of ``2 ** shift[row]`` ids; bucket ``k`` of the row, counted from
+    ``base[row]`` on, holds the entries ``bucket[base[row] + k]:bucket[base[row] + k + 1]``.
+    """
+
+    indptr: np.ndarray
+    """`[vocab + 1]` int64: row ``f`` lies at ``indptr[f]:indptr[f + 1]``."""
+    second: np.ndarray
+    """`[distinct]` uint16 where the vocabulary fits, else uint32; ascending within each row."""
+    count: np.ndarray
+    """`[distinct]` uint32 where all counts fit, else int64."""
+    shift: np.ndarray
+    """`[vocab]` uint8."""
+    base: np.ndarray
+    """`[vocab + 1]` int64."""
+    bucket: np.ndarray
+    """`[base[-1] + 1]` int64."""
+
+
+def load(index: Path, manifest: Manifest) -> Csr:
+    """The rows of the index in folder ``index``: mapped where they were written out, else made now.
+
+    Raises `FormatError` for a damaged part, `ArgapError` where neither folder can be written.
+    """
+    identity = hashlib.sha256((index / FILE).read_bytes()).hexdigest()
+    folders = [index / FOLDER, _user_cache() / identity]
+    for folder in folders:
+        csr = _map(folder, identity)
+        if csr is not None:
+            return csr
+    if manifest.distinct <= IN_MEMORY:
+        return _fill(ParquetRun(index, manifest.parts, manifest.vocab_size), _allocate)
+    folder = folders[0] if os.access(index, os.W_OK) else folders[1]
+    write(index, manifest, folder, identity)
+    csr = _map(folder, identity)
+    if csr is None:
+        raise ArgapError(f"{folder}: just written and not readable; expected a folder that keeps its files")
+    return csr
+
+
+def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
+    """Write the rows of ``index`` to ``folder``, whole or not at all; ``csr.json`` has their checksums."""
+
+    def allocate(name: str, size: int, kind: Any) -> np.ndarray:
+        return np.lib.format.open_memmap(temporary / f"{name}.npy", "w+", np.dtype(kind), (size,))
+
+    with replacing_folder(folder, marker="csr.json", overwrite=True) as temporary:
+        _fill(ParquetRun(index, manifest.parts, manifest.vocab_size), allocate)
+        files = {path.name: checksum.describe(path) for path in sorted(temporary.iterdir())}
+        write_json(temporary / "csr.json", {"index": identity, "files": files})
+
+
+def verify(index: Path) -> None:
+    """Check every byte of the rows written beside the parts, if there are any. Raises `FormatError`."""
+    folder = index / FOLDER
+    if (folder / "csr.json").is_file():
+        for name, expected in read_json(folder / "csr.json")["files"].items():
+            checksum.check(folder / name, expected, REMEDY)
+
+
+def _map(folder: Path, identity: str) -> Csr | None:
+    """The rows in ``folder``; None where there are none, or not those of this index, or not whole."""
+    try:
+        state = read_json(folder / "csr.json")
+        if state.get("index") != identity:
+            return None
+        for name, expected in state["files"].items():
+            checksum.check_size(folder / name, expected, REMEDY)
+    except FormatError:
+        return None
+    return Csr(*(np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(Csr)))
+
+
+def _allocate(name: str, size: int, kind: Any) -> np.ndarray:
+    return np.empty(size, dtype=kind)
+
+
+def _fill(run: ParquetRun, allocate: Any) -> Csr:
+    vocab_size, entries = len(run.indptr) - 1, int(run.indptr[-1])
+    sizes = np.diff(run.indptr)
+    # The widest buckets, a power of two of ids, that would hold BUCKET entries if a row's were spread evenly.
+    wanted = np.maximum(sizes // BUCKET, 1)
+    shifts = np.ceil(np.log2(vocab_size / wanted)).clip(min=0).astype(np.int64)
+    bases = np.concatenate([[0], np.cumsum(((vocab_size - 1) >> shifts) + 1)])
+    csr = Csr(
+        indptr=allocate("indptr", vocab_size + 1, np.int64),
+        second=allocate("second", entries, np.uint16 if vocab_size <= 2**16 else np.uint32),
+        count=allocate("count", entries, np.uint32 if run.largest_count() < 2**32 else np.int64),
+        shift=allocate("shift", vocab_size, np.uint8),
+        base=allocate("base", vocab_size + 1, np.int64),
+        bucket=allocate("bucket", int(bases[-1]) + 1, np.int64),
+    )
+    csr.indptr[:], csr.shift[:], csr.base[:] = run.indptr, shifts, bases
+    csr.bucket[:] = 0
+    for start, stop in row_ranges(run.indptr, PIECE):
+        here = slice(int(run.indptr[start]), int(run.indptr[stop]))
+        second, count = run.read(here.start, here.stop)
+        csr.second[here], csr.count[here] = second, count
+        row = np.repeat(np.arange(start, stop), sizes[start:stop])
+        number = bases[row] - bases[start] + (second >> shifts[row])
+        csr.bucket[bases[start] + 1 : bases[stop] + 1] = np.bincount(number, minlength=bases[stop] - bases[start])
+    np.cumsum(csr.bucket, out=csr.bucket)
+    return csr
+
+
+def _user_cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "argap" / "index"

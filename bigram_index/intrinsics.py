@@ -1,0 +1,49 @@
+"""Three machine instructions that numba has no name for."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+READ, WRITE = 0, 1
+
+
+def _prefetch(write: int) -> Any:
+    @intrinsic
+    def prefetch(typingctx: Any, array: types.Array, index: types.Integer) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0]).data
+            address = builder.gep(data, [arguments[1]])
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+            )
+            # Arguments: address, read or write, locality (3: keep in all caches), data not instructions.
+            constants = [ir.Constant(word, value) for value in (write, 3, 1)]
+            builder.call(function, [builder.bitcast(address, byte), *constants])
+            return context.get_dummy_value()
+
+        return types.void(array, index), codegen
+
+    return prefetch
+
+
+prefetch_read: Any = _prefetch(READ)
+"""``prefetch_read(array, index)``: bring the cache line of ``array[index]`` near. Never faults."""
+prefetch_write: Any = _prefetch(WRITE)
+"""``prefetch_write(array, index)``: the same, to be written."""
+
+
+@intrinsic
+def _lowest_bit(typingctx: Any, word: types.Integer) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), codegen
+
+
+lowest_bit: Any = _lowest_bit
+"""``lowest_bit(word)``: position of the lowest set bit of a uint64 that is not 0."""
+ONE = np.uint64(1)

@@ -1,0 +1,86 @@
+"""Looking pairs up, compiled: a directory into the row, a short bisection, many pairs at a time.
+
+A lookup is a chain of three cache misses: bucket, second tokens, count. Pairs are looked up in groups,
+each step for all of a group before the next step, and every step fetches the line that the next one
+reads, so the misses of a group overlap.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+
+from argap.bigram_index.csr import Csr
+from argap.bigram_index.intrinsics import prefetch_read
+from argap.bigram_index.scatter import available_cores
+
+GROUP = 32
+ALONE = 2**14  # pairs that one thread finds sooner than a second one starts
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, result):
+    vocab_size = len(shift)
+    at = np.empty(GROUP, dtype=np.int64)
+    for group in range(start, stop, GROUP):
+        size = min(GROUP, stop - group)
+        # 1. The bucket where the pair must be; -1 where an id is outside the vocabulary.
+        for j in range(size):
+            row, token = firsts[group + j], seconds[group + j]
+            if row >= 0 and row < vocab_size and token >= 0 and token < vocab_size:
+                at[j] = base[row] + (token >> shift[row])
+                prefetch_read(bucket, at[j])
+            else:
+                at[j] = -1
+        # 2. The middle of its entries.
+        for j in range(size):
+            if at[j] >= 0:
+                prefetch_read(second, (bucket[at[j]] + bucket[at[j] + 1]) >> 1)
+        # 3. The entry, by a bisection that keeps the last entry not above the token; -1 where absent.
+        for j in range(size):
+            if at[j] < 0:
+                continue
+            token = seconds[group + j]
+            low = bucket[at[j]]
+            entries = bucket[at[j] + 1] - low
+            while entries > 1:
+                half = entries >> 1
+                low = low + half if np.int64(second[low + half]) <= token else low
+                entries -= half
+            if entries == 1 and np.int64(second[low]) == token:
+                at[j] = low
+                prefetch_read(count, low)
+            else:
+                at[j] = -1
+        # 4. Its count.
+        for j in range(size):
+            result[group + j] = count[at[j]] if at[j] >= 0 else 0
+
+
+def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int | None = None) -> np.ndarray:
+    """What `argap.bigram_index.lookup.count_pairs` gives. ``threads``: all cores by default."""
+    first, second = _as_signed(first), _as_signed(second)
+    result = np.empty(len(first), dtype=np.int64)
+    threads = (threads or available_cores()) if len(first) > ALONE else 1
+    edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
+    seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view
+    shift, base, bucket = np.asarray(csr.shift), np.asarray(csr.base), np.asarray(csr.bucket)
+
+    def probe(thread: int) -> None:
+        begin, end = edges[thread], edges[thread + 1]
+        _probe(seconds, counts, shift, base, bucket, first, second, begin, end, result)
+
+    if threads == 1:
+        probe(0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(probe, range(threads)))
+    return result
+
+
+def _as_signed(ids: np.ndarray) -> np.ndarray:
+    """int32 as it is, everything else as int64: two compiled versions instead of eight each.
+
+    A uint64 beyond int64 turns negative, and is as far outside the vocabulary as before.
+    """
+    return np.ascontiguousarray(ids if ids.dtype == np.int32 else ids.astype(np.int64))

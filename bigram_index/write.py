@@ -1,0 +1,44 @@
+"""Everything an index folder holds, in the order in which it is written."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from argap.bigram_index import csr, manifest
+from argap.bigram_index.parts import write_parts
+from argap.bigram_index.runs import Rows
+
+
+def write_index(
+    folder: Path,
+    rows: Iterable[Rows],
+    *,
+    tokenizer: str,
+    tokenizer_fingerprint: str,
+    vocab_size: int,
+    documents: int,
+    empty_documents: int,
+    tokens: int,
+    sources: list[str],
+) -> None:
+    """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
+
+    Raises `ArgapError` where the disk refuses.
+    """
+    parts, bigrams = write_parts(folder, rows)
+    contents = manifest.Manifest(
+        tokenizer=tokenizer,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        vocab_size=vocab_size,
+        documents=documents,
+        empty_documents=empty_documents,
+        tokens=tokens,
+        bigrams=bigrams,
+        distinct=sum(part["rows"] for part in parts),
+        sources=sorted(sources),
+        parts=parts,
+    )
+    manifest.write_manifest(folder, contents)
+    if contents.distinct > csr.IN_MEMORY:
+        identity = hashlib.sha256((folder / manifest.FILE).read_bytes()).hexdigest()
+        csr.write(folder, contents, folder / csr.FOLDER, identity)

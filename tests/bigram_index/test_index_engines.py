@@ -1,0 +1,233 @@
+"""The compiled and the SciPy path against the plain references, on streams and lookups that are awkward."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argap.bigram_index import count_reference, count_scipy, csr, lookup, probe, scatter
+from argap.bigram_index.build import build_index
+from argap.bigram_index.runs import Rows
+from argap.bigram_index.store import open_index
+from argap.bigram_index.write import write_index
+from argap.errors import ArgapError, FormatError
+
+RNG = np.random.default_rng(3)
+BY_HAND = np.array([1, 2, 1, 2, 4, 2, 2, 2, 4, 4, 1], dtype=np.uint16)
+# boundary 4: documents 1212 | 222 | (empty) | 1. Bigrams (1,2) twice, (2,1) once, (2,2) twice.
+
+
+def equal(run, reference):
+    for name in ("indptr", "second", "count"):
+        np.testing.assert_array_equal(getattr(run, name), getattr(reference, name))
+
+
+@pytest.mark.parametrize("count", [count_reference.count_stream, count_scipy.count_stream, scatter.count_stream])
+def test_stream_by_hand(count):
+    run = count(BY_HAND, 5, 4)
+    assert run.indptr.tolist() == [0, 0, 1, 3, 3, 3]
+    assert run.second.tolist() == [2, 1, 2]
+    assert run.count.tolist() == [2, 1, 2]
+
+
+def streams():
+    zipf = RNG.zipf(1.2, 20_000)
+    yield "empty", np.array([], np.uint16), 5, None
+    yield "one token", np.array([3], np.uint16), 5, None
+    yield "one boundary", np.array([5], np.uint16), 5, 5
+    yield "only boundaries", np.full(100, 5, np.uint16), 5, 5
+    yield "one repeated token", np.full(10_000, 3, np.uint16), 5, None
+    yield "all distinct", np.arange(65_536).astype(np.uint16), 65_536, None
+    yield "last id", np.array([65_535, 65_535, 0, 65_535], np.uint16), 65_536, None
+    yield "boundary 65535", np.array([65_534, 65_535, 65_534, 65_534], np.uint16), 65_535, 65_535
+    yield "boundary inside", zipf.clip(max=500).astype(np.uint16), 501, 7
+    yield "zipf", zipf.clip(max=50_000).astype(np.uint16), 50_001, None
+    yield "beyond uint16", zipf.clip(max=200_000).astype(np.uint32), 200_001, 200_000
+    yield "dense rows", RNG.integers(0, 70, 30_000).astype(np.uint32), 70, 70
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
+def test_scatter_equals_the_reference(case, threads):
+    _, tokens, vocab_size, boundary = case
+    run = scatter.count_stream(tokens, vocab_size, boundary, threads=threads)
+    equal(run, count_reference.count_stream(tokens, vocab_size, boundary))
+
+
+@pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
+def test_scipy_equals_the_reference(case):
+    _, tokens, vocab_size, boundary = case
+    equal(
+        count_scipy.count_stream(tokens, vocab_size, boundary),
+        count_reference.count_stream(tokens, vocab_size, boundary),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens=st.lists(st.integers(0, 9), max_size=200), threads=st.integers(1, 4))
+def test_scatter_on_any_stream(tokens, threads):
+    array = np.array(tokens, dtype=np.uint16)
+    equal(scatter.count_stream(array, 10, 9, threads=threads), count_reference.count_stream(array, 10, 9))
+
+
+def dense(indptrs, second, count, vocab_size):
+    """The sum of the runs as a matrix, `[rows, vocab]`."""
+    matrix = np.zeros((len(indptrs[0]) - 1, vocab_size), dtype=np.int64)
+    for indptr in indptrs:
+        row = np.repeat(np.arange(len(matrix)), np.diff(indptr))
+        here = slice(indptr[0], indptr[-1])
+        np.add.at(matrix, (row, second[here]), count[here])
+    return matrix
+
+
+@pytest.mark.parametrize("add", [count_reference.merge_rows, scatter.merge_rows])
+@pytest.mark.parametrize("rows", [slice(0, 101), slice(3, 50)])
+def test_sum_of_rows(add, rows):
+    streams = [RNG.zipf(1.3, n).clip(max=99).astype(np.uint16) for n in (0, 9, 800, 5000)]
+    runs = [count_reference.count_stream(stream, 100) for stream in streams]
+    ends = np.cumsum([0] + [len(run.second) for run in runs[:-1]])
+    indptrs = (np.stack([run.indptr for run in runs]) + ends[:, None])[:, rows]
+    # The rows of each run, one behind another, as the merge reads them.
+    pieces = [slice(p[0], p[-1]) for p in indptrs]
+    lengths = np.cumsum([0] + [p.stop - p.start for p in pieces[:-1]])
+    second = np.concatenate([np.concatenate([run.second for run in runs])[p] for p in pieces])
+    count = np.concatenate([np.concatenate([run.count for run in runs])[p] for p in pieces]).astype(np.int64)
+    count[0] = 2**40  # counts beyond 32 bits
+    indptrs = indptrs - indptrs[:, :1] + lengths[:, None]
+    run = add(indptrs, second, count, 100)
+    np.testing.assert_array_equal(dense([run.indptr], run.second, run.count, 100), dense(indptrs, second, count, 100))
+    assert (run.count > 0).all()
+    assert len(run.second) == np.count_nonzero(dense(indptrs, second, count, 100))
+
+
+def test_sum_of_rows_of_both_paths_agree():
+    runs = [count_reference.count_stream(RNG.integers(0, 50, n).astype(np.uint32), 50) for n in (700, 900)]
+    indptrs = np.stack([runs[0].indptr, runs[1].indptr + len(runs[0].second)])
+    given = (
+        indptrs,
+        np.concatenate([run.second for run in runs]),
+        np.concatenate([run.count for run in runs]),
+        50,
+    )
+    equal(scatter.merge_rows(*given), count_reference.merge_rows(*given))
+
+
+def build(out, tokens, vocab_size):
+    return build_index(
+        [tokens], out, vocab_size=vocab_size, tokenizer="t", tokenizer_fingerprint="ab" * 32, sources=["s"]
+    )
+
+
+@pytest.mark.parametrize("vocab_size", [2, 300, 65_536, 70_000])
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint16])
+def test_probe_equals_the_bisection(vocab_size, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "ALONE", 100)  # two threads
+    # Rows of all lengths: token 0 is followed by everything, others by few.
+    tokens = RNG.zipf(1.1, 30_000).clip(max=vocab_size) - 1
+    index = build(tmp_path / "index", tokens, vocab_size)
+    pairs = RNG.integers(-3 if kind != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(kind)
+    pairs[:, :2500] = [tokens[:2500] % 65_536, tokens[1:2501] % 65_536]  # half of them are there
+    found = probe.count_pairs(index._csr, *pairs)
+    np.testing.assert_array_equal(found, lookup.count_pairs(index._csr, *pairs))
+    assert (found > 0).sum() >= (2500 if vocab_size <= 65_536 else 1000)
+
+
+@pytest.mark.parametrize("count", [probe.count_pairs, lookup.count_pairs])
+def test_index_without_a_bigram(count, tmp_path):
+    index = build(tmp_path / "index", np.array([3]), 5)
+    assert (index.tokens, index.bigrams, index.distinct) == (1, 0, 0)
+    assert count(index._csr, np.array([3, 0, 9]), np.array([3, 0, 0])).tolist() == [0, 0, 0]
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """An index that counts as too large for memory, and a cache folder of its own."""
+    monkeypatch.setattr(csr, "IN_MEMORY", 10)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return build(tmp_path / "index", RNG.zipf(1.3, 3000).clip(max=99) - 1, 99)
+
+
+def test_rows_are_written_and_mapped(large):
+    assert sorted(p.name for p in (large.folder / "csr").iterdir()) == [
+        "base.npy", "bucket.npy", "count.npy", "csr.json", "indptr.npy", "second.npy", "shift.npy",
+    ]  # fmt: skip
+    assert isinstance(large._csr.count, np.memmap)
+    second, count = np.load(large.folder / "csr/second.npy"), np.load(large.folder / "csr/count.npy")
+    assert (second.dtype, count.dtype) == (np.uint16, np.uint32)
+    assert count.sum() == large.bigrams == 2999
+    first = np.repeat(np.arange(99), np.diff(np.load(large.folder / "csr/indptr.npy")))
+    assert large.count(first, second).tolist() == count.tolist()
+
+
+def test_rows_of_another_index_are_not_used(large, tmp_path):
+    other = build(tmp_path / "other", np.array([1, 1, 1] + [5, 6] * 9), 99)
+    expected = other.count([1, 5], [1, 6]).tolist()
+    assert not (other.folder / "csr").exists()  # small enough for memory
+    shutil.copytree(large.folder / "csr", other.folder / "csr")
+    assert open_index(other.folder).count([1, 5], [1, 6]).tolist() == expected == [2, 9]
+
+
+def test_truncated_rows_are_made_again(large):
+    path = large.folder / "csr" / "count.npy"
+    whole = path.read_bytes()
+    os.truncate(path, 100)
+    with pytest.raises(FormatError, match=r"csr/count\.npy: truncated at byte 100"):
+        large.verify()
+    assert open_index(large.folder).count(0, 0) == large.count(0, 0)
+    assert path.read_bytes() == whole
+
+
+def test_flipped_bit_in_the_rows_is_found(large):
+    path = large.folder / "csr" / "second.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"csr/second\.npy: damaged between bytes 0 and .*delete the folder csr"):
+        large.verify()
+
+
+def test_read_only_index_puts_its_rows_into_the_user_cache(large, tmp_path, monkeypatch):
+    for path in (large.folder / "csr").iterdir():
+        path.unlink()
+    (large.folder / "csr").rmdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    index = open_index(large.folder)
+    assert index.count(0, 0) > 0
+    assert isinstance(index._csr.second, np.memmap)
+    assert not (large.folder / "csr").exists()
+    (made,) = (tmp_path / "cache" / "argap" / "index").iterdir()
+    before = (made / "csr.json").stat().st_mtime_ns
+    assert open_index(large.folder).count(0, 0) == index.count(0, 0)
+    assert (made / "csr.json").stat().st_mtime_ns == before  # used, not made again
+
+
+def test_without_numba_scipy_counts(tmp_path):
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from argap.bigram_index import engine\n"
+        "print(engine.count_stream.__module__, engine.merge_rows.__module__, engine.count_pairs.__module__)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [f"argap.bigram_index.{name}" for name in ("count_scipy", "count_reference", "lookup")]
+
+
+def test_pairs_may_be_scalars(large):
+    assert large.count(0, 0).shape == ()
+    with pytest.raises(ArgapError):
+        large.count(0, [0])
+
+
+def test_counts_beyond_32_bits(tmp_path):
+    rows = [Rows(1, np.array([0, 2]), np.array([0, 2], np.uint16), np.array([2**33, 7]))]
+    write_index(
+        tmp_path, rows, tokenizer="t", tokenizer_fingerprint="ab" * 32, vocab_size=3, documents=1,
+        empty_documents=0, tokens=2**33 + 8, sources=["s"],
+    )  # fmt: skip
+    index = open_index(tmp_path)
+    assert index.bigrams == 2**33 + 7
+    assert index.count([1, 1, 1], [0, 1, 2]).tolist() == [2**33, 0, 7]
