@@ -48,7 +48,9 @@ def join(device: str = "auto") -> Iterator[Parallel]:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    if device not in ("cuda", "cpu"):
+        raise ArgapError(f"--device {device}: expected cuda, cpu or auto")
+    if device == "cuda" and not torch.cuda.is_available():
         raise ArgapError(f"--device {device}: no CUDA device here; use --device cpu")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:

@@ -1,0 +1,101 @@
+"""The command ``argap train``: flags over the file, one-line errors, exit codes."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from argap.cli import main
+from argap.train.loop import Trainer
+from argap.train.windows import Windows
+
+
+@pytest.fixture
+def file(toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(toy_values | {"steps": 12}))
+    return path
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run ``argap train ... --device cpu`` and return its exit code."""
+    monkeypatch.setattr("sys.argv", ["argap", "train", "--device", "cpu", *arguments])
+    try:
+        main()
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def test_flags_go_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("toy.yaml", "--lr", "0.003", "--set", "betas=[0.8, 0.9]", "--batch-size", "4", "--json")
+    assert command(monkeypatch, *arguments) == 0
+    printed, progress = capsys.readouterr()
+    record = json.loads(printed)
+    assert record == json.loads(Path("runs/toy/train.json").read_text())  # OUT is named after the file
+    assert [record["config"][key] for key in ("lr", "betas", "batch_size")] == [0.003, [0.8, 0.9], 4]
+    assert record["finished"]["tokens"] == 12 * 4 * 16
+    assert "step 12 of 12" in progress
+
+
+def test_without_a_file(
+    toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--tokenizer", toy_values["tokenizer"], "--data", toy_values["data"][0], "--steps", "3"]
+    flags += ["--architecture", "attention", "--seq-len", "16", "--batch-size", "2", "--set", "hidden_size=32"]
+    flags += ["--set", "warmup_steps=1"]
+    assert command(monkeypatch, *flags) == 1
+    assert "give it with --out DIR" in capsys.readouterr().err
+    assert command(monkeypatch, *flags, "--out", str(tmp_path / "out")) == 0
+    assert f"{tmp_path / 'out'}: loss " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "learning_rate=1"], "toy.yaml: unknown key learning_rate; known are tokenizer, data,"),
+        (["--architecture", "atention"], "architecture 'atention': unknown; known are attention,"),
+        (["--set", "model={heads: 2}"], "model: unknown option 'heads'; known are intermediate_size,"),
+        (["--data", "absent"], "absent: no such file or folder"),
+        (["--tokenizer", "toy.yaml"], "toy.yaml: no tokenizer there"),
+        (["--device", "tpu"], "--device tpu: expected cuda, cpu or auto"),
+        (["--seq-len", "99999"], "the data holds 4040 tokens; expected more than seq_len, 99999"),
+    ],
+)
+def test_an_expected_failure_is_one_line(
+    arguments: list[str],
+    message: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command(monkeypatch, "toy.yaml", *arguments) == 1
+    printed, error = capsys.readouterr()
+    assert printed == ""
+    assert message in error
+    assert error.startswith("argap: ")
+    assert error.count("\n") == 1
+
+
+def test_an_interrupt_exits_with_130_and_goes_on(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = Trainer.step
+
+    def interrupted(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
+        if number == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, windows, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", interrupted)
+        assert command(monkeypatch, "toy.yaml") == 130
+    assert "interrupted; the checkpoint is written" in capsys.readouterr().err
+    assert command(monkeypatch, "toy.yaml") == 0
+    assert "going on from step 6" in capsys.readouterr().err
