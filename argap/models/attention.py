@@ -15,6 +15,7 @@ class Attention(Mixer):
     """Multi-head causal attention (arXiv 1706.03762) with rotary embedding (arXiv 2104.09864, eq. 34).
 
     Options: ``heads``, by default one for each 64 of the width; ``rope_theta``, the rotary base.
+    Raises `ArgapError` where the width does not split into heads of even width.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
@@ -23,14 +24,16 @@ class Attention(Mixer):
         self, width: int, max_positions: int | None = None, *, heads: int | None = None, rope_theta: float = 10_000.0
     ) -> None:
         super().__init__()
-        self.heads = heads or max(1, width // 64)
-        if width % (2 * self.heads):
-            raise ArgapError(f"attention: width {width} and {self.heads} heads; expected an even width a head")
+        self.heads = max(1, width // 64) if heads is None else heads
+        if self.heads < 1 or width % (2 * self.heads):
+            raise ArgapError(
+                f"attention: width {width} does not split into {self.heads} heads of even width; set its option heads"
+            )
         self.rope_theta = rope_theta
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = ResidualLinear(width, width, bias=False)
 
-    def forward(self, x: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -62,19 +65,18 @@ class Attention(Mixer):
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        cos, sin = self._rotation(positions, q.shape[-1])
+        cos, sin = self._rotation(positions, q.shape[-1], torch.promote_types(q.dtype, torch.float32))
         return _rotate(q, cos, sin), _rotate(k, cos, sin), v
 
-    def _rotation(self, positions: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of the angles ``[T, K / 2]``, computed anew each time (a buffer would have to
-        survive saving and loading), in float64 so that they are exact at any length."""
-        exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.float64) / size
-        angles = positions[:, None].double() * self.rope_theta**-exponent
+    def _rotation(self, positions: torch.Tensor, size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of the angles ``[T, K / 2]`` in ``dtype``, computed anew each time: a buffer would
+        have to survive saving and loading."""
+        exponent = torch.arange(0, size, 2, device=positions.device, dtype=dtype) / size
+        angles = positions[:, None].to(dtype) * self.rope_theta**-exponent
         return angles.cos(), angles.sin()
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (x_i, x_{i + K/2}) by its angle."""
+    """Turn each pair (x_i, x_{i + K/2}) by its angle; rounded to the type of ``x`` at the end only."""
     a, b = x.chunk(2, dim=-1)
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)

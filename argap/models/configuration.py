@@ -14,8 +14,10 @@ class ArgapConfig(PreTrainedConfig):
     """``mixers``: one entry a layer, a name or ``{"name": ..., option: ...}``; a shorter pattern is
     repeated to ``num_hidden_layers``, so that ``config.json`` always lists every layer.
 
-    ``max_position_embeddings``: the longest sequence of mixers that have a length (long filters); None
-    where every mixer takes any length. Raises `ArgapError` for an unknown mixer or option.
+    ``max_position_embeddings``: the longest sequence, for mixers that have a length (long filters); None
+    where every mixer takes any length. ``intermediate_size``: by default as `default_intermediate_size`.
+    The mixers are looked up when a model is built, not here: a configuration can be read without them.
+    Raises `ArgapError` for a list that does not fit the layers.
     """
 
     model_type = "argap"
@@ -33,10 +35,12 @@ class ArgapConfig(PreTrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
-        if not mixers:
-            raise ArgapError("mixers: expected at least one entry")
+        if isinstance(mixers, str) or not mixers:
+            raise ArgapError(f"mixers: expected a list of at least one entry, found {mixers!r}")
         if len(mixers) > num_hidden_layers:
-            raise ArgapError(f"mixers: {len(mixers)} entries for {num_hidden_layers} layers")
+            raise ArgapError(
+                f"mixers: {len(mixers)} entries for {num_hidden_layers} layers; expected one a layer at most"
+            )
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size or default_intermediate_size(hidden_size)
@@ -45,7 +49,8 @@ class ArgapConfig(PreTrainedConfig):
         self.max_position_embeddings = max_position_embeddings
         self.rms_norm_eps = rms_norm_eps
         self.initializer_range = initializer_range
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
+        super().__init__(**kwargs)
+        self.tie_word_embeddings = tie_word_embeddings  # after: versions differ in whether the base sets it
 
 
 def default_intermediate_size(hidden_size: int) -> int:

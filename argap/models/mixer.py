@@ -4,6 +4,7 @@ Legend: B batch, T positions, D width (``hidden_size``).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -13,33 +14,46 @@ State = Any
 """What a recurrent step carries: any nest of tensors, opaque to the model."""
 
 
+def _no_step(self: "Mixer", *inputs: Any) -> tuple[torch.Tensor, State]:
+    raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
+
+
 class Mixer(nn.Module, ABC):
     """Maps ``[B, T, D]`` to ``[B, T, D]``, position t seeing positions up to t.
 
-    A mixer is built as ``Mixer(width, max_positions, **options)``; its options are the keyword arguments
-    of its constructor, which is also what an unknown option is checked against.
+    A subclass defines, beside the two abstract methods:
+
+    - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options: a
+      configuration's entry is checked against them. ``max_positions`` is the longest sequence, or None.
+    - ``forward(self, x)``, the parallel form on ``x [B, T, D]``; with ``needs_ids = True``
+      ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``.
+    - where there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
+      ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
+      ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
+    - `OwnInitialization`, in whichever of its modules holds parameters of its own.
+
+    A projection whose output goes to the residual stream is a `ResidualLinear`.
     """
 
     causal: ClassVar[bool] = True
-    """False: for synthetic tasks only; the scorer refuses the model by this mixer's name."""
-    recurrent: ClassVar[bool] = True
-    """Whether `init_state` and `step` are there."""
+    """False: for synthetic tasks only, because its log-probs would see the future."""
     needs_ids: ClassVar[bool] = False
-    """Whether `forward` also takes ``input_ids [B, T]`` (a selection by token, say)."""
+    """Whether the tokens themselves are asked for (to select positions by token, say)."""
     source: ClassVar[str] = ""
     """Paper and equation, for ``argap models list``."""
+    recurrent: ClassVar[bool] = False
+    """Whether there is a recurrent form; set by defining ``step``."""
 
-    @abstractmethod
-    def forward(self, x: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
-        """The parallel form: ``x [B, T, D]`` to ``[B, T, D]``."""
+    # Declared as nn.Module declares forward, so that a mixer takes the arguments that it uses and no others.
+    step: Callable[..., tuple[torch.Tensor, State]] = _no_step
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.recurrent = cls.step is not _no_step
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first position."""
-        raise NotImplementedError(f"{type(self).__name__} has no recurrent form")
-
-    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        """One position: ``x [B, D]`` and the state before it, to ``[B, D]`` and the state after it."""
-        raise NotImplementedError(f"{type(self).__name__} has no recurrent form")
+        raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
 
     @abstractmethod
     def state_size(self, length: int) -> int:
@@ -47,12 +61,12 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, batch: int, length: int) -> int:
-        """Floating-point operations of `forward` (a multiply-add counts 2)."""
+        """Floating-point operations of ``forward`` on ``[batch, length, D]`` (a multiply-add counts 2)."""
 
 
 class ResidualLinear(nn.Linear):
-    """The projection of a layer that writes to the residual stream: it starts smaller, so that the
-    stream's variance does not grow with depth."""
+    """A projection that writes to the residual stream: it starts smaller, so that the stream's variance
+    does not grow with depth."""
 
 
 @runtime_checkable

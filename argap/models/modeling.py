@@ -1,10 +1,11 @@
 """The native language model: pre-norm RMSNorm, a mixer and a SwiGLU in each block, tied or untied head.
 
-Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
+There is no attention mask: batches are of equal length, or padded on the right, where no earlier
+position sees it. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,15 +44,25 @@ class Block(nn.Module):
         self.mlp = SwiGLU(width, config.intermediate_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        inputs = {"input_ids": input_ids} if self.mixer.needs_ids else {}
-        x = x + self.mixer(self.mixer_norm(x), **inputs)
+        ids = (input_ids,) if self.mixer.needs_ids else ()
+        x = x + self.mixer(self.mixer_norm(x), *ids)
         return x + self.mlp(self.mlp_norm(x))
 
-    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        """``x [B, D]`` of one position."""
-        mixed, state = self.mixer.step(self.mixer_norm(x), state)
+    def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        """``x [B, D]`` and ``input_ids [B]`` of one position."""
+        ids = (input_ids,) if self.mixer.needs_ids else ()
+        mixed, state = self.mixer.step(self.mixer_norm(x), state, *ids)
         x = x + mixed
         return x + self.mlp(self.mlp_norm(x)), state
+
+
+class RecurrentState(NamedTuple):
+    """What the model keeps between two steps."""
+
+    position: int
+    """Tokens so far."""
+    layers: list[State]
+    """The state of each layer's mixer."""
 
 
 class ArgapPreTrainedModel(PreTrainedModel):
@@ -91,6 +102,12 @@ class ArgapModel(ArgapPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_init()
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers, by their type."""
+        return [block for block in self.layers if isinstance(block, Block)]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
@@ -98,16 +115,46 @@ class ArgapModel(ArgapPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> BaseModelOutput:
-        """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``. There is no attention mask: batches
-        are of equal length or padded on the right, which no earlier position sees."""
-        limit = self.config.max_position_embeddings
-        if limit is not None and input_ids.shape[1] > limit:
-            raise ArgapError(f"{input_ids.shape[1]} tokens; the model's filters reach {limit}: use shorter windows")
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> BaseModelOutput:
+        """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
+
+        Further arguments that transformers passes (``use_cache`` and the like) change nothing. Raises
+        `ArgapError` for more tokens than ``max_position_embeddings`` and for padding on the left.
+        """
+        self._check_length(input_ids.shape[1])
+        if attention_mask is not None and not bool(attention_mask[:, 0].all()):
+            raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self.embed_tokens(input_ids)
-        for layer in self.layers:
-            x = layer(x, input_ids)
+        for block in self.layers:
+            x = block(x, input_ids)
         return BaseModelOutput(last_hidden_state=self.norm(x))
+
+    def init_state(self, batch: int) -> RecurrentState:
+        """The state before the first token. Raises `ArgapError` where a mixer has no recurrent step."""
+        for number, block in enumerate(self.blocks):
+            if not block.mixer.recurrent:
+                raise ArgapError(f"layer {number}: {type(block.mixer).__name__} has no recurrent step; use forward")
+        weight: torch.Tensor = self.embed_tokens.weight  # pyright: ignore[reportAssignmentType]
+        return RecurrentState(0, [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self.blocks])
+
+    def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
+        """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
+        after it. Raises `ArgapError` past ``max_position_embeddings``."""
+        self._check_length(state.position + 1)
+        x = self.embed_tokens(input_ids)
+        layers = []
+        for block, before in zip(self.blocks, state.layers, strict=True):
+            x, after = block.step(x, before, input_ids)
+            layers.append(after)
+        return self.norm(x), RecurrentState(state.position + 1, layers)
+
+    def _check_length(self, length: int) -> None:
+        limit = self.config.max_position_embeddings
+        if limit is not None and length > limit:
+            raise ArgapError(
+                f"a window of {length} tokens; the model was made for at most {limit} (its filters end there): "
+                f"use windows of --seq-len {limit}"
+            )
 
 
 class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
@@ -130,36 +177,40 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
     def forward(
         self,
         input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **_: Any,
     ) -> CausalLMOutput:
-        """Logits of all positions, or of the last ``logits_to_keep``; with ``labels [B, T]`` (−100 is
-        ignored) also the mean next-token loss in float32 (nats)."""
-        hidden = self.model(input_ids).last_hidden_state
+        """Logits of all positions, or of the last ``logits_to_keep``; with ``labels [B, T]`` (the ids
+        themselves; −100 is ignored) also the mean next-token loss in float32 (nats).
+
+        Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
+        """
+        hidden = self.model(input_ids, attention_mask).last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         loss = None
         if labels is not None:
+            if logits.shape[:2] != labels.shape:
+                raise ArgapError("labels: the loss needs the logits of all positions; leave logits_to_keep out")
             loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
         return CausalLMOutput(loss=loss, logits=logits)
 
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """What `generate` passes to `forward`: all tokens so far, because nothing is cached."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise ArgapError("generate: padded prompts; a native model continues prompts of equal length only")
         return {"input_ids": input_ids, "logits_to_keep": kwargs.get("logits_to_keep", 0)}
 
-    def init_state(self, batch: int) -> list[State]:
-        """The recurrent state of every layer before the first token."""
-        weight = self.model.embed_tokens.weight
-        return [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self._blocks()]
+    def init_state(self, batch: int) -> RecurrentState:
+        """As `ArgapModel.init_state`."""
+        return self.model.init_state(batch)
 
-    def step(self, input_ids: torch.Tensor, state: list[State]) -> tuple[torch.Tensor, list[State]]:
-        """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it."""
-        x = self.model.embed_tokens(input_ids)
-        after = []
-        for block, before in zip(self._blocks(), state, strict=True):
-            x, new = block.step(x, before)
-            after.append(new)
-        return self.lm_head(self.model.norm(x)), after
-
-    def _blocks(self) -> list[Block]:
-        return [block for block in self.model.layers if isinstance(block, Block)]
+    def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
+        """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
+        the logits that `forward` gives at this position."""
+        hidden, state = self.model.step(input_ids, state)
+        return self.lm_head(hidden), state

@@ -11,9 +11,28 @@ MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
 }
+BUILT_WITH = ("width", "max_positions")
+"""What every mixer is built with; its other arguments are its options."""
 
 
-def resolve_mixer(name: str) -> type[Mixer]:
+def register(name: str, place: str) -> None:
+    """Make ``place``, a ``"module:Class"``, known as ``name``.
+
+    Raises `ArgapError` where the name stands for another class already.
+    """
+    if MIXERS.get(name, place) != place:
+        raise ArgapError(f"mixer {name!r}: stands for {MIXERS[name]} already; choose another name than for {place}")
+    if ":" not in place:
+        raise ArgapError(f"mixer {name!r}: {place!r} names no class; expected module:Class")
+    MIXERS[name] = place
+
+
+def available() -> list[str]:
+    """The registered names, sorted."""
+    return sorted(MIXERS)
+
+
+def resolve(name: str) -> type[Mixer]:
     """The class of a registered name or of a user's own ``module:Class``.
 
     Raises `ArgapError` listing the known names, or saying why the class does not serve.
@@ -21,24 +40,30 @@ def resolve_mixer(name: str) -> type[Mixer]:
     place = MIXERS.get(name, name)
     module, _, attribute = place.partition(":")
     if not attribute:
-        raise ArgapError(f"mixer {name!r}: unknown; known are {', '.join(sorted(MIXERS))}, or your own as module:Class")
+        raise ArgapError(f"mixer {name!r}: unknown; known are {', '.join(available())}, or your own as module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ArgapError(f"mixer {name!r}: cannot be imported ({error})") from error
+        raise ArgapError(f"mixer {name!r}: {error}; put the folder of your module on PYTHONPATH") from error
     if not (isinstance(found, type) and issubclass(found, Mixer)):
-        raise ArgapError(f"mixer {name!r}: expected a subclass of argap.models.mixer.Mixer")
+        raise ArgapError(f"mixer {name!r}: {attribute} is no subclass of argap.models.mixer.Mixer")
     return found
+
+
+def options_of(kind: type[Mixer]) -> dict[str, Any]:
+    """The options of a mixer and their defaults."""
+    parameters = inspect.signature(kind).parameters
+    return {name: p.default for name, p in parameters.items() if name not in BUILT_WITH}
 
 
 def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
     """A mixer from ``{"name": ..., option: ...}``. Raises `ArgapError` listing the known options."""
     options = dict(spec)
     name = options.pop("name")
-    kind = resolve_mixer(name)
-    known = [p for p in inspect.signature(kind).parameters if p not in ("width", "max_positions")]
-    unknown = sorted(set(options) - set(known))
+    kind = resolve(name)
+    known = options_of(kind)
+    unknown = [option for option in options if option not in known]
     if unknown:
         listed = ", ".join(known) or "none"
-        raise ArgapError(f"mixer {name!r}: unknown option {unknown[0]!r}; its options are {listed}")
+        raise ArgapError(f"mixer {name!r}: unknown option {', '.join(unknown)}; its options are {listed}")
     return kind(width, max_positions, **options)

@@ -1,0 +1,51 @@
+"""Causal depthwise convolution: y_t = Σ_s h_s ⊙ x_{t−s}, s from 0 to N − 1, with a filter h a channel.
+
+Legend: B batch, T positions, D width, N taps.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+SHORT = 32
+"""Filters of up to so many taps are applied directly, longer ones by FFT."""
+
+
+def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """``x [B, T, D]`` with ``taps [N, D]``, tap s weighing the input s positions back; as ``x`` in shape
+    and type, summed in float32 or wider."""
+    taps = taps[: x.shape[1]]  # the others reach before the first position
+    return short_convolution(x, taps) if len(taps) <= SHORT else long_convolution(x, taps)
+
+
+def short_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """`causal_convolution` tap by tap."""
+    kind = torch.promote_types(x.dtype, torch.float32)
+    length, reach = x.shape[1], len(taps) - 1
+    padded = F.pad(x, (0, 0, reach, 0)).to(kind)
+    y = padded[:, reach:] * taps[0].to(kind)
+    for back, tap in enumerate(taps[1:].to(kind).unbind(0), start=1):
+        y = y + padded[:, reach - back : reach - back + length] * tap
+    return y.to(x.dtype)
+
+
+def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """`causal_convolution` by FFT of length 2T, so that nothing wraps around; N ≤ T."""
+    size = 2 * x.shape[1]
+    kind = torch.promote_types(x.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        spectrum = torch.fft.rfft(x.to(kind), n=size, dim=1)
+        response = torch.fft.rfft(taps.to(kind), n=size, dim=0)
+        return torch.fft.irfft(spectrum * response, n=size, dim=1)[:, : x.shape[1]].to(x.dtype)
+
+
+def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
+    """Operations of `causal_convolution`: directly 2·N a value. By FFT, with real transforms of length
+    M = 2T at 2.5·M·log₂ M: two for each channel of each sequence, one for each filter, 3·M of products."""
+    taps = min(taps, length)
+    if taps <= SHORT:
+        return 2 * taps * batch * length * width
+    size = 2 * length
+    transform = 2.5 * size * math.log2(size)
+    return round(batch * width * (2 * transform + 3 * size) + width * transform)
