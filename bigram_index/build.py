@@ -38,7 +38,7 @@ def build_index(
     ``overwrite``), and where the disk refuses; `FormatError` for an id outside the vocabulary.
     """
     out = Path(out)
-    chunk = chunk_tokens(memory)
+    chunk = chunk_tokens(memory, vocab_size)
     with replacing_folder(out, overwrite=overwrite) as folder:
         counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs")
         for document in documents:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from argap.bigram_index.engine import BYTES_PER_TOKEN, count_stream
+from argap.bigram_index.engine import SCRATCH, count_stream, gather
 from argap.bigram_index.kway import merge_runs
 from argap.bigram_index.runs import FileRun, MemoryRun, Rows, Run, spill
 from argap.errors import ArgapError, FormatError
@@ -26,16 +26,17 @@ def token_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size < 2**16 else np.uint32)
 
 
-def chunk_tokens(memory: int | None) -> int:
+def chunk_tokens(memory: int | None, vocab_size: int) -> int:
     """How many tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
 
     Raises `ArgapError` where that is less than the process needs before the first token.
     """
     memory = DEFAULT_MEMORY if memory is None else memory
-    smallest = RESERVED + BYTES_PER_TOKEN * 2**20
+    each = SCRATCH + 3 * token_type(vocab_size).itemsize
+    smallest = RESERVED + each * 2**20
     if memory < smallest:
         raise ArgapError(f"memory: {memory / 1e6:.0f} MB is too little, expected at least {-(-smallest // 10**6)} MB")
-    return (memory - RESERVED) // BYTES_PER_TOKEN
+    return min((memory - RESERVED) // each, 2**32 - 2)  # positions in a chunk are 32 bits wide
 
 
 class BigramCounter:
@@ -63,7 +64,7 @@ class BigramCounter:
         if not len(ids):
             self.empty_documents += 1
             return
-        self._check(ids)
+        self._check(int(ids.min()), int(ids.max()))
         self.documents += 1
         self.tokens += len(ids)
         self._append(ids)
@@ -75,22 +76,17 @@ class BigramCounter:
         The same as `add` for each stretch between two ``eos``, empty ones aside, without a step per
         document. The stream begins and ends at a document's end. None: the stream is one document.
         """
-        inside = False
-        for start in range(0, len(tokens), SCAN):
-            block = np.asarray(tokens[start : start + SCAN])
-            self._check(block)
-            if eos is None:
-                self.documents += not inside
-                self.tokens += len(block)
-                inside = True
-            else:
-                ends = block == eos
-                begins = ~ends & np.concatenate([[not inside], ends[:-1]])
-                self.documents += int(begins.sum())
-                self.tokens += len(block) - int(ends.sum())
-                inside = not ends[-1]
-                block = np.where(ends, self._buffer.dtype.type(self.vocab_size), block)
-            self._append(block)
+        inside, at = False, 0
+        while at < len(tokens):
+            space = self._buffer[self._filled : self._filled + SCAN]
+            block = tokens[at : at + len(space)]
+            got = gather(block, eos, self.vocab_size, inside, space[: len(block)])
+            self._check(got.low, got.high)
+            self.documents += got.documents
+            self.tokens += len(block) - got.ends
+            inside = int(block[-1]) != eos
+            at += len(block)
+            self._advance(len(block))
         if inside:
             self._append(np.array([self.vocab_size]))
 
@@ -104,8 +100,7 @@ class BigramCounter:
         """Remove what was spilled."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _check(self, ids: np.ndarray) -> None:
-        low, high = int(ids.min()), int(ids.max())
+    def _check(self, low: int, high: int) -> None:
         if low < 0 or high >= self.vocab_size:
             raise FormatError(
                 f"token {low if low < 0 else high} is outside the vocabulary of {self.vocab_size}: "
@@ -117,11 +112,14 @@ class BigramCounter:
             space = len(self._buffer) - self._filled
             piece, ids = ids[:space], ids[space:]
             self._buffer[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            if self._filled == len(self._buffer):
-                self._runs.append(spill(self._count(), self._scratch / f"run-{len(self._runs)}"))
-                self._buffer[0] = self._buffer[-1]  # the pair across the cut belongs to the next chunk
-                self._filled = 1
+            self._advance(len(piece))
+
+    def _advance(self, tokens: int) -> None:
+        self._filled += tokens
+        if self._filled == len(self._buffer):
+            self._runs.append(spill(self._count(), self._scratch / f"run-{len(self._runs)}"))
+            self._buffer[0] = self._buffer[-1]  # the pair across the cut belongs to the next chunk
+            self._filled = 1
 
     def _count(self) -> MemoryRun:
         return count_stream(self._buffer[: self._filled], self.vocab_size, boundary=self.vocab_size)

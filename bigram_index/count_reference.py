@@ -1,8 +1,33 @@
 """Counting the bigrams of a stream of tokens, plainly: what every faster way is tested against."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from argap.bigram_index.runs import MemoryRun
+
+
+class Gathered(NamedTuple):
+    """What `gather` met on its way."""
+
+    low: int
+    high: int
+    ends: int
+    """How many tokens were EOS."""
+    documents: int
+    """How many documents began, empty ones aside."""
+
+
+def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> Gathered:
+    """Copy ``tokens``, `[N]` of any integer type, N > 0, to ``out``, ``boundary`` in place of ``eos``.
+
+    ``inside``: a document goes on from before, so that the first token does not begin one.
+    """
+    end = tokens == eos if eos is not None else np.zeros(len(tokens), dtype=bool)
+    out[:] = tokens
+    out[end] = boundary
+    begins = ~end & np.concatenate([[not inside], end[:-1]])
+    return Gathered(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
 def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:

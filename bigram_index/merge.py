@@ -33,7 +33,7 @@ def merge_indexes(
                 f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size} entries): "
                 "only indexes of one tokenizer can be merged"
             )
-    entries = min(kway.ENTRIES, chunk_tokens(memory))
+    entries = min(kway.ENTRIES, chunk_tokens(memory, head.vocab_size))
     manifests = [index.manifest for index in indexes]
     with replacing_folder(Path(out), overwrite=overwrite) as folder:
         runs = [ParquetRun(index.folder, index.manifest.parts, index.vocab_size) for index in indexes]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_reference, count_scipy, csr, lookup, probe, scatter
+from argap.bigram_index import count_reference, count_scipy, csr, gather, lookup, probe, scatter
 from argap.bigram_index.build import build_index
 from argap.bigram_index.runs import Rows
 from argap.bigram_index.store import open_index
@@ -73,6 +73,27 @@ def test_scipy_equals_the_reference(case):
 def test_scatter_on_any_stream(tokens, threads):
     array = np.array(tokens, dtype=np.uint16)
     equal(scatter.count_stream(array, 10, 9, threads=threads), count_reference.count_stream(array, 10, 9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.lists(st.integers(-1, 4), min_size=1, max_size=40),
+    eos=st.sampled_from([None, 0, 4]),
+    inside=st.booleans(),
+)
+def test_gather_equals_the_reference(tokens, eos, inside):
+    array = np.array(tokens)
+    here, there = np.empty((2, len(array)), dtype=np.int64)
+    found = gather.gather(array, eos, 5, inside, here)
+    assert found == count_reference.gather(array, eos, 5, inside, there)
+    assert here.tolist() == there.tolist()
+
+
+def test_gather_by_hand():
+    tokens, out = np.array([3, 0, 0, 1, 2, 0, 9], dtype=np.uint16), np.empty(7, dtype=np.uint16)
+    for gathering in (gather.gather, count_reference.gather):
+        assert gathering(tokens, 0, 5, True, out) == (0, 9, 3, 2)  # the 3 ends a document, 1 and 9 begin one
+        assert out.tolist() == [3, 5, 5, 1, 2, 5, 9]
 
 
 def dense(indptrs, second, count, vocab_size):

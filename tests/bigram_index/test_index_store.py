@@ -83,7 +83,7 @@ def test_part_and_group_ends_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.parts.GROUP_ROWS", 100)
     monkeypatch.setattr("argap.bigram_index.parts.PART_ROWS", 300)
     whole = build(tmp_path / "whole")
-    monkeypatch.setattr("argap.bigram_index.build.chunk_tokens", lambda memory: 97)
+    monkeypatch.setattr("argap.bigram_index.build.chunk_tokens", lambda memory, vocab_size: 97)
     monkeypatch.setattr("argap.bigram_index.count.merge_runs.__defaults__", (211,))
     cut = build(tmp_path / "cut")
     assert len(whole.manifest.parts) == -(-len(ORACLE) // 300) > 1

@@ -1,0 +1,35 @@
+"""Copying a stream of tokens into the counter's buffer, compiled: one pass that checks and counts too."""
+
+import numba
+import numpy as np
+
+from argap.bigram_index.count_reference import Gathered
+
+NO_TOKEN = -(2**63)
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def _gather(tokens, eos, boundary, inside, out):
+    token = np.int64(tokens[0])
+    low = high = token
+    ends = np.int64(token == eos)
+    documents = np.int64(token != eos and not inside)
+    out[0] = boundary if token == eos else token
+    for i in range(1, len(tokens)):  # without a branch, so that it is done in vectors
+        token = np.int64(tokens[i])
+        low = min(low, token)
+        high = max(high, token)
+        end = token == eos
+        out[i] = boundary if end else token
+        ends += end
+        documents += (not end) & (np.int64(tokens[i - 1]) == eos)
+    return low, high, ends, documents
+
+
+def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> Gathered:
+    """What `argap.bigram_index.count_reference.gather` does."""
+    if tokens.dtype == np.uint64:
+        tokens = tokens.astype(np.int64)  # beyond int64 turns negative, and is refused as that
+    plain = np.asarray(tokens)  # of a memory map, a plain view
+    found = _gather(plain, NO_TOKEN if eos is None else eos, boundary, inside, out)
+    return Gathered(*(int(n) for n in found))
