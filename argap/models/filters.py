@@ -18,10 +18,9 @@ class ExplicitFilter(nn.Module):
         self.weight = nn.Parameter(torch.empty(taps, width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """The output's size is that of a ``[D, D]`` map that writes to the residual stream: a filter of
-        gain 1 would bury the token embeddings under the first layer's output."""
-        taps, width = self.weight.shape
-        nn.init.normal_(self.weight, std=residual_std * math.sqrt(width / taps))
+        """A filter of gain ``residual_std``. All layers together then write about as much as the token
+        embeddings hold; a gain near 1 would bury these under the first layer's output."""
+        nn.init.normal_(self.weight, std=residual_std / math.sqrt(len(self.weight)))
 
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[≤ taps, D]``."""
@@ -49,12 +48,11 @@ class ImplicitFilter(nn.Module):
         self.outer_bias = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Hidden values of about unit variance, and an output as `ExplicitFilter` has."""
+        """Hidden values of about unit variance, and the gain that `ExplicitFilter` has."""
         hidden, features = self.inner_weight.shape
-        width = len(self.outer_weight)
         nn.init.normal_(self.inner_weight, std=1 / math.sqrt(features))
         nn.init.normal_(self.inner_bias, std=0.5)
-        nn.init.normal_(self.outer_weight, std=residual_std * math.sqrt(width / hidden))
+        nn.init.normal_(self.outer_weight, std=residual_std / math.sqrt(hidden))
         nn.init.zeros_(self.outer_bias)
 
     def forward(self, taps: int) -> torch.Tensor:
