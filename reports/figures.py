@@ -35,7 +35,8 @@ def draw_all(gap: dict[str, Any], folder: Path) -> dict[str, Path]:
         figures["gap_by_frequency"] = gap_by_frequency(gap)
         figures["gap_by_distance"] = gap_by_bin(gap, "distance", "Tokens back to the bigram's nearest occurrence")
         figures["gap_by_position"] = gap_by_bin(gap, "position", "Position in the window")
-        figures["gap_by_domain"] = gap_by_domain(gap)
+        if len(gap["breakdowns"]["domain"]) > 1:
+            figures["gap_by_domain"] = gap_by_domain(gap)
     return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
 
 
@@ -93,7 +94,7 @@ def gap_by_frequency(gap: dict[str, Any]) -> Figure:
             name = f"{plain(model, 20)}, repeated" if repeated else "Not repeated"
             axes.set_title(f"{name}: {_share_text(sum(values), deltas[model])}")
         _name_the_hits(row[0], gap)
-    _headroom(panels[0, 0])
+    _headroom(panels)
     figure.supylabel("Part of the gap (nats per token)", fontsize=9)
     figure.supxlabel("Occurrences of the bigram in the training text", fontsize=9)
     return figure
@@ -116,7 +117,7 @@ def gap_by_bin(gap: dict[str, Any], kind: str, label: str) -> Figure:
         _bars(axes, [order[p["bin"]] for p in parts], values, look[model], deltas[model], full)
         axes.set_title(f"{plain(model)}: gap {_nats(deltas[model])} nats")
     panels[-1].set_xticks([order[p["bin"]] for p in parts], [_broken(p["bin"]) for p in parts])
-    _headroom(panels[0])
+    _headroom(panels)
     figure.supylabel("Part of the gap (nats per token)", fontsize=9)
     panels[-1].set_xlabel(label)
     return figure
@@ -191,6 +192,7 @@ def _bars(
     grid(axes)
     axes.bar(places, values, width=0.8, color=[look.colour if f else look.pale for f in full])
     axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.spines["bottom"].set_visible(False)  # zero is the base, and need not be the lower end
     axes.yaxis.set_major_locator(MaxNLocator(5))
     for place, value in zip(places, values, strict=True):
         if delta <= 0 or abs(value) < LABELLED * delta:
@@ -252,10 +254,12 @@ def _compact(value: int) -> str:
     return str(value)
 
 
-def _headroom(axes: Axes) -> None:
-    """Room for the percentages over the bars, on all panels that share the axis."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(low - 0.12 * (high - low) * (low < 0), high + 0.22 * (high - low))
+def _headroom(panels: np.ndarray) -> None:
+    """Room for the percentages over the bars, and under those that fall, alike on all ``panels``."""
+    ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]
+    low, high = min(ends), max(ends)
+    room = 0.2 * (high - low or 1.0)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
 
 
 def _top_domains(parts: list[Part], models: list[str]) -> list[Part]:

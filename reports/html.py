@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from argap.reports.sentences import detail, headline
-from argap.reports.tables import gap_table, percent, threshold_text
+from argap.reports.tables import percent, tables_of, threshold_text
 from argap.reports.tokens import show_window, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -57,7 +57,7 @@ def render(gap: dict[str, Any], examples: dict[str, Any] | None, figures: dict[s
         headlines=[(headline(row, reference), detail(row)) for row in others],
         threshold=threshold_text(gap["threshold"]),
         share=percent(gap["rows"][0]["share_ar_hits"]),
-        table=gap_table(gap),
+        tables=tables_of(gap),
         figures=[(name, inline_svg(path, name), CAPTIONS[name]) for name, path in figures.items()],
         rule=examples["rule"] if examples else "",
         windows=[show_window(window, reference) for window in examples["windows"]] if examples else [],

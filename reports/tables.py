@@ -19,9 +19,11 @@ from rich.text import Text
 Row = dict[str, Any]
 
 DASH = "—"
+WIDEST = 1000  # columns; no table is
+HEADING = 9  # columns that a heading may take before it breaks
 MARKS = "ᵃᵇᶜᵈᵉ"
 SLICES = {"overall": "Overall", "ar_hits": "AR hits", "other": "Other tokens"}
-PARTS = {"overall": "overall", "ar_hits": "AR hits"}
+CLOSED = ("overall", "ar_hits")
 CASES = {
     "recall_only": "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
     "no_gap": "at least as good as the reference overall and on the AR hits: there is no gap to explain",
@@ -55,9 +57,6 @@ def gap_table(gap: dict[str, Any]) -> Table:
     columns = [Column("Model", "left"), Column("Params")]
     columns += [Column(title) for title in SLICES.values()]
     columns += [Column("% of gap due to AR"), Column("95% interval")]
-    closed = [row["closed"] for row in rows if row.get("closed")]
-    if closed:
-        columns += [Column(f"Gap of {closed[0]['base']} closed, {title}") for title in PARTS.values()]
     cells = [
         (
             row["model"],
@@ -65,33 +64,51 @@ def gap_table(gap: dict[str, Any]) -> Table:
             *(perplexity_cell(row[key]) for key in SLICES),
             gap_cell(row) + "".join(marks.get(reason, "") for reason in _reasons(row)),
             interval_cell(row),
-            *(_closed_cells(row) if closed else ()),
         )
         for row in rows
     ]
-    notes = [_scope(gap), *(f"{mark} {reason}." for reason, mark in marks.items())]
-    if closed:
-        notes.append("Gap closed: in perplexity (in NLL).")
-    return Table(tuple(columns), tuple(cells), tuple(notes))
+    notes = (_scope(gap), *(f"{mark} {reason}." for reason, mark in marks.items()))
+    return Table(tuple(columns), tuple(cells), notes)
+
+
+def closed_table(gap: dict[str, Any]) -> Table | None:
+    """The share of a base model's gap that others close; None where it was not asked for."""
+    rows = [row for row in gap["rows"] if row.get("closed")]
+    if not rows:
+        return None
+    base = rows[0]["closed"]["base"]
+    columns = (Column("Model", "left"), Column("Gap closed, overall"), Column("Gap closed, AR hits"))
+    cells = tuple((row["model"], *(_closed_cell(row["closed"][part]) for part in CLOSED)) for row in rows)
+    note = f"Share of the gap of {base} to {gap['reference']} that is closed, in perplexity (in NLL)."
+    return Table(columns, cells, (note,))
+
+
+def tables_of(gap: dict[str, Any]) -> list[Table]:
+    """All tables of a result, in the order to show them."""
+    tables = [gap_table(gap), closed_table(gap)]
+    return [table for table in tables if table is not None]
 
 
 def terminal(table: Table) -> RichTable:
-    """A rich table; model names are never read as markup."""
-    notes = Text("\n".join(table.notes))
-    result = RichTable(box=SIMPLE_HEAD, padding=0, caption=notes, caption_justify="left")
+    """A rich table, without the notes; model names are never read as markup."""
+    result = RichTable(box=SIMPLE_HEAD, padding=0)
     for k, column in enumerate(table.columns):
-        # Headings and long model names break; a number never does.
-        width = max([len(row[k]) for row in table.rows] + [len(word) for word in column.title.split()])
-        heading = Text("\n".join(wrap(column.title, width)))
-        result.add_column(heading, justify=column.align, overflow="fold", no_wrap=k > 0)
+        # Headings break; a number never does.
+        width = max(HEADING, *(len(row[k]) for row in table.rows))
+        result.add_column(Text("\n".join(wrap(column.title, width))), justify=column.align, no_wrap=True)
     for row in table.rows:
         result.add_row(*(Text(cell) for cell in row))
     return result
 
 
 def print_table(gap: dict[str, Any]) -> None:
-    """The table on stdout, as wide as the terminal."""
-    Console().print(terminal(gap_table(gap)))
+    """The result on stdout; a narrow terminal breaks lines rather than lose a number."""
+    console = Console()
+    for table in tables_of(gap):
+        drawn = terminal(table)
+        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+        Console(width=max(console.width, needed)).print(drawn)
+        console.print(Text("\n".join(table.notes)))
 
 
 def markdown(table: Table) -> str:
@@ -201,11 +218,6 @@ def _marks(rows: list[Row]) -> dict[str, str]:
     return dict(zip(reasons, MARKS, strict=False))
 
 
-def _closed_cells(row: Row) -> tuple[str, ...]:
-    closed = row.get("closed") or {}
-    return tuple(_closed_cell(closed.get(part)) for part in PARTS)
-
-
 def _closed_cell(value: dict[str, float | None] | None) -> str:
     """``97.4% (96.1%)``: in perplexity (in NLL)."""
     if value is None or value["ppl"] is None or value["nll"] is None:
@@ -227,7 +239,7 @@ def _record(row: Row) -> dict[str, Any]:
         record |= _ends(f"{name}_nll", row[name] or {})
     if row.get("closed"):
         record["closed_base"] = row["closed"]["base"]
-        for part in PARTS:
+        for part in CLOSED:
             record |= {f"closed_{part}_{key}": (row["closed"][part] or {}).get(key) for key in ("ppl", "nll")}
     return record
 

@@ -22,10 +22,9 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class ShownToken:
-    """One token of a window. ``text``: visible, not escaped; ``breaks``: line breaks after it."""
+    """One token of a window: its text line by line, visible but not escaped."""
 
-    text: str
-    breaks: int
+    lines: tuple[str, ...]
     classes: str
     title: str
 
@@ -47,11 +46,12 @@ def show_window(window: dict[str, Any], reference: str) -> ShownWindow:
     """One entry of ``examples.json`` as it is shown."""
     model, focus = window["model"], window["focus"]
     distance = window["distance"][focus]
-    text = visible("".join(window["tokens"][max(0, focus - 1) : focus + 1]).strip() or window["tokens"][focus])
+    pair = " + ".join(f"“{visible(token)}”" for token in window["tokens"][max(0, focus - 1) : focus + 1])
+    count = window["train_count"][focus]
     chance = {name: _chance(window["logprob"][name][focus]) for name in (reference, model)}
     story = (
-        f"The pair “{text}” stands {distance:,} tokens earlier too and occurs "
-        f"{window['train_count'][focus]:,} times in the training text. Probability of its last token: "
+        f"The pair {pair} also stands {_tokens(distance)} earlier; in the training text it "
+        f"{f'occurs {_times(count)}' if count else 'never occurs'}. Probability of its second token: "
         f"{chance[reference]} by {reference}, {chance[model]} by {model}."
     )
     earlier = window["earlier"]
@@ -61,7 +61,7 @@ def show_window(window: dict[str, Any], reference: str) -> ShownWindow:
         story=story,
         tokens=tuple(_token(window, k, reference) for k in range(len(window["tokens"]))),
         earlier=tuple(_earlier_tokens(earlier)) if earlier else (),
-        earlier_note=f"{distance:,} tokens earlier" if earlier else "",
+        earlier_note=f"{_tokens(distance)} earlier" if earlier else "",
     )
 
 
@@ -96,7 +96,7 @@ def _token(window: dict[str, Any], k: int, reference: str) -> ShownToken:
         classes.append("focus")
     elif window["earlier"] is None and 0 <= focus - window["distance"][focus] - k <= 1:
         classes.append("source")
-    return ShownToken(visible(text), text.count("\n"), " ".join(classes), _title(window, k, scored))
+    return ShownToken(_lines(text), " ".join(classes), _title(window, k, scored))
 
 
 def _title(window: dict[str, Any], k: int, scored: bool) -> str:
@@ -106,15 +106,29 @@ def _title(window: dict[str, Any], k: int, scored: bool) -> str:
     kind = "AR hit" if window["ar_hit"][k] else "repeated" if window["repeated"][k] else "not repeated"
     back = f", {window['distance'][k]:,} back" if window["repeated"][k] else ""
     logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window["logprob"].items())
-    return f"{kind}{back}; {window['train_count'][k]:,} times in training; log-prob: {logprobs}"
+    return f"{kind}{back}; {_times(window['train_count'][k])} in training; log-prob: {logprobs}"
 
 
 def _earlier_tokens(earlier: dict[str, Any]) -> list[ShownToken]:
     focus = earlier["focus"]
     return [
-        ShownToken(visible(text), text.count("\n"), "t both" + " source" * (k in (focus - 1, focus)), "")
+        ShownToken(_lines(text), "t both" + " source" * (k in (focus - 1, focus)), "")
         for k, text in enumerate(earlier["tokens"])
     ]
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """A token that breaks lines, in parts: each but the last ends with the sign of a break."""
+    *broken, last = text.split("\n")
+    return (*(visible(line) + NEWLINE for line in broken), visible(last))
+
+
+def _tokens(distance: int) -> str:
+    return "1 token" if distance == 1 else f"{distance:,} tokens"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _chance(logprob: float | None) -> str:

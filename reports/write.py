@@ -7,7 +7,7 @@ from argap.atomic import read_json, replacing
 from argap.errors import FormatError
 from argap.reports.figures import draw_all
 from argap.reports.html import render
-from argap.reports.tables import csv_text, gap_table, markdown
+from argap.reports.tables import csv_text, markdown, tables_of
 
 NEEDED = ("rows", "reference", "threshold", "fingerprint", "evaluation", "index", "versions", "bins", "breakdowns")
 
@@ -23,7 +23,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     out = folder if out is None else Path(out)
     gap = _read_gap(folder)
     examples = read_json(folder / "examples.json") if (folder / "examples.json").is_file() else None
-    _write(out / "table.md", markdown(gap_table(gap)))
+    _write(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
     _write(out / "table.csv", csv_text(gap))
     figures = draw_all(gap, out / "figures")
     page = out / "report.html"

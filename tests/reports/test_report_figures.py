@@ -47,6 +47,10 @@ def test_the_reference_alone_has_no_gap_to_draw(tmp_path: Path, make_gap: Maker)
     assert list(draw_all(make_gap({}), tmp_path)) == ["nll_by_frequency"]
 
 
+def test_one_domain_is_no_partition_to_draw(make_gap: Maker, tmp_path: Path) -> None:
+    assert "gap_by_domain" not in draw_all(make_gap({"base_conv": 1.0}, domains=("only",)), tmp_path)
+
+
 def test_the_curves_are_the_nll_of_each_bin(gap: dict[str, Any]) -> None:
     figure = nll_by_frequency(gap)
     for axes, repeated in zip(figure.axes[:2], (True, False), strict=True):

@@ -118,7 +118,8 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     assert not re.search("[\x00-\x08\x0b-\x1f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028]", text)
     shown = "".join(page.text)
     for token in tokens:
-        assert visible(token) in shown
+        assert all(visible(line) in shown for line in token.split("\n"))
+    assert "line↵" in shown
     assert "{{ 7 * 7 }}" in shown
     titles = [a["title"] or "" for a in page.spans("t") if "title" in a]
     assert len(titles) == len(tokens)
@@ -153,9 +154,15 @@ def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> Non
     assert shown.tokens[0].title == "first token of the window: context only"
     # exp(-0.25) = 0.78, exp(-4.5) = 0.011
     assert shown.story == (
-        "The pair “t7 t8” stands 5 tokens earlier too and occurs 20 times in the training text. "
-        "Probability of its last token: 78% by attention, 1.1% by base_conv."
+        "The pair “ t7” + “ t8” also stands 5 tokens earlier; in the training text it occurs 20 times. "
+        "Probability of its second token: 78% by attention, 1.1% by base_conv."
     )
+
+
+def test_a_token_breaks_lines_where_its_text_does(make_examples: Maker) -> None:
+    window = make_examples(["a", "\n\n    b", " c\t", "d\n"])["windows"][0]
+    shown = show_window(window, "attention")
+    assert [t.lines for t in shown.tokens] == [("a",), ("↵", "↵", "    b"), (" c→",), ("d↵", "")]
 
 
 def test_a_far_occurrence_stands_apart(make_examples: Maker) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from argap.reports.tables import (
+    closed_table,
     csv_text,
     gap_table,
     json_text,
@@ -101,15 +102,15 @@ def test_a_result_without_hits(by_hand: dict[str, Any]) -> None:
     assert csv_text(by_hand).splitlines()[1].count(",,") > 0
 
 
-def test_the_share_closed_has_its_columns_only_where_it_was_asked_for(by_hand: dict[str, Any]) -> None:
-    assert len(gap_table(by_hand).columns) == 7
-    closed = {"base": "h3", "overall": {"ppl": 0.974, "nll": 0.961}, "ar_hits": {"ppl": None, "nll": None}}
-    by_hand["rows"][2]["closed"] = closed
-    table = gap_table(by_hand)
-    assert [c.title for c in table.columns[7:]] == ["Gap of h3 closed, overall", "Gap of h3 closed, AR hits"]
-    assert table.rows[2][7:] == ("97.4% (96.1%)", "—")
-    assert table.rows[1][7:] == ("—", "—")
-    assert table.notes[-1] == "Gap closed: in perplexity (in NLL)."
+def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: dict[str, Any]) -> None:
+    assert closed_table(by_hand) is None
+    for k, value in ((2, {"ppl": 0.974, "nll": 0.961}), (3, None)):
+        nothing = {"ppl": None, "nll": None}
+        by_hand["rows"][k]["closed"] = {"base": "h3", "overall": value, "ar_hits": nothing}
+    table = closed_table(by_hand)
+    assert table is not None
+    assert table.rows == (("hyena", "97.4% (96.1%)", "—"), ("slide", "—", "—"))
+    assert table.notes == ("Share of the gap of h3 to attention that is closed, in perplexity (in NLL).",)
 
 
 def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: dict[str, Any]) -> None:
@@ -122,6 +123,15 @@ def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: dict[str, An
         (line,) = [x for x in text.splitlines() if x.split()[:1] == [cells[0]]]
         for cell in cells:
             assert cell in line
+
+
+def test_a_narrow_terminal_loses_no_number(
+    by_hand: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(by_hand)
+    text = capsys.readouterr().out
+    assert all(cell in text for cells in gap_table(by_hand).rows for cell in cells)
 
 
 def test_names_are_text_not_markup(by_hand: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
