@@ -121,7 +121,7 @@ class ArgapModel(ArgapPreTrainedModel):
         Further arguments that transformers passes (``use_cache`` and the like) change nothing. Raises
         `ArgapError` for more tokens than ``max_position_embeddings`` and for padding on the left.
         """
-        self._check_length(input_ids.shape[1])
+        self.check_length(input_ids.shape[1])
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self.embed_tokens(input_ids)
@@ -140,7 +140,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
         """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
         after it. Raises `ArgapError` past ``max_position_embeddings``."""
-        self._check_length(state.position + 1)
+        self.check_length(state.position + 1)
         x = self.embed_tokens(input_ids)
         layers = []
         for block, before in zip(self.blocks, state.layers, strict=True):
@@ -148,7 +148,8 @@ class ArgapModel(ArgapPreTrainedModel):
             layers.append(after)
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
-    def _check_length(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
+        """Raises `ArgapError` for a window longer than ``max_position_embeddings``."""
         limit = self.config.max_position_embeddings
         if limit is not None and length > limit:
             raise ArgapError(

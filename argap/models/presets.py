@@ -1,15 +1,28 @@
-"""Named architectures: the mixers of every layer, for a trainer and for ``argap models``."""
+"""Named architectures: the mixers of every layer, for the trainer and for ``argap models``."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from argap.errors import ArgapError
-from argap.models.configuration import ArgapConfig, MixerSpec, default_intermediate_size
+import torch
 
-Layers = Callable[[int], list[MixerSpec]]
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig, MixerSpec, as_spec, default_intermediate_size
+from argap.models.registry import build_mixer
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a name stands for."""
+
+    layers: Callable[[int], list[MixerSpec]]
+    """The mixers of a model of so many layers."""
+    bounded: bool
+    """Whether a mixer ends at the length that the model is trained at (a long filter does)."""
 
 
 def attention_layers(layers: int) -> list[MixerSpec]:
+    """Full attention everywhere."""
     return ["attention"] * layers
 
 
@@ -22,34 +35,32 @@ def base_conv_layers(layers: int) -> list[MixerSpec]:
 
 def hybrid_layers(layers: int) -> list[MixerSpec]:
     """BaseConv with full attention in every third layer, the second of each three."""
-    return ["attention" if i % 3 == 1 else mixer for i, mixer in enumerate(base_conv_layers(layers))]
+    return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
 
 
-ARCHITECTURES: dict[str, Layers] = {
-    "attention": attention_layers,
-    "base_conv": base_conv_layers,
-    "hybrid": hybrid_layers,
+ARCHITECTURES: dict[str, Architecture] = {
+    "attention": Architecture(attention_layers, bounded=False),
+    "base_conv": Architecture(base_conv_layers, bounded=True),
+    "hybrid": Architecture(hybrid_layers, bounded=True),
 }
 
 
 def build_config(
     architecture: str, *, hidden_size: int, num_hidden_layers: int, vocab_size: int, seq_len: int, **options: Any
 ) -> ArgapConfig:
-    """The configuration of a named architecture at a size.
+    """The configuration of a named architecture at a size, to be trained at windows of ``seq_len``.
 
-    An attention layer has 4·D² weights in its mixer and a BaseConv layer D²; the MLP of the latter's
-    models is widened so that all architectures of a size have (nearly) the same parameters.
-    Raises `ArgapError` for an unknown name.
+    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`.
+    ``options`` are further ones of `ArgapConfig` and come before what is set here. Raises `ArgapError` for
+    an unknown name.
     """
     if architecture not in ARCHITECTURES:
         raise ArgapError(f"architecture {architecture!r}: unknown; known are {', '.join(ARCHITECTURES)}")
-    mixers = ARCHITECTURES[architecture](num_hidden_layers)
-    gated = sum(m != "attention" for m in mixers)
-    spare = 3 * hidden_size**2 * gated / num_hidden_layers  # weights a layer that the mixers leave
-    inner = default_intermediate_size(hidden_size) + spare / (3 * hidden_size)
+    chosen = ARCHITECTURES[architecture]
+    mixers = chosen.layers(num_hidden_layers)
     settings: dict[str, Any] = {
-        "intermediate_size": round(inner / 32) * 32,
-        "max_position_embeddings": seq_len if gated else None,
+        "intermediate_size": matching_intermediate_size(mixers, hidden_size, seq_len),
+        "max_position_embeddings": seq_len if chosen.bounded else None,
         **options,
     }
     return ArgapConfig(
@@ -59,3 +70,16 @@ def build_config(
         mixers=mixers,
         **settings,
     )
+
+
+def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int) -> int:
+    """The MLP's inner width with which a model of these mixers, one a layer, has as many parameters as
+    attention with the default width, to a multiple of 32.
+
+    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D²: what it leaves
+    goes to the three maps of the MLP, so that models compare at equal parameters.
+    """
+    with torch.device("meta"):
+        held = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())
+    spare = 4 * width**2 * len(mixers) - held
+    return max(1, round((default_intermediate_size(width) + spare / (3 * width * len(mixers))) / 32)) * 32
