@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from argap.reports.drawing import FAINT, WIDTH, Look, grid, looks, plain, save, style
-from argap.reports.tables import threshold_text
+from argap.reports.tables import nats, percent, threshold_text
 
 Part = dict[str, Any]
 
@@ -115,7 +115,7 @@ def gap_by_bin(gap: dict[str, Any], kind: str, label: str) -> Figure:
         values = [p["contribution"][model] for p in parts]
         full = [p["bin"] != "not repeated" for p in parts]
         _bars(axes, [order[p["bin"]] for p in parts], values, look[model], deltas[model], full)
-        axes.set_title(f"{plain(model)}: gap {_nats(deltas[model])} nats")
+        axes.set_title(f"{plain(model)}: gap {nats(deltas[model])} nats")
     panels[-1].set_xticks([order[p["bin"]] for p in parts], [_broken(p["bin"]) for p in parts])
     _headroom(panels)
     figure.supylabel("Part of the gap (nats per token)", fontsize=9)
@@ -142,7 +142,7 @@ def gap_by_domain(gap: dict[str, Any]) -> Figure:
         axes.tick_params(length=0)
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_title(f"{plain(model, 16)}: {_nats(deltas[model])} nats")
+        axes.set_title(f"{plain(model, 16)}: {nats(deltas[model])} nats")
         for place, value in zip(places, values, strict=True):
             axes.annotate(
                 _percent_of(value, deltas[model]),
@@ -284,15 +284,11 @@ def _broken(label: str) -> str:
     return f"{low}–\n{high}" if dash and len(label) > 6 else label
 
 
-def _nats(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")
-
-
 def _percent_of(value: float, delta: float) -> str:
     """A part of the gap in percent; nothing where there is no gap."""
-    return f"{100 * value / delta:.0f}%".replace("-", "−") if delta > 0 else ""
+    return percent(value / delta, 0) if delta > 0 else ""
 
 
 def _share_text(total: float, delta: float) -> str:
     """``73% of the gap``, or nats where there is no gap to take a share of."""
-    return f"{_percent_of(total, delta)} of the gap" if delta > 0 else f"{_nats(total)} nats"
+    return f"{_percent_of(total, delta)} of the gap" if delta > 0 else f"{nats(total)} nats"

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from argap.reports.sentences import detail, headline
-from argap.reports.tables import percent, tables_of, threshold_text
+from argap.reports.tables import nats, percent, tables_of, threshold_text
 from argap.reports.tokens import show_window, visible
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -105,10 +105,7 @@ def _breakdown(gap: dict[str, Any], kind: str, title: str) -> dict[str, Any]:
 
 def _contribution(value: float, delta: float) -> str:
     """``0.132 (26%)``: nats per token, and percent of the gap where there is one."""
-    text = f"{value:.3f}"
-    if delta > 0:
-        text += f" ({100 * value / delta:.0f}%)"
-    return text.replace("-", "−")
+    return f"{nats(value)} ({percent(value / delta, 0)})" if delta > 0 else nats(value)
 
 
 def _provenance(gap: dict[str, Any]) -> list[tuple[str, str]]:

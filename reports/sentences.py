@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from argap.reports.tables import percent, percent_range
+from argap.reports.tables import nats, percent, percent_range
 
 Row = dict[str, Any]
 
@@ -23,7 +23,7 @@ def headline(row: Row, reference: str) -> str:
         return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are AR hits."
     interval = due["ci95"]
     within = f" (95% interval {percent_range(*interval)})" if interval else " (gap not resolved)"
-    whole = f"{100 * due['value']:.0f}%" if due["value"] < 1 else "All"
+    whole = percent(due["value"], 0) if due["value"] < 1 else "All"
     return f"{whole} of {model}'s gap to {reference}{within} sits on the {share} of tokens that are AR hits."
 
 
@@ -31,11 +31,7 @@ def detail(row: Row) -> str:
     """The gap in nats, as a second sentence."""
     delta, part = row["delta"], row["delta_ar"]
     return (
-        f"Gap: {_nats(delta['nll'])} nats per token (95% interval {_nats(delta['ci95'][0])} to "
-        f"{_nats(delta['ci95'][1])}), of which AR hits {_nats(part['nll'])} "
-        f"({_nats(part['ci95'][0])} to {_nats(part['ci95'][1])})."
+        f"Gap: {nats(delta['nll'])} nats per token (95% interval {nats(delta['ci95'][0])} to "
+        f"{nats(delta['ci95'][1])}), of which AR hits {nats(part['nll'])} "
+        f"({nats(part['ci95'][0])} to {nats(part['ci95'][1])})."
     )
-
-
-def _nats(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")

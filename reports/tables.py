@@ -162,9 +162,14 @@ def interval_cell(row: Row) -> str:
     return DASH if due is None or due["value"] is None or due["ci95"] is None else percent_range(*due["ci95"])
 
 
-def percent(value: float) -> str:
-    """One decimal, with a true minus sign."""
-    return f"{100 * value:.1f}%".replace("-", "−")
+def percent(value: float, digits: int = 1) -> str:
+    """``73.1%`` of a fraction, with a true minus sign and no negative zero."""
+    return f"{100 * value:z.{digits}f}%".replace("-", "−")
+
+
+def nats(value: float) -> str:
+    """``0.506``, with a true minus sign and no negative zero."""
+    return f"{value:z.3f}".replace("-", "−")
 
 
 def percent_range(low: float, high: float) -> str:

@@ -14,8 +14,10 @@ from argap.reports.tables import (
     gap_table,
     json_text,
     markdown,
+    nats,
     number,
     parameters,
+    percent,
     percent_range,
     print_table,
     terminal,
@@ -180,6 +182,11 @@ def test_numbers_stay_short(value: float, text: str) -> None:
 )
 def test_parameters(count: int | None, text: str) -> None:
     assert parameters(count) == text
+
+
+def test_there_is_no_negative_zero() -> None:
+    assert (nats(-0.0004), nats(-0.0006), nats(0.5)) == ("0.000", "−0.001", "0.500")
+    assert (percent(-0.0004), percent(-0.0006), percent(-0.004, 0)) == ("0.0%", "−0.1%", "0%")
 
 
 def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
