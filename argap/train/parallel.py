@@ -42,7 +42,7 @@ class Parallel:
 
 @contextmanager
 def join(device: str = "auto") -> Iterator[Parallel]:
-    """Join the other processes that ``torchrun`` started, if it did. Leaves the group at the end.
+    """Join the other processes that ``torchrun`` started, if it did.
 
     ``device``: ``cuda``, ``cpu`` or auto; each process takes the GPU of its local rank.
     """
@@ -56,12 +56,14 @@ def join(device: str = "auto") -> Iterator[Parallel]:
     if world == 1:
         yield Parallel(0, 1, torch.device(device))
         return
-    own = torch.device(device)
-    if own.type == "cuda":
+    if device == "cuda":
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
-    dist.init_process_group("nccl" if own.type == "cuda" else "gloo", timeout=PATIENCE)
-    try:
-        yield Parallel(dist.get_rank(), world, own)
-    finally:
-        dist.destroy_process_group()
+        dist.init_process_group("nccl", timeout=PATIENCE, device_id=own)
+    else:
+        own = torch.device("cpu")
+        dist.init_process_group("gloo", timeout=PATIENCE)
+    yield Parallel(dist.get_rank(), world, own)
+    # Not after an exception: with NCCL it would wait for processes that wait for this one. torchrun ends
+    # those once this one has exited.
+    dist.destroy_process_group()
