@@ -1,0 +1,120 @@
+"""Sizes, operations and states: by hand, against torch's own counter, and equal across architectures."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from argap.cli.models import app
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.attention import Attention
+from argap.models.base_conv import BaseConv
+from argap.models.cost import cost
+from argap.models.presets import ARCHITECTURES, build_config
+
+
+def test_the_cost_of_a_small_model_by_hand() -> None:
+    config = ArgapConfig(vocab_size=10, hidden_size=4, intermediate_size=6, num_hidden_layers=2, mixers=["attention"])
+    found = cost(config, 3)
+    # Embedding 40; a layer: norms 8, mixer 4·16, MLP 3·24; the last norm 4; the head is the embedding.
+    assert found.parameters == 40 + 2 * (8 + 64 + 72) + 4
+    # A layer: projections 8·3·16, the 6 visible pairs 4·4 each, MLP 6·3·24; the head 2·3·40.
+    assert found.flops == 2 * (384 + 96 + 432) + 240
+    assert found.state_size == 2 * (2 * 3 * 4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_matrix_products_are_as_torch_counts_them(architecture: str) -> None:
+    length, width = 24, 32
+    config = build_config(architecture, hidden_size=width, num_hidden_layers=3, vocab_size=64, seq_len=40)
+    model = ArgapForCausalLM(config).requires_grad_(False)
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH):  # it does not count the CPU's fused attention
+        model(torch.zeros(1, length, dtype=torch.long))
+    expected = counter.get_total_flops()
+    for block in model.model.blocks:
+        mixer = block.mixer
+        if isinstance(mixer, Attention):  # torch counts all T² pairs, ours those that the mask leaves
+            expected += -4 * length**2 * width + 2 * length * (length + 1) * width
+        elif isinstance(mixer, BaseConv):  # biases, gate and convolution (direct, as T ≤ 32) are no products
+            expected += 3 * length * width + 2 * min(mixer.taps, length) * length * width
+    assert cost(config, length).flops == expected
+
+
+@pytest.mark.parametrize(("width", "layers"), [(64, 3), (128, 4), (256, 6), (512, 8), (1024, 24)])
+def test_architectures_of_a_width_have_equal_parameters(width: int, layers: int) -> None:
+    counts = [
+        cost(build_config(a, hidden_size=width, num_hidden_layers=layers, vocab_size=8192, seq_len=1024), 8).parameters
+        for a in ARCHITECTURES
+    ]
+    assert max(counts) / min(counts) < 1.05
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_checkpoint_of_the_demo_fits_14_megabytes(architecture: str) -> None:
+    config = build_config(architecture, hidden_size=256, num_hidden_layers=6, vocab_size=8192, seq_len=1024)
+    count = cost(config, 1024).parameters
+    assert count > 6.6e6
+    assert 2 * count < 14_000_000 - 100_000  # bf16, and the file's header
+
+
+def test_options_come_before_what_is_matched() -> None:
+    config = build_config(
+        "base_conv", hidden_size=64, num_hidden_layers=2, vocab_size=64, seq_len=32, intermediate_size=64
+    )
+    assert (config.intermediate_size, config.max_position_embeddings) == (64, 32)
+    with pytest.raises(ArgapError, match="unknown; known are attention, base_conv, hybrid"):
+        build_config("transformer", hidden_size=64, num_hidden_layers=2, vocab_size=64, seq_len=32)
+
+
+def test_a_window_past_the_filters_has_no_cost() -> None:
+    config = build_config("hybrid", hidden_size=64, num_hidden_layers=2, vocab_size=64, seq_len=32)
+    with pytest.raises(ArgapError, match="window of 33 tokens"):
+        cost(config, 33)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_models_list_prints_every_architecture() -> None:
+    rows = json.loads(run("list", "--json"))
+    assert [row["name"] for row in rows] == list(ARCHITECTURES)
+    for row in rows:
+        assert {"params", "flops", "state_size", "source"} <= set(row)
+    # 2·T·D for each of 6 layers, by hand.
+    assert rows[0]["state_size"] == 6 * 2 * 1024 * 256
+    table = run("list", "--seq-len", "512")
+    assert "6,917,376" in table
+    assert "512 tokens" in table
+
+
+def test_models_show_knows_architectures_and_checkpoints(tmp_path: Path) -> None:
+    config = build_config("hybrid", hidden_size=32, num_hidden_layers=3, vocab_size=64, seq_len=48)
+    model = ArgapForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    found = json.loads(run("show", str(tmp_path), "--json"))
+    assert found["params"] == sum(p.numel() for p in model.parameters())
+    assert found["window"] == 48  # what it was made for, not the 1,024 of a named architecture
+    assert found["mixers"] == config.mixers
+    named = run("show", "hybrid", "--hidden-size", "32", "--layers", "3", "--vocab-size", "64", "--seq-len", "48")
+    assert f"{found['params']:,}" in named
+    assert "base_conv: filter explicit, kernel_size 3" in named
+
+
+def test_models_show_counts_the_weights_of_another_model_type(tmp_path: Path) -> None:
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+    )
+    model.save_pretrained(tmp_path)
+    found = json.loads(run("show", str(tmp_path), "--json"))
+    assert (found["model_type"], found["params"], found["flops"]) == ("llama", model.num_parameters(), None)
+    assert f"{model.num_parameters():,}" in run("show", str(tmp_path))

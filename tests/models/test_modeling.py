@@ -1,0 +1,222 @@
+"""The language model: as transformers loads, saves and generates with it, and as it steps by itself."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.presets import ARCHITECTURES, build_config
+
+VOCAB, LONGEST = 48, 32
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest) -> ArgapForCausalLM:
+    return small(request.param)
+
+
+def small(architecture: str, **options: object) -> ArgapForCausalLM:
+    torch.manual_seed(0)
+    config = build_config(
+        architecture, hidden_size=32, num_hidden_layers=3, vocab_size=VOCAB, seq_len=LONGEST, **options
+    )
+    return ArgapForCausalLM(config).eval()
+
+
+def enlarged(model: ArgapForCausalLM) -> ArgapForCausalLM:
+    """In float64 and with weights so large that every layer matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+    return model.double()
+
+
+def generate(model: ArgapForCausalLM, ids: torch.Tensor, mask: torch.Tensor, new: int) -> torch.Tensor:
+    """Greedily, by transformers."""
+    # The library's protocol for models that generate asks for attributes that its own models lack.
+    return model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False, pad_token_id=0)  # pyright: ignore
+
+
+def some_ids(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+@torch.no_grad()
+def test_a_changed_token_changes_no_earlier_logits(model: ArgapForCausalLM) -> None:
+    model = enlarged(model)
+    ids = some_ids(2, 20)
+    changed = ids.clone()
+    changed[:, 11] = (ids[:, 11] + 1) % VOCAB
+    difference = (model(changed).logits - model(ids).logits).abs().amax(dim=(0, 2))
+    assert difference[:11].max() < 1e-11
+    assert (difference[11:] > 1e-6).all()
+
+
+@torch.no_grad()
+def test_stepping_gives_the_parallel_logits(model: ArgapForCausalLM) -> None:
+    model = enlarged(model)
+    ids = some_ids(2, LONGEST)
+    state = model.init_state(2)
+    for t in range(LONGEST):
+        logits, state = model.step(ids[:, t], state)
+        torch.testing.assert_close(logits, model(ids[:, : t + 1], logits_to_keep=1).logits[:, 0], rtol=0, atol=1e-10)
+    assert state.position == LONGEST
+
+
+def test_the_loss_is_the_mean_nll_of_the_next_tokens(model: ArgapForCausalLM) -> None:
+    ids = some_ids(2, 9)
+    labels = ids.clone()
+    labels[1, 5:] = -100
+    result = model(ids, labels=labels)
+    logprobs = result.logits.log_softmax(dim=-1)
+    kept = [logprobs[b, t - 1, ids[b, t]] for b in range(2) for t in range(1, 9) if b == 0 or t < 5]
+    torch.testing.assert_close(result.loss, -sum(kept) / len(kept))
+
+
+def test_all_parameters_learn(model: ArgapForCausalLM) -> None:
+    ids = some_ids(4, LONGEST)
+    model(ids, labels=ids).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_a_new_model_is_no_surer_than_chance_and_hears_its_embeddings(model: ArgapForCausalLM) -> None:
+    ids = some_ids(8, LONGEST)
+    assert model(ids, labels=ids).loss == pytest.approx(math.log(VOCAB), abs=0.1)
+    x = model.model.embed_tokens(ids)
+    size = x.std()
+    for block in model.model.blocks:
+        mixed = block.mixer(block.mixer_norm(x))
+        assert 0.001 * size < mixed.std() < 2 * size
+        x = block(x, ids)
+    assert x.std() < 3 * size
+
+
+def test_the_logits_survive_saving(model: ArgapForCausalLM, tmp_path: Path) -> None:
+    ids = some_ids(2, LONGEST)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert isinstance(loaded, ArgapForCausalLM)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert loaded.config.mixers == model.config.mixers
+    assert len(loaded.config.mixers) == loaded.config.num_hidden_layers
+
+
+def test_a_fresh_process_loads_the_same_logits(tmp_path: Path) -> None:
+    model = small("hybrid")
+    ids = some_ids(2, LONGEST)
+    model.save_pretrained(tmp_path)
+    torch.save((ids, model(ids).logits), tmp_path / "logits.pt")
+    script = (
+        "import sys, torch, argap.models\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)\n"
+        "ids, logits = torch.load(sys.argv[1] + '/logits.pt')\n"
+        "assert torch.equal(model(ids).logits, logits)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_is_tied_as_the_configuration_says(tmp_path: Path, tied: bool) -> None:
+    model = small("base_conv", tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert ("lm_head.weight" in list(file.keys())) is not tied
+    for each in (model, AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)):
+        assert (each.lm_head.weight is each.model.embed_tokens.weight) is tied
+        assert type(each.get_output_embeddings()) is torch.nn.Linear
+
+
+@torch.no_grad()
+def test_the_trunk_and_the_head_make_the_logits(model: ArgapForCausalLM) -> None:
+    ids = some_ids(2, 7)
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    assert torch.equal(model.get_output_embeddings()(hidden), model(input_ids=ids, use_cache=False).logits)
+
+
+def test_generate_takes_the_greedy_steps(model: ArgapForCausalLM) -> None:
+    model = enlarged(model)
+    prompt = some_ids(2, 5)
+    found = generate(model, prompt, torch.ones_like(prompt), 12)
+    state, ids = model.init_state(2), prompt
+    with torch.no_grad():
+        for t in range(5 + 11):
+            logits, state = model.step(ids[:, t], state)
+            if t >= 4:
+                ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True)], dim=1)
+    assert torch.equal(found, ids)
+    assert len(set(ids[0, 5:].tolist())) > 1  # not one token over and over, which any rule would give
+
+
+def test_padding_is_taken_on_the_right_only(model: ArgapForCausalLM) -> None:
+    ids = some_ids(2, 9)
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = 0
+    padded = ids.clone()
+    padded[0, 6:] = 0
+    torch.testing.assert_close(model(padded, attention_mask=mask).logits[0, :6], model(ids).logits[0, :6])
+    with pytest.raises(ArgapError, match="pad on the right"):
+        model(ids, attention_mask=mask.flip(1))
+    with pytest.raises(ArgapError, match="equal length"):
+        generate(model, padded, mask, 2)
+
+
+def test_a_window_longer_than_the_filters_is_refused() -> None:
+    model = small("base_conv")
+    with pytest.raises(ArgapError, match=f"window of 33 tokens.*at most {LONGEST}.*--seq-len {LONGEST}"):
+        model(some_ids(1, LONGEST + 1))
+    state = model.init_state(1)
+    ids = some_ids(1, LONGEST)
+    with torch.no_grad():
+        for t in range(LONGEST):
+            _, state = model.step(ids[:, t], state)
+        with pytest.raises(ArgapError, match="window of 33 tokens"):
+            model.step(ids[:, 0], state)
+    small("attention")(some_ids(1, 3 * LONGEST))  # attention with rotary positions takes any length
+
+
+def test_training_compiles_without_a_break(model: ArgapForCausalLM) -> None:
+    ids = some_ids(2, LONGEST)
+
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+    compiled = torch.compile(step, fullgraph=True, backend="eager")
+    compiled(ids).backward()
+    torch.testing.assert_close(compiled(ids), step(ids))
+
+
+def test_a_shorter_pattern_is_written_out() -> None:
+    short = {"name": "base_conv", "kernel_size": 4}
+    config = ArgapConfig(num_hidden_layers=5, mixers=["attention", short])
+    assert config.mixers == [{"name": "attention"}, short, {"name": "attention"}, short, {"name": "attention"}]
+    assert isinstance(AutoConfig.for_model("argap"), ArgapConfig)
+
+
+@pytest.mark.parametrize(
+    ("mixers", "said"),
+    [
+        ([], "at least one entry"),
+        ("attention", "expected a list"),
+        (["attention"] * 3, "3 entries for 2 layers"),
+        ([{"heads": 2}], "a name or an object with a name"),
+        ([7], "a name or an object with a name"),
+    ],
+)
+def test_mixers_that_do_not_fit_the_layers_are_refused(mixers: list, said: str) -> None:
+    with pytest.raises(ArgapError, match=said):
+        ArgapConfig(num_hidden_layers=2, mixers=mixers)

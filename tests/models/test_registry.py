@@ -1,0 +1,128 @@
+"""Mixers by name, and a user's own from a module of theirs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM, registry
+from argap.models.attention import Attention
+
+OWN = '''
+"""A mixer with a plain running sum, one that asks for token ids, and two that are none."""
+import torch
+from torch import nn
+from argap.models.mixer import Mixer, ResidualLinear
+
+
+class RunningSum(Mixer):
+    def __init__(self, width, max_positions=None, *, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.out = ResidualLinear(width, width)
+
+    def forward(self, x):
+        return self.out(self.scale * x.cumsum(dim=1))
+
+    def state_size(self, length):
+        return self.out.in_features
+
+    def flops(self, batch, length):
+        return 2 * batch * length * self.out.in_features ** 2
+
+
+class OddTokens(RunningSum):
+    """Sums where the token is odd."""
+    needs_ids = True
+
+    def forward(self, x, input_ids):
+        return self.out((x * (input_ids % 2)[..., None]).cumsum(dim=1))
+
+    def init_state(self, batch, dtype, device):
+        return torch.zeros(batch, self.out.in_features, dtype=dtype, device=device)
+
+    def step(self, x, state, input_ids):
+        state = state + x * (input_ids % 2)[:, None]
+        return self.out(state), state
+
+
+class NoMixer(nn.Module):
+    pass
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_mixers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "MIXERS", dict(registry.MIXERS))
+
+
+def model_of(*mixers: str | dict) -> ArgapForCausalLM:
+    torch.manual_seed(0)
+    config = ArgapConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=len(mixers), intermediate_size=16, mixers=list(mixers)
+    )
+    return ArgapForCausalLM(config).eval()
+
+
+def test_names_resolve_late_to_classes() -> None:
+    assert registry.available() == sorted(registry.MIXERS)
+    assert registry.resolve("attention") is Attention
+    assert registry.options_of(Attention) == {"heads": None, "rope_theta": 10_000.0}
+
+
+def test_a_mixer_of_ones_own_trains_saves_and_loads(tmp_path: Path) -> None:
+    model = model_of("attention", {"name": "own_mixers:RunningSum", "scale": 0.5})
+    ids = torch.randint(32, (2, 10))
+    model(ids, labels=ids).loss.backward()
+    assert model.model.blocks[1].mixer.get_parameter("out.weight").grad is not None
+    model.save_pretrained(tmp_path / "saved")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert loaded.model.blocks[1].mixer.scale == 0.5
+
+
+@torch.no_grad()
+def test_a_mixer_that_needs_token_ids_gets_them() -> None:
+    model = model_of("own_mixers:OddTokens").double()
+    ids = torch.randint(32, (2, 10))
+    state = model.init_state(2)
+    for t in range(10):
+        logits, state = model.step(ids[:, t], state)
+        torch.testing.assert_close(logits, model(ids).logits[:, t])
+
+
+def test_a_mixer_without_a_step_says_so() -> None:
+    model = model_of("attention", "own_mixers:RunningSum")
+    assert [block.mixer.recurrent for block in model.model.blocks] == [True, False]
+    with pytest.raises(ArgapError, match="layer 1: RunningSum has no recurrent step"):
+        model.init_state(1)
+
+
+def test_a_registered_name_stands_for_its_class() -> None:
+    registry.register("odd", "own_mixers:OddTokens")
+    registry.register("odd", "own_mixers:OddTokens")  # again is no error: a module may be imported twice
+    assert registry.resolve("odd").__name__ == "OddTokens"
+    with pytest.raises(ArgapError, match="stands for own_mixers:OddTokens already"):
+        registry.register("odd", "own_mixers:RunningSum")
+    with pytest.raises(ArgapError, match="expected module:Class"):
+        registry.register("even", "own_mixers")
+
+
+@pytest.mark.parametrize(
+    ("mixer", "said"),
+    [
+        ("atention", r"'atention': unknown; known are attention, base_conv, or your own as module:Class"),
+        ({"name": "attention", "head": 2}, r"unknown option head; its options are heads, rope_theta"),
+        ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
+        ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
+        ("no_such_module:Missing", "No module named 'no_such_module'.*PYTHONPATH"),
+        ("own_mixers:NoMixer", "NoMixer is no subclass"),
+    ],
+)
+def test_what_is_unknown_is_named_with_what_is_known(mixer: str | dict, said: str) -> None:
+    with pytest.raises(ArgapError, match=said):
+        model_of(mixer)
