@@ -1,4 +1,4 @@
-"""From documents of tokens to an index on disk."""
+"""From documents of tokens, or a corpus of text and token files, to an index on disk."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,6 +7,8 @@ import numpy as np
 
 from argap.bigram_index.count import BigramCounter, chunk_tokens
 from argap.bigram_index.folder import replacing_folder
+from argap.bigram_index.kept import keep_tokens
+from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.bigram_index.write import write_index
 from argap.errors import ArgapError
@@ -37,15 +39,73 @@ def build_index(
     Raises `ArgapError` for a corpus without a token, for an index that is already there (unless
     ``overwrite``), and where the disk refuses; `FormatError` for an id outside the vocabulary.
     """
-    out = Path(out)
-    chunk = chunk_tokens(memory, vocab_size)
-    with replacing_folder(out, overwrite=overwrite) as folder:
-        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs")
+
+    def add_documents(counter: BigramCounter) -> None:
         for document in documents:
             counter.add(document)
             if progress is not None:
                 progress(counter.documents, counter.tokens)
-        if not counter.tokens:
+
+    return _build(add_documents, out, vocab_size, tokenizer, tokenizer_fingerprint, sources, memory, overwrite)
+
+
+def build_from_source(
+    source: Source,
+    out: Path,
+    *,
+    keep: bool = False,
+    memory: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> BigramIndex:
+    """Count a share of text corpora and token files and write the index ``out``, as `build_index` does.
+
+    ``keep``: write the text's tokens to the folder `tokens_beside`, and go on behind those that are there.
+    """
+    tokenizer = source.tokenizer
+    sources = sorted(source.share.label(corpus.spec) for corpus in source.corpora)
+
+    def add_all(counter: BigramCounter) -> None:
+        if keep:
+            for shard in keep_tokens(source, tokens_beside(out), sources):
+                counter.empty_documents += shard.empty_documents
+                counter.add_stream(shard.tokens, tokenizer.eos)
+                if progress is not None:
+                    progress(counter.documents, counter.tokens)
+        else:
+            for document in source.documents():
+                counter.add(document)
+                if progress is not None:
+                    progress(counter.documents, counter.tokens)
+        source.count_token_files(counter)
+
+    name, fingerprint = tokenizer.name, tokenizer.fingerprint
+    may_be_empty = source.share.of > 1  # the others have the documents, and the merge wants all N
+    return _build(add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty)
+
+
+def tokens_beside(out: Path) -> Path:
+    """The folder of kept tokens that belongs to the index ``out``."""
+    return Path(out).with_name(f"{Path(out).name}.tokens")
+
+
+def _build(
+    add_all: Callable[[BigramCounter], None],
+    out: Path,
+    vocab_size: int,
+    tokenizer: str,
+    tokenizer_fingerprint: str,
+    sources: list[str],
+    memory: int | None,
+    overwrite: bool,
+    may_be_empty: bool = False,
+) -> BigramIndex:
+    out = Path(out)
+    chunk = chunk_tokens(memory, vocab_size)
+    with replacing_folder(out, overwrite=overwrite) as folder:
+        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs")
+        add_all(counter)
+        if not counter.tokens and not may_be_empty:
             raise ArgapError(
                 f"{', '.join(sources) or 'the corpus'}: no tokens in {counter.empty_documents} documents; "
                 "expected a corpus with text"

@@ -7,6 +7,7 @@ that folder can be written, else into the user's cache folder, and mapped from t
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from argap.bigram_index import checksum
 from argap.bigram_index.folder import replacing_folder
 from argap.bigram_index.manifest import FILE, Manifest
 from argap.bigram_index.parts import ParquetRun
-from argap.bigram_index.runs import row_ranges
+from argap.bigram_index.runs import Run, row_ranges
 from argap.errors import ArgapError, FormatError
 
 FOLDER = "csr"
 IN_MEMORY = 2**23
 """Distinct bigrams up to which an index is read into memory: some 50 MB in a fraction of a second."""
-BUCKET = 8  # entries of a row's bucket, on average
+BUCKET = 2  # entries of a row's bucket, on average
 PIECE = 2**22  # entries handled at a time
 
 REMEDY = f"delete the folder {FOLDER}, it is made again from the parts"
@@ -49,7 +50,43 @@ class Csr:
     base: np.ndarray
     """`[vocab + 1]` int64."""
     bucket: np.ndarray
-    """`[base[-1] + 1]` int64."""
+    """`[base[-1] + 1]` uint32 where the entries' positions fit, else int64."""
+
+
+Allocate = Callable[[str, int, Any], np.ndarray]
+
+
+def _allocate(name: str, size: int, kind: Any) -> np.ndarray:
+    return np.empty(size, dtype=kind)
+
+
+def from_run(run: Run, largest_count: int, allocate: Allocate = _allocate) -> Csr:
+    """The rows of ``run`` with a directory, in arrays from ``allocate(name, size, type)``."""
+    vocab_size, entries = len(run.indptr) - 1, int(run.indptr[-1])
+    sizes = np.diff(run.indptr)
+    # The widest buckets, a power of two of ids, that would hold BUCKET entries if a row's were spread evenly.
+    wanted = np.maximum(sizes // BUCKET, 1)
+    shifts = np.ceil(np.log2(vocab_size / wanted)).clip(min=0).astype(np.int64)
+    bases = np.concatenate([[0], np.cumsum(((vocab_size - 1) >> shifts) + 1)])
+    csr = Csr(
+        indptr=allocate("indptr", vocab_size + 1, np.int64),
+        second=allocate("second", entries, np.uint16 if vocab_size <= 2**16 else np.uint32),
+        count=allocate("count", entries, np.uint32 if largest_count < 2**32 else np.int64),
+        shift=allocate("shift", vocab_size, np.uint8),
+        base=allocate("base", vocab_size + 1, np.int64),
+        bucket=allocate("bucket", int(bases[-1]) + 1, np.uint32 if entries < 2**32 else np.int64),
+    )
+    csr.indptr[:], csr.shift[:], csr.base[:] = run.indptr, shifts, bases
+    csr.bucket[:] = 0
+    for start, stop in row_ranges(run.indptr, PIECE):
+        here = slice(int(run.indptr[start]), int(run.indptr[stop]))
+        second, count = run.read(here.start, here.stop)
+        csr.second[here], csr.count[here] = second, count
+        row = np.repeat(np.arange(start, stop), sizes[start:stop])
+        number = bases[row] - bases[start] + (second >> shifts[row])
+        csr.bucket[bases[start] + 1 : bases[stop] + 1] = np.bincount(number, minlength=bases[stop] - bases[start])
+    np.cumsum(csr.bucket, out=csr.bucket)
+    return csr
 
 
 def load(index: Path, manifest: Manifest) -> Csr:
@@ -64,7 +101,8 @@ def load(index: Path, manifest: Manifest) -> Csr:
         if csr is not None:
             return csr
     if manifest.distinct <= IN_MEMORY:
-        return _fill(ParquetRun(index, manifest.parts, manifest.vocab_size), _allocate)
+        run = ParquetRun(index, manifest.parts, manifest.vocab_size)
+        return from_run(run, run.largest_count())
     folder = folders[0] if os.access(index, os.W_OK) else folders[1]
     write(index, manifest, folder, identity)
     csr = _map(folder, identity)
@@ -80,7 +118,8 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
         return np.lib.format.open_memmap(temporary / f"{name}.npy", "w+", np.dtype(kind), (size,))
 
     with replacing_folder(folder, marker="csr.json", overwrite=True) as temporary:
-        _fill(ParquetRun(index, manifest.parts, manifest.vocab_size), allocate)
+        run = ParquetRun(index, manifest.parts, manifest.vocab_size)
+        from_run(run, run.largest_count(), allocate)
         files = {path.name: checksum.describe(path) for path in sorted(temporary.iterdir())}
         write_json(temporary / "csr.json", {"index": identity, "files": files})
 
@@ -104,38 +143,6 @@ def _map(folder: Path, identity: str) -> Csr | None:
     except FormatError:
         return None
     return Csr(*(np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(Csr)))
-
-
-def _allocate(name: str, size: int, kind: Any) -> np.ndarray:
-    return np.empty(size, dtype=kind)
-
-
-def _fill(run: ParquetRun, allocate: Any) -> Csr:
-    vocab_size, entries = len(run.indptr) - 1, int(run.indptr[-1])
-    sizes = np.diff(run.indptr)
-    # The widest buckets, a power of two of ids, that would hold BUCKET entries if a row's were spread evenly.
-    wanted = np.maximum(sizes // BUCKET, 1)
-    shifts = np.ceil(np.log2(vocab_size / wanted)).clip(min=0).astype(np.int64)
-    bases = np.concatenate([[0], np.cumsum(((vocab_size - 1) >> shifts) + 1)])
-    csr = Csr(
-        indptr=allocate("indptr", vocab_size + 1, np.int64),
-        second=allocate("second", entries, np.uint16 if vocab_size <= 2**16 else np.uint32),
-        count=allocate("count", entries, np.uint32 if run.largest_count() < 2**32 else np.int64),
-        shift=allocate("shift", vocab_size, np.uint8),
-        base=allocate("base", vocab_size + 1, np.int64),
-        bucket=allocate("bucket", int(bases[-1]) + 1, np.int64),
-    )
-    csr.indptr[:], csr.shift[:], csr.base[:] = run.indptr, shifts, bases
-    csr.bucket[:] = 0
-    for start, stop in row_ranges(run.indptr, PIECE):
-        here = slice(int(run.indptr[start]), int(run.indptr[stop]))
-        second, count = run.read(here.start, here.stop)
-        csr.second[here], csr.count[here] = second, count
-        row = np.repeat(np.arange(start, stop), sizes[start:stop])
-        number = bases[row] - bases[start] + (second >> shifts[row])
-        csr.bucket[bases[start] + 1 : bases[stop] + 1] = np.bincount(number, minlength=bases[stop] - bases[start])
-    np.cumsum(csr.bucket, out=csr.bucket)
-    return csr
 
 
 def _user_cache() -> Path:

@@ -7,6 +7,7 @@ from argap.bigram_index import kway
 from argap.bigram_index.count import chunk_tokens
 from argap.bigram_index.folder import replacing_folder
 from argap.bigram_index.parts import ParquetRun
+from argap.bigram_index.share import unite
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.bigram_index.write import write_index
 from argap.errors import ArgapError, MismatchError
@@ -18,7 +19,8 @@ def merge_indexes(
     """Write the sum of the indexes in ``folders`` to ``out``, in any order to the same bytes.
 
     Streams: of each index one row group is in memory at a time. Raises `MismatchError` naming two indexes
-    of different tokenizers, `FormatError` for a damaged one, `ArgapError` for none or an existing ``out``.
+    of different tokenizers, `FormatError` for a damaged one, `ArgapError` for none, for
+    nothing but empty shares, and for an existing ``out``.
     """
     if not folders:
         raise ArgapError("no index to merge; expected at least one folder")
@@ -33,6 +35,8 @@ def merge_indexes(
                 f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size} entries): "
                 "only indexes of one tokenizer can be merged"
             )
+    if not any(index.tokens for index in indexes):
+        raise ArgapError(f"{', '.join(str(f) for f in folders)}: no tokens in any of them; expected a corpus with text")
     entries = min(kway.ENTRIES, chunk_tokens(memory, head.vocab_size))
     manifests = [index.manifest for index in indexes]
     with replacing_folder(Path(out), overwrite=overwrite) as folder:
@@ -46,6 +50,6 @@ def merge_indexes(
             documents=sum(m.documents for m in manifests),
             empty_documents=sum(m.empty_documents for m in manifests),
             tokens=sum(m.tokens for m in manifests),
-            sources=[source for m in manifests for source in m.sources],
+            sources=unite(source for m in manifests for source in m.sources),
         )
     return open_index(out)

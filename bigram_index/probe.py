@@ -20,7 +20,7 @@ ALONE = 2**14  # pairs that one thread finds sooner than a second one starts
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)
 def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, result):
-    vocab_size = len(shift)
+    vocab_size, last = len(shift), len(second) - 1
     at = np.empty(GROUP, dtype=np.int64)
     for group in range(start, stop, GROUP):
         size = min(GROUP, stop - group)
@@ -35,32 +35,35 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
         # 2. The middle of its entries.
         for j in range(size):
             if at[j] >= 0:
-                prefetch_read(second, (bucket[at[j]] + bucket[at[j] + 1]) >> 1)
+                prefetch_read(second, (np.int64(bucket[at[j]]) + np.int64(bucket[at[j] + 1])) >> 1)
         # 3. The entry, by a bisection that keeps the last entry not above the token; -1 where absent.
+        #    Whether a pair is there is a coin's toss to the branch predictor, hence selections.
         for j in range(size):
             if at[j] < 0:
                 continue
             token = seconds[group + j]
-            low = bucket[at[j]]
-            entries = bucket[at[j] + 1] - low
+            low = np.int64(bucket[at[j]])
+            entries = np.int64(bucket[at[j] + 1]) - low
+            empty = entries == 0
             while entries > 1:
                 half = entries >> 1
                 low = low + half if np.int64(second[low + half]) <= token else low
                 entries -= half
-            if entries == 1 and np.int64(second[low]) == token:
-                at[j] = low
-                prefetch_read(count, low)
-            else:
-                at[j] = -1
+            low = min(low, last)
+            at[j] = -1 if empty | (np.int64(second[low]) != token) else low
+            prefetch_read(count, max(at[j], 0))
         # 4. Its count.
         for j in range(size):
-            result[group + j] = count[at[j]] if at[j] >= 0 else 0
+            found = count[max(at[j], 0)]
+            result[group + j] = found if at[j] >= 0 else 0
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int | None = None) -> np.ndarray:
     """What `argap.bigram_index.lookup.count_pairs` gives. ``threads``: all cores by default."""
     first, second = _as_signed(first), _as_signed(second)
     result = np.empty(len(first), dtype=np.int64)
+    if not len(csr.second):
+        return np.zeros(len(first), dtype=np.int64)
     threads = (threads or available_cores()) if len(first) > ALONE else 1
     edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
     seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view

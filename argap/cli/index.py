@@ -32,43 +32,30 @@ def build(
     overwrite: OverwriteOption = False,
     text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     token_dtype: Annotated[str | None, typer.Option(help="uint16 or uint32: element type of .bin shards.")] = None,
+    keep_tokens: Annotated[
+        bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens; a rerun goes on behind them.")
+    ] = False,
+    shard: Annotated[str, typer.Option(help="I/N: count share I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
     """Count every token bigram of DATA, document by document."""
-    from argap.bigram_index.build import build_index
+    from argap.bigram_index.build import build_from_source, tokens_beside
     from argap.bigram_index.folder import refuse_existing
+    from argap.bigram_index.share import Share
+    from argap.bigram_index.source import Source
     from argap.corpus import open_corpus
-    from argap.corpus.tokenize import token_documents
     from argap.tokenizer import load_tokenizer
 
     limit = parse_bytes(memory)
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
-    loaded = load_tokenizer(tokenizer)
-
-    def documents():
-        import numpy as np
-
-        for document in token_documents(corpora, loaded):
-            yield document.ids
-        # The tokenization leaves documents without a token out; the index counts them.
-        for _ in range(sum(corpus.tally.empty for corpus in corpora)):
-            yield np.empty(0, dtype=np.int32)
-
+    source = Source(corpora, load_tokenizer(tokenizer), Share.parse(shard))
     meter = Meter()
-    index = build_index(
-        documents(),
-        out,
-        vocab_size=loaded.vocab_size,
-        tokenizer=loaded.name,
-        tokenizer_fingerprint=loaded.fingerprint,
-        sources=data,
-        memory=limit,
-        overwrite=overwrite,
-        progress=meter,
-    )
+    index = build_from_source(source, out, keep=keep_tokens, memory=limit, overwrite=overwrite, progress=meter)
     for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
         print(f"argap: {remark}", file=sys.stderr)
-    meter.finish()
+    meter.finish(index)
+    if keep_tokens:
+        print(f"argap: tokens kept in {tokens_beside(out)}", file=sys.stderr)
     print(describe(index))
 
 
@@ -81,8 +68,12 @@ def merge(
 ) -> None:
     """Add up indexes that were counted apart."""
     from argap.bigram_index.merge import merge_indexes
+    from argap.bigram_index.share import repeated
 
-    print(describe(merge_indexes(folders, out, memory=parse_bytes(memory), overwrite=overwrite)))
+    index = merge_indexes(folders, out, memory=parse_bytes(memory), overwrite=overwrite)
+    for source in repeated(index.sources):
+        print(f"argap: {source} was counted more than once", file=sys.stderr)
+    print(describe(index))
 
 
 @app.command()
@@ -185,8 +176,9 @@ class Meter:
             self._shown = now
             self._print("\r" if self._terminal else "")
 
-    def finish(self) -> None:
-        """Print the last state and end the line."""
+    def finish(self, index: "BigramIndex") -> None:
+        """Print the final state and end the line."""
+        self._documents, self._tokens = index.documents, index.tokens
         self._print("\r" if self._terminal else "")
         if self._terminal:
             print(file=sys.stderr)

@@ -30,7 +30,7 @@ def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[Tok
     Raises `FormatError` naming file and offset for a size that is no whole number of tokens and for a
     token outside the vocabulary.
     """
-    tokens = _map(shard, vocab_size)
+    tokens = open_tokens(shard, vocab_size)
     start = 0
     for number, end in enumerate(_document_ends(tokens, eos, vocab_size, shard)):
         if end > start:
@@ -38,7 +38,8 @@ def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[Tok
         start = end + 1
 
 
-def _map(shard: TokenShard, vocab_size: int) -> np.ndarray:
+def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
+    """The tokens of ``shard``, `[N]`, memory-mapped. Raises `FormatError` for a file that holds no tokens."""
     path = shard.path
     if path.stat().st_size == 0:
         return np.empty(0, dtype=np.uint16)

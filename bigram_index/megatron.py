@@ -1,0 +1,58 @@
+"""Megatron's and GPT-NeoX's token files: a ``.bin`` of tokens and an ``.idx`` that says where each ends.
+
+So are the Pile and Pythia's training data published: tokenised, shuffled, cut into samples of 2,049
+tokens, of which the last is the first of the next before shuffling. Each sequence counts as a document of
+its own, and EOS inside it ends one, so every pair of a sample counts once; the shared token of two samples
+is counted as a token of both.
+"""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from argap.errors import FormatError
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")  # magic, version, type code, sequences, documents
+TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+
+
+def is_pair(path: Path) -> bool:
+    """Whether ``path`` is a ``.bin`` with an ``.idx`` of Megatron's beside it."""
+    index = path.with_suffix(".idx")
+    if path.suffix != ".bin" or not index.is_file():
+        return False
+    with open(index, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
+
+    Raises `FormatError` naming the file where header, length or bounds do not fit.
+    """
+    index = path.with_suffix(".idx")
+    with open(index, "rb") as file:
+        header = file.read(HEADER.size)
+        if len(header) < HEADER.size:
+            raise FormatError(f"{index}: truncated at byte {len(header)}, inside its header")
+        _, version, code, sequences, documents = HEADER.unpack(header)
+        if version != 1 or code not in TYPES:
+            raise FormatError(f"{index}: version {version}, type code {code}; expected version 1 and integers")
+        sizes = np.fromfile(file, "<i4", sequences).astype(np.int64)
+        pointers = np.fromfile(file, "<i8", sequences)
+    expected = HEADER.size + 12 * sequences + 8 * documents
+    if index.stat().st_size != expected:
+        raise FormatError(f"{index}: {index.stat().st_size} bytes, its header announces {expected}; is it truncated?")
+    kind = np.dtype(TYPES[code]).newbyteorder("<")
+    if not path.stat().st_size:
+        return np.empty(0, kind), np.empty((0, 2), np.int64)
+    tokens = np.memmap(path, kind, "r", shape=path.stat().st_size // kind.itemsize)
+    starts = pointers // kind.itemsize
+    bounds = np.stack([starts, starts + sizes], axis=1)
+    if len(bounds) and (bounds.min() < 0 or bounds.max() > len(tokens) or sizes.min() < 0):
+        raise FormatError(
+            f"{path}: {len(tokens)} tokens, but {index.name} points to token {bounds.max()}; is it truncated?"
+        )
+    return tokens, bounds
