@@ -34,9 +34,14 @@ class Tokenizer:
         """Id of the end-of-sequence token, or None where the tokenizer has none."""
 
     @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """Id of every token as the vocabulary spells it, added tokens included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id, added tokens included."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
+        return max(self.vocabulary.values()) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -44,7 +49,7 @@ class Tokenizer:
         state = json.loads(self._backend.to_str())
         merges = [m.split(" ", 1) if isinstance(m, str) else list(m) for m in state["model"].get("merges", [])]
         parts = {
-            "vocabulary": sorted(self._backend.get_vocab(with_added_tokens=True).items()),
+            "vocabulary": sorted(self.vocabulary.items()),
             "merges": merges,
             "normalizer": state.get("normalizer"),
             "pre_tokenizer": state.get("pre_tokenizer"),

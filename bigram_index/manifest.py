@@ -15,6 +15,7 @@ from argap.errors import FormatError
 FORMAT = "argap bigram index"
 VERSION = 1
 FILE = "index.json"
+COUNTED = "counted"
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,17 @@ class Manifest:
     """What was counted, sorted; a source counted twice stands here twice."""
     parts: list[dict[str, Any]] = field(default_factory=list)
     """Of each Parquet part, in order: file, rows, bytes and the CRC-32 of every mebibyte."""
+    origin: str = COUNTED
+    """``counted`` from documents, which ``index.json`` does not mention; else where the counts come from:
+    ``counts`` (a table), ``arpa`` (a model), or several of these joined by ``+``."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write ``index.json``: the last file of an index to be written."""
-    write_json(folder / FILE, {"format": FORMAT, "version": VERSION, **asdict(manifest)})
+    value = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    if manifest.origin == COUNTED:
+        del value["origin"]
+    write_json(folder / FILE, value)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -67,6 +74,8 @@ def read_manifest(folder: Path) -> Manifest:
 def _check_fields(path: Path, value: dict[str, Any]) -> None:
     types = {f.name: f.type for f in fields(Manifest)}
     for name, kind in types.items():
+        if name == "origin":
+            value.setdefault(name, COUNTED)
         expected = {str: str, int: int}.get(kind, list)  # type: ignore[arg-type]
         if not isinstance(value.get(name), expected):
             raise FormatError(f"{path}: {name!r} is missing or no {expected.__name__}; {REBUILD}")

@@ -51,5 +51,6 @@ def merge_indexes(
             empty_documents=sum(m.empty_documents for m in manifests),
             tokens=sum(m.tokens for m in manifests),
             sources=unite(source for m in manifests for source in m.sources),
+            origin="+".join(sorted({origin for m in manifests for origin in m.origin.split("+")})),
         )
     return open_index(out)

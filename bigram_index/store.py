@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from argap.bigram_index import checksum, csr
 from argap.bigram_index.engine import count_pairs
-from argap.bigram_index.manifest import REBUILD, Manifest, read_manifest
+from argap.bigram_index.manifest import COUNTED, REBUILD, Manifest, read_manifest
 from argap.errors import ArgapError, MismatchError
 
 
@@ -26,6 +26,8 @@ class BigramIndex:
         self.bigrams = manifest.bigrams
         self.distinct = manifest.distinct
         self.sources = manifest.sources
+        self.proxy = manifest.origin != COUNTED
+        """Whether the counts are not, or not all, those of the training documents themselves."""
 
     def count(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
         """How often each bigram (first, second) occurs in the corpus.

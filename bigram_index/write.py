@@ -20,6 +20,7 @@ def write_index(
     empty_documents: int,
     tokens: int,
     sources: list[str],
+    origin: str = manifest.COUNTED,
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
@@ -37,6 +38,7 @@ def write_index(
         distinct=sum(part["rows"] for part in parts),
         sources=sorted(sources),
         parts=parts,
+        origin=origin,
     )
     manifest.write_manifest(folder, contents)
     if contents.distinct > csr.IN_MEMORY:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
+TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of the new index.")]
 MemoryOption = Annotated[
     str, typer.Option("--memory", help="Most memory to use; what does not fit is spilled beside --out.")
@@ -26,7 +27,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def build(
     data: Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards, hub:NAME.")],
-    tokenizer: Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")],
+    tokenizer: TokenizerOption,
     out: OutOption,
     memory: MemoryOption = "2GB",
     overwrite: OverwriteOption = False,
@@ -133,6 +134,35 @@ def count(
         print(f"no bigram: the text is {len(ids)} token long", file=sys.stderr)
 
 
+@app.command()
+def from_counts(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet with columns first, second (ids) and count.")],
+    tokenizer: TokenizerOption,
+    out: OutOption,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Make a proxy index from a table of counts, where the training data is not at hand."""
+    from argap.bigram_index.foreign import index_from_counts
+    from argap.tokenizer import load_tokenizer
+
+    print(describe(index_from_counts(file, out, load_tokenizer(tokenizer), overwrite=overwrite)))
+
+
+@app.command()
+def from_arpa(
+    file: Annotated[Path, typer.Argument(help="An n-gram model of tokens in the ARPA format (KenLM).")],
+    tokenizer: TokenizerOption,
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens the model was trained on.")],
+    out: OutOption,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Make a proxy index from an n-gram model, where the training data is not at hand."""
+    from argap.bigram_index.foreign import index_from_arpa
+    from argap.tokenizer import load_tokenizer
+
+    print(describe(index_from_arpa(file, out, load_tokenizer(tokenizer), tokens=tokens, overwrite=overwrite)))
+
+
 def describe(index: "BigramIndex") -> str:
     """A few lines on an index, for people."""
     manifest = index.manifest
@@ -140,6 +170,7 @@ def describe(index: "BigramIndex") -> str:
     lines = [
         ("index", str(index.folder)),
         ("tokenizer", f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size:,} ids)"),
+        *([("proxy", f"not counted from documents: {manifest.origin}")] if index.proxy else []),
         ("documents", f"{index.documents:,} (and {manifest.empty_documents:,} without a token)"),
         ("tokens", f"{index.tokens:,}"),
         ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),

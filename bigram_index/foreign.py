@@ -1,0 +1,169 @@
+"""Indexes from other people's counts, where the training data itself is not at hand.
+
+Counts of (first, second) pairs from CSV or Parquet, and n-gram models in the ARPA format, as KenLM writes
+them. What is made from a model's probabilities, or handed in without its corpus, is marked in
+``index.json`` (``origin``), and such an index is a proxy wherever its counts are used.
+"""
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from argap.bigram_index.folder import replacing_folder
+from argap.bigram_index.kway import merge_runs
+from argap.bigram_index.runs import MemoryRun, Run, spill
+from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.write import write_index
+from argap.errors import ArgapError, FormatError
+from argap.tokenizer import Tokenizer
+
+BATCH = 2**20  # bigrams of an ARPA file handled at a time
+COLUMNS = ("first", "second", "count")
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""First tokens, second tokens and counts, each `[N]` int64."""
+
+
+def index_from_counts(path: Path, out: Path, tokenizer: Tokenizer, *, overwrite: bool = False) -> BigramIndex:
+    """Make an index from a CSV or Parquet file with columns first, second (token ids) and count.
+
+    Rows may come in any order; equal pairs are added up. Documents and the tokens that begin them are not
+    known: documents is 0 and tokens the sum of the counts. Raises `FormatError` naming the file for
+    missing columns, ids outside the vocabulary and counts below 1.
+    """
+    return _write(_read_counts(path), path, out, tokenizer, "counts", overwrite)
+
+
+def index_from_arpa(
+    path: Path, out: Path, tokenizer: Tokenizer, *, tokens: int, overwrite: bool = False
+) -> BigramIndex:
+    """Make an index from the 1-grams and 2-grams of an ARPA file whose words are ``tokenizer``'s tokens.
+
+    A word is a token as the vocabulary spells it, or its id. ``tokens``: how many the model was trained
+    on. A bigram that the file lists is given ``tokens * P(first) * P(second | first)`` occurrences,
+    rounded, at least one, because it was seen. Sentence marks and ``<unk>`` are left out. Raises
+    `FormatError` naming file and line.
+    """
+    return _write(_read_arpa(path, tokenizer, tokens), path, out, tokenizer, "arpa", overwrite)
+
+
+def _write(
+    batches: Iterator[Batch],
+    path: Path,
+    out: Path,
+    tokenizer: Tokenizer,
+    origin: str,
+    overwrite: bool,
+) -> BigramIndex:
+    with replacing_folder(out, overwrite=overwrite) as folder:
+        runs: list[Run] = []
+        total, scratch = 0, folder / "runs"
+        for first, second, count in batches:
+            runs.append(
+                spill(_sorted_run(path, first, second, count, tokenizer.vocab_size), scratch / f"run-{len(runs)}")
+            )
+            total += int(count.sum())
+        if not total:
+            raise ArgapError(f"{path}: no bigram in it; expected first, second, count or an ARPA file's 2-grams")
+        write_index(
+            folder,
+            merge_runs(runs),
+            tokenizer=tokenizer.name,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            documents=0,
+            empty_documents=0,
+            tokens=total,
+            sources=[str(path)],
+            origin=origin,
+        )
+        shutil.rmtree(scratch, ignore_errors=True)
+    return open_index(out)
+
+
+def _sorted_run(path: Path, first: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:
+    for ids in (first, second):
+        if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+            bad = ids[(ids < 0) | (ids >= vocab_size)][0]
+            raise FormatError(f"{path}: token {bad} is outside the vocabulary of {vocab_size}: another tokenizer's?")
+    if len(count) and count.min() < 1:
+        raise FormatError(f"{path}: a count of {count.min()}, expected at least 1")
+    keys, inverse = np.unique(first * vocab_size + second, return_inverse=True)
+    summed = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(summed, inverse, count)
+    indptr = np.zeros(vocab_size + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys // vocab_size, minlength=vocab_size), out=indptr[1:])
+    return MemoryRun(indptr, (keys % vocab_size).astype(np.uint32), summed)
+
+
+def _read_counts(path: Path) -> Iterator[Batch]:
+    try:
+        if path.suffix == ".parquet":
+            batches = pq.ParquetFile(path).iter_batches(batch_size=2**22)
+        else:
+            reading = pyarrow.csv.ReadOptions(block_size=2**26)
+            batches = pyarrow.csv.open_csv(path, read_options=reading)
+        for batch in batches:
+            if missing := [name for name in COLUMNS if name not in batch.schema.names]:
+                raise FormatError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(batch.schema.names)}")
+            first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)
+            yield first, second, count
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"{path}: not readable as CSV or Parquet of integers ({error})") from error
+
+
+def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]:
+    unigrams: dict[str, float] = {}
+    ids: dict[str, int] = {}
+    order = number = unknown = 0
+    rows: list[tuple[int, int, int]] = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):  # noqa: B007  (named in the error)
+                fields = line.rstrip("\r\n").split("\t")
+                if len(fields) < 2:
+                    order = ORDERS.get(fields[0], 0 if fields[0].startswith("\\") else order)
+                elif order == 1:
+                    unigrams[fields[1]] = float(fields[0])
+                elif order == 2:
+                    ids = ids or _ids_of(unigrams, tokenizer)
+                    first, second = fields[1].split(" ")
+                    if MARKS & {first, second}:
+                        continue
+                    if first not in ids or second not in ids:
+                        unknown += 1
+                        continue
+                    expected = tokens * 10 ** (unigrams[first] + float(fields[0]))
+                    rows.append((ids[first], ids[second], max(1, math.floor(expected + 0.5))))
+                    if len(rows) == BATCH:
+                        yield _columns(rows)
+                        rows = []
+    except (OSError, ValueError, KeyError) as error:
+        raise FormatError(f"{path}, line {number}: not a line of an ARPA file ({error})") from error
+    if unknown:
+        raise FormatError(
+            f"{path}: {unknown} bigrams of words that {tokenizer.name} does not have; expected a model of its tokens"
+        )
+    yield _columns(rows)
+
+
+ORDERS = {"\\1-grams:": 1, "\\2-grams:": 2}
+MARKS = {"<s>", "</s>", "<unk>"}
+
+
+def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
+    """Words to ids: a model whose words are all numbers was trained on ids, any other on spellings."""
+    words = unigrams.keys() - MARKS
+    if all(word.isascii() and word.isdigit() for word in words):
+        return {word: int(word) for word in words}
+    return tokenizer.vocabulary
+
+
+def _columns(rows: list[tuple[int, int, int]]) -> Batch:
+    first, second, count = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return first, second, count

@@ -1,0 +1,127 @@
+"""Indexes without the training data: tables of counts and ARPA models, marked as proxies."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tokenizers
+
+from argap.bigram_index import foreign
+from argap.bigram_index.build import build_index
+from argap.bigram_index.foreign import index_from_arpa, index_from_counts
+from argap.bigram_index.merge import merge_indexes
+from argap.bigram_index.store import open_index
+from argap.errors import ArgapError, FormatError
+from argap.tokenizer import load_tokenizer
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
+    (tmp_path / "words").mkdir()
+    backend.save(str(tmp_path / "words" / "tokenizer.json"))
+    return load_tokenizer(tmp_path / "words")
+
+
+TABLE = pd.DataFrame({"count": [5, 1, 2**40, 7], "second": [1, 0, 2, 1], "first": [0, 2, 1, 0], "note": list("wxyz")})
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_counts_are_added_up(kind, tokenizer, tmp_path):
+    path = tmp_path / f"counts.{kind}"
+    TABLE.to_csv(path, index=False) if kind == "csv" else TABLE.to_parquet(path)
+    index = index_from_counts(path, tmp_path / "index", tokenizer)
+    assert index.count([0, 1, 2, 0], [1, 2, 0, 0]).tolist() == [12, 2**40, 1, 0]
+    assert (index.documents, index.tokens, index.bigrams, index.distinct) == (0, 13 + 2**40, 13 + 2**40, 3)
+    assert index.proxy
+    assert json.loads((index.folder / "index.json").read_text())["origin"] == "counts"
+    assert sorted(p.name for p in index.folder.iterdir()) == ["index.json", "part-00000.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (TABLE.rename(columns={"first": "frist"}), r"no column 'first'; its columns are count, second, frist"),
+        (TABLE.assign(second=3), "token 3 is outside the vocabulary of 3"),
+        (TABLE.assign(first=-1), "token -1 is outside"),
+        (TABLE.assign(count=0), "a count of 0, expected at least 1"),
+        (TABLE.assign(count="many"), "not readable as CSV"),
+        (TABLE.iloc[:0], "no bigram in it"),
+    ],
+)
+def test_bad_tables_are_refused(table, message, tokenizer, tmp_path):
+    table.to_csv(tmp_path / "counts.csv", index=False)
+    with pytest.raises(ArgapError, match=rf"counts\.csv: .*{message}"):
+        index_from_counts(tmp_path / "counts.csv", tmp_path / "index", tokenizer)
+    assert not (tmp_path / "index").exists()
+
+
+ARPA = """\\data\\
+ngram 1=5
+ngram 2=4
+ngram 3=1
+
+\\1-grams:
+-99\t<s>\t-0.3
+-1.0\t</s>
+-0.30103\t{a}\t-0.2
+-0.60206\t{b}\t-0.1
+-5.0\t{c}
+
+\\2-grams:
+-0.1\t<s> {a}\t0
+-0.30103\t{a} {b}\t-0.5
+-0.4\t{b} </s>
+-1.0\t{b} {a}
+-4.0\t{c} {a}
+
+\\3-grams:
+-0.2\t{a} {b} {a}
+
+\\end\\
+"""
+
+
+@pytest.mark.parametrize("words", ["abc", "012"])
+def test_arpa_probabilities_become_counts(words, tokenizer, tmp_path):
+    # P(a) = 1/2, P(b | a) = 1/2; P(b) = 1/4, P(a | b) = 1/10. Of 1,000 tokens: ab 250, ba 25, ca at least 1.
+    (tmp_path / "lm.arpa").write_text(ARPA.format(**dict(zip("abc", words, strict=True))))
+    index = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "index", tokenizer, tokens=1000)
+    assert index.count([0, 1, 2, 0], [1, 0, 0, 2]).tolist() == [250, 25, 1, 0]
+    assert index.distinct == 3
+    assert index.manifest.origin == "arpa"
+
+
+def test_arpa_in_pieces(tokenizer, tmp_path, monkeypatch):
+    (tmp_path / "lm.arpa").write_text(ARPA.format(a="a", b="b", c="c"))
+    whole = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "whole", tokenizer, tokens=1000)
+    monkeypatch.setattr(foreign, "BATCH", 1)
+    cut = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "cut", tokenizer, tokens=1000)
+    assert [(cut.folder / p.name).read_bytes() == p.read_bytes() for p in whole.folder.iterdir()] == [True, True]
+
+
+def test_bad_arpa_is_refused(tokenizer, tmp_path):
+    path = tmp_path / "lm.arpa"
+    path.write_text(ARPA.format(a="a", b="bee", c="c"))
+    with pytest.raises(FormatError, match=r"lm\.arpa: 2 bigrams of words"):
+        index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
+    path.write_text(ARPA.format(a="a", b="b", c="c").replace("-1.0\tb a", "minus one\tb a"))
+    with pytest.raises(FormatError, match=r"lm\.arpa, line 17: "):
+        index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
+    path.write_text("a novel\n")
+    with pytest.raises(ArgapError, match=r"lm\.arpa: no bigram"):
+        index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
+
+
+def test_merge_remembers_the_proxy(tokenizer, tmp_path):
+    TABLE.to_csv(tmp_path / "counts.csv", index=False)
+    proxy = index_from_counts(tmp_path / "counts.csv", tmp_path / "proxy", tokenizer)
+    counted = build_index(
+        [np.array([0, 1])], tmp_path / "counted", vocab_size=3, tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint, sources=["s"],
+    )  # fmt: skip
+    assert not counted.proxy
+    merged = merge_indexes([proxy.folder, counted.folder], tmp_path / "merged")
+    assert merged.proxy
+    assert open_index(merged.folder).manifest.origin == "counted+counts"
