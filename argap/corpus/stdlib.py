@@ -14,10 +14,10 @@ from argap.errors import ArgapError
 
 HELD_OUT = (
     "argparse", "bisect", "calendar", "cmd", "colorsys", "configparser", "contextlib", "copy", "csv",
-    "dataclasses", "difflib", "doctest", "enum", "filecmp", "fractions", "ftplib", "functools", "getopt",
-    "graphlib", "gzip", "heapq", "imaplib", "ipaddress", "mailbox", "mimetypes", "netrc", "optparse",
-    "pprint", "queue", "quopri", "sched", "selectors", "shelve", "shlex", "smtplib", "socketserver",
-    "statistics", "string", "tabnanny", "textwrap", "timeit", "trace", "weakref", "zipapp",
+    "dataclasses", "filecmp", "fractions", "ftplib", "functools", "getopt", "graphlib", "gzip", "heapq",
+    "imaplib", "mimetypes", "netrc", "pprint", "queue", "quopri", "sched", "selectors", "shelve", "shlex",
+    "smtplib", "socketserver", "statistics", "string", "tabnanny", "textwrap", "timeit", "trace", "weakref",
+    "zipapp",
 )  # fmt: skip
 
 # Tests (absent from many installations), other people's packages, and tables written by programs.

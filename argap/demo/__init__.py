@@ -21,7 +21,7 @@ def checkpoints() -> list[str]:
 def run_demo(out: Path) -> tuple[dict[str, Any], Path]:
     """Score, compare and report the shipped checkpoints; returns ``gap.json`` and the report's path."""
     from argap.pipeline import score_models
-    from argap.reports.html import write_report
+    from argap.reports.write import write_report
 
     gap = score_models(checkpoints(), REFERENCE, out, base=BASE)
     return gap, write_report(out)
