@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-AUTO_BATCH_TOKENS = {"cpu": 2**13, "cuda": 2**17}  # where --batch-size auto starts
+# Where --batch-size auto starts: on a CPU what a cache holds, on a GPU what fills it.
+AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
 PROBE_TOKENS = 16
 
 

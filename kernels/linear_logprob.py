@@ -9,7 +9,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-CHUNK_ELEMENTS = 2**24  # logits held at once: 64 MB in float32
+# Logits held at once, in float32: on a CPU 16 MB, so that the passes over them meet the cache; else 1 GB.
+CHUNK_ELEMENTS = {"cpu": 2**22}
+CHUNK_ELEMENTS_ELSEWHERE = 2**28
 
 
 class LogProb(NamedTuple):
@@ -33,7 +35,8 @@ def linear_logprob(
     """
     weight = weight.float()
     bias = None if bias is None else bias.float()
-    rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+    elements = CHUNK_ELEMENTS.get(hidden.device.type, CHUNK_ELEMENTS_ELSEWHERE)
+    rows = max(1, elements // weight.shape[0])
     logprob = torch.empty(len(target), dtype=torch.float32, device=hidden.device)
     top1 = torch.empty_like(target)
     for start in range(0, len(target), rows):

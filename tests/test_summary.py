@@ -175,7 +175,9 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
 
 def test_a_gap_that_may_be_none_has_no_interval():
     rng = np.random.default_rng(7)
-    found = bootstrap(sums_of(-200 + rng.normal(-0.1, 10, 40)))
+    model = -200.5 + rng.normal(0, 10, 40)
+    model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016
+    found = bootstrap(sums_of(model))
     assert found.gap_due_to_ar is None
     assert found.reason == "gap not resolved"
     assert found.delta is not None

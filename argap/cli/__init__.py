@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, ref, score, train
+from argap.cli import demo, index, models, paper, ref, report, score, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -26,7 +26,10 @@ app.add_typer(index.app, name="index")
 app.command()(score.score)
 app.command()(score.compare)
 app.add_typer(ref.app, name="ref")
+app.command()(report.report)
+app.add_typer(models.app, name="models")
 app.command()(train.train)
+app.command()(paper.paper)
 
 
 def main() -> None:

@@ -103,6 +103,15 @@ def test_a_new_model_is_no_surer_than_chance_and_hears_its_embeddings(model: Arg
     assert x.std() < 3 * size
 
 
+@torch.no_grad()
+def test_a_new_base_conv_is_linear_in_a_small_input() -> None:
+    """With biases of 0 it would be quadratic, a hundredth of the input giving a ten-thousandth of the output."""
+    x = torch.randn(2, LONGEST, 32, generator=torch.Generator().manual_seed(0))
+    for block in small("base_conv").model.blocks:
+        ratio = block.mixer(x / 100).norm() / block.mixer(x).norm()
+        assert ratio == pytest.approx(0.01, rel=0.1)
+
+
 def test_the_logits_survive_saving(model: ArgapForCausalLM, tmp_path: Path) -> None:
     ids = some_ids(2, LONGEST)
     model.save_pretrained(tmp_path)

@@ -1,0 +1,321 @@
+"""The whole path against a plain recomputation with transformers and NumPy, and its command line."""
+
+import itertools
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from argap.bigram_index.build import build_index
+from argap.cli import main
+from argap.corpus import open_corpus
+from argap.corpus.tokenize import token_documents
+from argap.errors import ArgapError, MismatchError
+from argap.pipeline import Settings, compare_runs, parse_threshold, score_models
+from argap.references import Reference, add_reference
+from argap.tokenizer import load_tokenizer
+
+ROOT = Path(__file__).parent.parent
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
+SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
+TRAIN = ["def add(a, b):\n    return a + b\n" * 3, "class Stack:\n    def push(self, item):\n        self.items = []\n"]
+
+
+def save_model(folder: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(
+        GPT2Config(vocab_size=8192, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    )
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20 + seed)
+    model.save_pretrained(folder)
+    shutil.copytree(TOKENIZER, folder, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tokenizer):
+    """Two checkpoints, some real text in two domains and the index of a small training text."""
+    place = tmp_path_factory.mktemp("place")
+    for seed, name in enumerate(["good", "bad"]):
+        save_model(place / name, seed)
+    source = Path(json.__file__).parent
+    for domain, file in (("decode", "decoder.py"), ("encode", "encoder.py")):
+        (place / "text" / domain).mkdir(parents=True)
+        (place / "text" / domain / file).write_text((source / file).read_text()[:4000])
+    (place / "train").mkdir()
+    for i, text in enumerate(TRAIN):
+        (place / "train" / f"{i}.py").write_text(text)
+    build_index(
+        (d.ids for d in token_documents(open_corpus(place / "train"), tokenizer)),
+        place / "index",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=str(TOKENIZER),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=["train"],
+    )
+    return place
+
+
+def settings(place: Path) -> Settings:
+    return Settings(
+        data=(str(place / "text"),), index=str(place / "index"), seq_len=SEQ_LEN, limit_tokens=LIMIT, packing="packed"
+    )
+
+
+def recompute(place: Path, tokenizer) -> dict:
+    """The same numbers with none of argap's code but the tokenizer: loops, dicts, one window at a time."""
+    stream, domains = [], []
+    for path in sorted((place / "text").rglob("*.py")):
+        ids = [*tokenizer.encode([path.read_text()])[0].tolist(), tokenizer.eos]
+        stream += ids
+        domains += [path.parent.name] * len(ids)
+    stream = stream[:LIMIT]
+    windows = [stream[i : i + SEQ_LEN] for i in range(0, len(stream), SEQ_LEN)]
+    counts = Counter()
+    for text in TRAIN:
+        ids = tokenizer.encode([text])[0].tolist()
+        counts.update(itertools.pairwise(ids))
+    hits, logprobs = [], {"good": [], "bad": []}
+    for window in windows:
+        seen = set()
+        for pair in itertools.pairwise(window):
+            hits.append(pair in seen and tokenizer.eos not in pair and counts[pair] <= THRESHOLD)
+            seen.add(pair)
+    for name, found in logprobs.items():
+        model = AutoModelForCausalLM.from_pretrained(place / name, dtype=torch.float32).eval()
+        for window in windows:
+            with torch.no_grad():
+                table = model(torch.tensor([window])).logits[0].double().log_softmax(-1)
+            found += [table[i, token].item() for i, token in enumerate(window[1:])]
+    hit = np.array(hits)
+    mean = {
+        (m, s): np.mean(np.array(v)[k]) for m, v in logprobs.items() for s, k in (("all", slice(None)), ("hit", hit))
+    }
+    raw = (mean["bad", "hit"] - mean["good", "hit"]) * hit.mean() / (mean["bad", "all"] - mean["good", "all"])
+    return {"hits": int(hit.sum()), "n": len(hit), "raw": raw, "mean": mean, "logprobs": logprobs}
+
+
+@pytest.fixture(scope="module")
+def scored(place):
+    out = place / "out"
+    gap = score_models(
+        [str(place / "bad")], str(place / "good"), out, settings=settings(place), threshold=str(THRESHOLD)
+    )
+    return out, gap
+
+
+def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
+    _, gap = scored
+    expected = recompute(place, tokenizer)
+    reference, model = gap["rows"]
+    assert (reference["model"], model["model"]) == ("good", "bad")
+    assert (reference["reference"], model["reference"]) == (True, False)
+    for row in gap["rows"]:
+        assert row["overall"]["n"] == expected["n"]
+        assert row["ar_hits"]["n"] == expected["hits"] > 20
+        assert row["share_ar_hits"] == expected["hits"] / expected["n"]
+        assert row["overall"]["nll"] == pytest.approx(-expected["mean"][row["model"], "all"], abs=1e-5)
+        assert row["ar_hits"]["nll"] == pytest.approx(-expected["mean"][row["model"], "hit"], abs=1e-5)
+    assert model["gap_due_to_ar"]["raw"] == pytest.approx(expected["raw"], abs=1e-6)
+
+
+def test_writes_every_file_of_the_contract(scored):
+    out, gap = scored
+    assert json.loads((out / "gap.json").read_text()) == json.loads(json.dumps(gap))
+    assert {"rows", "threshold", "fingerprint", "run", "breakdowns"} <= set(gap)
+    assert {p.name for p in out.iterdir()} == {"gap.json", "cells.parquet", "examples.json", "labels", "good", "bad"}
+    for model in ("good", "bad"):
+        assert (out / model / "run.json").is_file()
+        assert list((out / model / "tokens").glob("part-*.parquet"))
+
+
+def test_a_rerun_gives_the_same_and_runs_no_model(place, scored, monkeypatch):
+    out, gap = scored
+    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again"))
+    again = score_models(
+        [str(place / "bad")], str(place / "good"), out, settings=settings(place), threshold=str(THRESHOLD)
+    )
+    assert again["rows"] == gap["rows"]
+
+
+def test_compare_gives_the_same_without_checkpoints(place, scored, tmp_path):
+    out, gap = scored
+    again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=str(THRESHOLD))
+    assert [{**row, "run": None} for row in again["rows"]] == [{**row, "run": None} for row in gap["rows"]]
+    other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold="0", base=str(out / "bad"))
+    assert other["rows"][0]["ar_hits"]["n"] < gap["rows"][0]["ar_hits"]["n"]
+
+
+def test_a_finished_run_serves_as_reference_with_its_settings(place, scored):
+    out, gap = scored
+    again = score_models([str(place / "bad")], str(out / "good"), out, threshold=str(THRESHOLD))
+    assert again["rows"] == gap["rows"]
+
+
+def test_a_named_reference_brings_its_text_and_index(place, tmp_path, own_home):
+    add_reference("mine", Reference(str(place / "good"), (str(place / "text"),), str(place / "index"), seq_len=SEQ_LEN))
+    gap = score_models([str(place / "bad")], "mine", tmp_path, settings=Settings(limit_tokens=LIMIT))
+    assert [row["model"] for row in gap["rows"]] == ["mine", "bad"]
+    assert gap["evaluation"]["seq_len"] == SEQ_LEN
+
+
+def test_without_text_or_index_the_missing_flag_is_named(place, tmp_path):
+    with pytest.raises(ArgapError, match=r"no text and index are recorded.*give --data PATH"):
+        score_models([str(place / "bad")], str(place / "good"), tmp_path)
+
+
+def test_another_tokenizer_is_refused_with_the_command_that_mends_it(place, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(place / "bad", other)
+    state = json.loads((other / "tokenizer.json").read_text())
+    state["pre_tokenizer"]["add_prefix_space"] = True
+    (other / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(MismatchError, match=r"counted with the tokenizer .* tokenized with .*argap index build"):
+        score_models([str(other)], str(place / "good"), tmp_path / "out", settings=settings(place))
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
+    out, _ = scored
+    other = Settings(**{**vars(settings(place)), "seq_len": 32})
+    score_models([str(place / "bad")], str(place / "good"), tmp_path / "o", settings=other)
+    with pytest.raises(MismatchError, match=r"holds evaluation set \w+, the labels .* hold \w+"):
+        compare_runs([str(tmp_path / "o" / "bad")], str(out / "good"), tmp_path / "c")
+
+
+def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
+    flipped = tmp_path / "text"
+    for name, source in (("a", "encode/encoder.py"), ("b", "decode/decoder.py")):
+        (flipped / name).mkdir(parents=True)
+        shutil.copy(place / "text" / source, flipped / name)
+    both = []
+    for text in (place / "text", flipped):
+        chosen = Settings(data=(str(text),), index=str(place / "index"), seq_len=SEQ_LEN, packing="document")
+        both.append(
+            score_models([str(place / "bad")], str(place / "good"), tmp_path / text.parent.name, settings=chosen)
+        )
+    for a, b in zip(both[0]["rows"], both[1]["rows"], strict=True):
+        assert a["overall"]["nll"] == pytest.approx(b["overall"]["nll"], abs=1e-6)
+        assert a["ar_hits"]["n"] == b["ar_hits"]["n"]
+
+
+def test_two_checkpoints_of_one_name_are_told_apart(place, tmp_path):
+    for seed, parent in ((2, "first"), (3, "second")):
+        save_model(tmp_path / parent / "final", seed)
+    gap = score_models(
+        [str(tmp_path / "first" / "final"), str(tmp_path / "second" / "final")],
+        str(place / "good"),
+        tmp_path / "out",
+        settings=settings(place),
+    )
+    assert [row["model"] for row in gap["rows"]] == ["good", "final", "second/final"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "expected"),
+    [("1250", 1, 1250), ("0", 1, 0), ("scaled", 10**10, 1250), ("scaled", 54_000_000, 6)],
+)
+def test_thresholds(text, tokens, expected):
+    assert parse_threshold(text, tokens) == expected
+
+
+def run_command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["argap", *arguments])
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_score_prints_json_of_the_documented_shape(place, tmp_path, monkeypatch, capsys):
+    code, out, _ = run_command(
+        monkeypatch, capsys, "score", str(place / "bad"), "--ref", str(place / "good"),
+        "--data", str(place / "text"), "--index", str(place / "index"), "--seq-len", str(SEQ_LEN),
+        "--limit-tokens", str(LIMIT), "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert code == 0
+    gap = json.loads(out)
+    for row in gap["rows"]:
+        assert {"model", "reference", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar"} <= set(row)
+        assert {"n", "nll", "ppl"} == set(row["overall"])
+    assert {"value", "raw", "case", "ci95"} <= set(gap["rows"][1]["gap_due_to_ar"])
+    assert math.isclose(
+        sum(p["contribution"]["bad"] for p in gap["breakdowns"]["distance"]), gap["rows"][1]["delta"]["nll"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--limit-tokens", "0"], "--limit-tokens 0: expected at least 2"),
+        (["--threshold", "many"], "--threshold many: expected a whole number"),
+        (["--dtype", "int8"], "--dtype int8: expected auto, float32"),
+        (["--batch-size", "none"], "--batch-size none: expected a positive whole number"),
+        (["--index", "nowhere"], "nowhere"),
+        (["--seq-len", "100"], "takes at most 64 tokens, the windows have 100; use --seq-len 64"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_1(place, tmp_path, monkeypatch, capsys, flags, message):
+    given = {"--data": str(place / "text"), "--index": str(place / "index"), "--seq-len": "48", "--out": str(tmp_path)}
+    given |= dict(zip(flags[::2], flags[1::2], strict=True))
+    arguments = [part for pair in given.items() for part in pair]
+    code, out, err = run_command(
+        monkeypatch, capsys, "score", str(place / "bad"), "--ref", str(place / "good"), *arguments
+    )
+    assert code == 1
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_usage_errors_exit_2(monkeypatch, capsys):
+    assert run_command(monkeypatch, capsys, "score")[0] == 2
+    assert run_command(monkeypatch, capsys, "score", "x", "--ref", "y", "--no-such-flag")[0] == 2
+
+
+def test_references_are_added_listed_and_removed(place, monkeypatch, capsys, own_home):
+    assert (
+        run_command(monkeypatch, capsys, "ref", "add", "mine", str(place / "good"), "--index", str(place / "index"))[0]
+        == 0
+    )
+    listed = run_command(monkeypatch, capsys, "ref", "list")[1]
+    assert "attention\t" in listed
+    assert f"mine\t{place / 'good'}\tno text recorded\t{place / 'index'}" in listed
+    assert run_command(monkeypatch, capsys, "ref", "remove", "mine")[0] == 0
+    code, _, err = run_command(monkeypatch, capsys, "ref", "remove", "mine")
+    assert (code, err) == (1, "argap: mine: no reference of yours has that name; recorded ones: none\n")
+    code, _, err = run_command(monkeypatch, capsys, "ref", "add", "x", str(place / "nowhere" / "at" / "all"))
+    assert code == 1
+
+
+def test_models_with_a_bigger_vocabulary_than_the_tokenizer_are_fine(place, tmp_path):
+    model = AutoModelForCausalLM.from_config(
+        LlamaConfig(vocab_size=8256, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    )
+    model.save_pretrained(tmp_path / "padded")
+    shutil.copytree(TOKENIZER, tmp_path / "padded", dirs_exist_ok=True)
+    gap = score_models([str(tmp_path / "padded")], str(place / "good"), tmp_path / "out", settings=settings(place))
+    assert gap["rows"][1]["model"] == "padded"
+
+
+def test_tokenizers_of_checkpoints_are_found_as_transformers_finds_them(real_data):
+    from transformers import AutoTokenizer
+
+    ours = load_tokenizer(real_data / "gpt2")
+    theirs = AutoTokenizer.from_pretrained(real_data / "gpt2")
+    text = "Hakuna Matata <|endoftext|>\n\n  é ½ 漢字"
+    expected = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert ours.encode([text])[0].tolist() == expected
+    assert ours.eos == theirs.eos_token_id
+    assert ours.vocab_size == len(theirs)
