@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
+MovedTokenizerOption = Annotated[
+    str | None, typer.Option("--tokenizer", help="Where the index's tokenizer lies now; default: where it lay then.")
+]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of the new index.")]
 MemoryOption = Annotated[
     str, typer.Option("--memory", help="Most memory to use; what does not fit is spilled beside --out.")
@@ -104,9 +107,7 @@ def info(
 def count(
     folder: Annotated[Path, typer.Argument(help="An index.")],
     text: Annotated[str, typer.Argument(help="The text whose bigrams are looked up.")],
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Where the index's tokenizer lies now; default: where it lay then.")
-    ] = None,
+    tokenizer: MovedTokenizerOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print how often each bigram of TEXT occurs in the training corpus."""
@@ -163,6 +164,65 @@ def from_arpa(
     print(describe(index_from_arpa(file, out, load_tokenizer(tokenizer), tokens=tokens, overwrite=overwrite)))
 
 
+@app.command()
+def profile(
+    folder: Annotated[Path, typer.Argument(help="An index.")],
+    data: Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards, hub:NAME.")],
+    tokenizer: MovedTokenizerOption = None,
+    text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    json: JsonOption = False,
+) -> None:
+    """Print what share of DATA's bigrams falls into each bin of training frequency."""
+    import json as json_library
+    from dataclasses import asdict
+
+    from argap.bigram_index.profile import frequency_profile
+    from argap.bigram_index.store import open_index, require_tokenizer
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
+    from argap.tokenizer import load_tokenizer
+
+    index = open_index(folder)
+    loaded = load_tokenizer(tokenizer or index.tokenizer)
+    require_tokenizer(index, loaded.fingerprint, loaded.name)
+    corpora = [open_corpus(spec, text_column=text_column) for spec in data]
+    bins = frequency_profile(index, (document.ids for document in token_documents(corpora, loaded)))
+    if json:
+        print(json_library.dumps([asdict(row) for row in bins], indent=2))
+        return
+    print(f"{'training count':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if index.proxy else ""))
+    for row in bins:
+        span = (
+            f"{row.low:,}" if row.low == row.high else f"{row.low:,} to {'' if row.high is None else f'{row.high:,}'}"
+        )
+        print(f"{span:>27}  {row.bigrams:>15,}  {row.share:>6.1%}")
+
+
+@app.command()
+def plan(
+    tokens: Annotated[str, typer.Option(help="Size of the corpus: 10B, 1T or a plain number.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Shares that are counted at the same time.")] = 1,
+    cores: Annotated[int, typer.Option(min=1, help="Cores of a node.")] = 2,
+    vocab_size: Annotated[int, typer.Option(min=2, help="Entries of the vocabulary.")] = 50_257,
+    memory: MemoryOption = "2GB",
+) -> None:
+    """Estimate time, memory, disk and network of counting a corpus, from measured rates."""
+    from argap.bigram_index.plan import estimate
+
+    made = estimate(parse_tokens(tokens), nodes=nodes, cores=cores, vocab_size=vocab_size, memory=parse_bytes(memory))
+    rows = [
+        ("tokenize", f"{made.tokenize / 3600:,.2f} h on each node (nothing where the tokens are kept)"),
+        ("count", f"{made.count / 3600:,.2f} h on each node"),
+        ("merge", f"{made.merge / 3600:,.2f} h on one node"),
+        ("memory", f"{made.memory / 1e9:,.1f} GB on each node"),
+        ("tokens", f"{made.token_bytes / 1e9:,.1f} GB on disk, where they are kept"),
+        ("spilled", f"{made.spill_bytes / 1e9:,.1f} GB on each node's disk"),
+        ("shuffle", f"{made.shuffle_bytes / 1e9:,.1f} GB over the network"),
+        ("index", f"{made.index_bytes / 1e9:,.2f} GB, {made.distinct / 1e6:,.0f} M distinct bigrams"),
+    ]
+    print("\n".join(f"{name:<9} {value}" for name, value in rows))
+
+
 def describe(index: "BigramIndex") -> str:
     """A few lines on an index, for people."""
     manifest = index.manifest
@@ -187,6 +247,14 @@ def parse_bytes(text: str) -> int:
         raise ArgapError(f"{text!r} is no amount of memory; expected for instance 2GB or 512MiB")
     number, prefix, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+
+
+def parse_tokens(text: str) -> float:
+    """``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ArgapError(f"{text!r} is no number of tokens; expected for instance 10B or 1T")
+    return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
 
 
 class Meter:

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from typer.testing import CliRunner
 
-from argap.cli.index import app, parse_bytes
+from argap.cli.index import app, parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
 from argap.tokenizer import load_tokenizer
 
@@ -53,6 +53,10 @@ def test_build_info_count_merge(words, tmp_path):
     assert [r["count"] for r in rows] == [2, 1, 0]
     assert "'to' 'be'" in run("count", out, "to be")
 
+    bins = json.loads(run("profile", out, data, "--text-column", "body", "--json"))
+    assert sum(row["bigrams"] for row in bins) == 7
+    assert "2 to 10" in run("profile", out, data, "--text-column", "body")
+
     run("merge", out, out, "--out", tmp_path / "twice")
     assert json.loads(run("count", tmp_path / "twice", "to be", "--json"))[0]["count"] == 4
 
@@ -92,3 +96,18 @@ def test_memory_is_parsed(text, expected):
 def test_memory_of_no_sense_is_refused(text):
     with pytest.raises(ArgapError, match="no amount of memory"):
         parse_bytes(text)
+
+
+def test_plan_prints_estimates():
+    printed = run("plan", "--tokens", "1T", "--nodes", "64")
+    assert "2,000.0 GB on disk" in printed
+    assert [parse_tokens(t) for t in ("10B", "1.5T", "7")] == [1e10, 1.5e12, 7]
+    with pytest.raises(ArgapError, match="no number of tokens"):
+        parse_tokens("many")
+
+
+def test_proxy_is_said(words, tmp_path):
+    (tmp_path / "counts.csv").write_text("first,second,count\n1,2,3\n")
+    printed = run("from-counts", tmp_path / "counts.csv", "--tokenizer", words, "--out", tmp_path / "proxy")
+    assert "proxy      not counted from documents: counts" in printed
+    assert "proxy" in run("profile", tmp_path / "proxy", tmp_path / "data.jsonl", "--text-column", "body")

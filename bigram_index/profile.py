@@ -1,0 +1,59 @@
+"""How a text's bigrams spread over the training frequencies: what an index knows of a text."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from argap.bigram_index.store import BigramIndex
+from argap.errors import ArgapError
+
+PIECE = 2**20  # bigrams looked up at a time
+
+
+@dataclass(frozen=True)
+class FrequencyBin:
+    """The bigrams of a text that the training corpus has ``low`` to ``high`` times, both included."""
+
+    low: int
+    high: int | None
+    """None: the last bin, without an end."""
+    bigrams: int
+    share: float
+    """Of all bigrams of the text."""
+
+
+def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> list[FrequencyBin]:
+    """Sort the bigrams of ``documents``, each `[N]` token ids, into bins: 0, 1, 2–10, 11–100, and so on.
+
+    Every occurrence counts; bigrams never cross documents. Raises `ArgapError` for a text without one.
+    """
+    ends = np.array([0, *(10**power for power in range(9))])  # counts up to which a bin reaches
+    found = np.zeros(len(ends) + 1, dtype=np.int64)
+    for first, second in _pairs(documents):
+        bins = np.searchsorted(ends, index.count(first, second), side="left")
+        found += np.bincount(bins, minlength=len(found))
+    total = int(found.sum())
+    if not total:
+        raise ArgapError("no bigram in the text; expected a document of at least two tokens")
+    lows = [0, *(int(end) + 1 for end in ends)]
+    highs = [*(int(end) for end in ends), None]
+    rows = [FrequencyBin(low, high, int(n), n / total) for low, high, n in zip(lows, highs, found, strict=True)]
+    while not rows[-1].bigrams:
+        rows.pop()
+    return rows
+
+
+def _pairs(documents: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    firsts: list[np.ndarray] = []
+    seconds: list[np.ndarray] = []
+    waiting = 0
+    for document in documents:
+        firsts.append(document[:-1])
+        seconds.append(document[1:])
+        waiting += len(document)
+        if waiting >= PIECE:
+            yield np.concatenate(firsts), np.concatenate(seconds)
+            firsts, seconds, waiting = [], [], 0
+    if firsts:
+        yield np.concatenate(firsts), np.concatenate(seconds)

@@ -1,0 +1,58 @@
+"""The frequency profile of a text and the plan for a corpus."""
+
+import numpy as np
+import pytest
+
+from argap.bigram_index import profile
+from argap.bigram_index.build import build_index
+from argap.bigram_index.plan import distinct_bigrams, estimate
+from argap.bigram_index.profile import FrequencyBin, frequency_profile
+from argap.errors import ArgapError
+
+
+@pytest.fixture
+def index(tmp_path):
+    # (0,1) 12 times, (1,0) 11 times, (2,3) 10 times, (4,5) once.
+    documents = [np.array([0, 1] * 12), *[np.array([2, 3])] * 10, np.array([4, 5])]
+    return build_index(
+        documents, tmp_path / "index", vocab_size=6, tokenizer="t", tokenizer_fingerprint="ab" * 32, sources=["s"]
+    )
+
+
+@pytest.mark.parametrize("piece", [1, 2**20])
+def test_profile_by_hand(piece, index, monkeypatch):
+    monkeypatch.setattr(profile, "PIECE", piece)
+    text = [np.array([0, 1, 0]), np.array([2, 3]), np.array([4, 5, 5]), np.array([1]), np.array([2, 3])]
+    # 12, 11 | 10 | 1, 0 | | 10: of six bigrams one unseen, one once, two 2 to 10 times, two 11 to 100 times.
+    assert frequency_profile(index, text) == [
+        FrequencyBin(0, 0, 1, 1 / 6),
+        FrequencyBin(1, 1, 1, 1 / 6),
+        FrequencyBin(2, 10, 2, 2 / 6),
+        FrequencyBin(11, 100, 2, 2 / 6),
+    ]
+
+
+def test_text_without_a_bigram_is_refused(index):
+    with pytest.raises(ArgapError, match="no bigram"):
+        frequency_profile(index, [np.array([1]), np.array([2])])
+
+
+def test_distinct_bigrams_fit_what_was_counted():
+    # GPT-2 tokens of English text: 3.04 M have 0.54 M distinct bigrams, 49.4 M have 3.41 M.
+    assert distinct_bigrams(3_043_158, 50_257) == pytest.approx(538_626, rel=0.02)
+    assert distinct_bigrams(49_381_371, 50_257) == pytest.approx(3_411_655, rel=0.02)
+    assert distinct_bigrams(1e15, 100) == 10_000  # no more than there are
+    assert distinct_bigrams(5, 50_257) == 5
+
+
+def test_more_nodes_take_less_time_and_more_network():
+    given = {"cores": 2, "vocab_size": 50_257, "memory": 2 * 10**9}
+    one, many = estimate(1e12, nodes=1, **given), estimate(1e12, nodes=64, **given)
+    assert many.tokenize == pytest.approx(one.tokenize / 64)
+    assert many.count < one.count / 32
+    assert one.shuffle_bytes == 0 < many.shuffle_bytes
+    assert one.index_bytes == many.index_bytes
+    assert one.token_bytes == 2e12
+    assert estimate(1e6, nodes=1, **given).spill_bytes == 0  # fits into one chunk
+    with pytest.raises(ArgapError, match="at least one of each"):
+        estimate(0, nodes=1, **given)
