@@ -21,6 +21,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "attention, two heads": {"name": "attention", "heads": 2, "rope_theta": 100.0},
     "short explicit": {"name": "base_conv"},
     "40 taps": {"name": "base_conv", "kernel_size": 40},  # by FFT where T > 32
+    "40 implicit taps": {"name": "base_conv", "kernel_size": 40, "filter": "implicit"},
     "long explicit": {"name": "base_conv", "kernel_size": None},
     "long implicit": {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
     "definition": {"name": "base_conv", "kernel_size": None, "filter": "implicit", "bias": "definition"},
