@@ -54,6 +54,7 @@ def build_from_source(
     out: Path,
     *,
     keep: bool = False,
+    stats: bool = False,
     memory: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -61,6 +62,7 @@ def build_from_source(
     """Count a share of text corpora and token files and write the index ``out``, as `build_index` does.
 
     ``keep``: write the text's tokens to the folder `tokens_beside`, and go on behind those that are there.
+    ``stats``: also count single tokens (`argap.bigram_index.stats`).
     """
     tokenizer = source.tokenizer
     sources = sorted(source.share.label(corpus.spec) for corpus in source.corpora)
@@ -81,7 +83,9 @@ def build_from_source(
 
     name, fingerprint = tokenizer.name, tokenizer.fingerprint
     may_be_empty = source.share.of > 1  # the others have the documents, and the merge wants all N
-    return _build(add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty)
+    return _build(
+        add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty, stats
+    )
 
 
 def tokens_beside(out: Path) -> Path:
@@ -99,11 +103,12 @@ def _build(
     memory: int | None,
     overwrite: bool,
     may_be_empty: bool = False,
+    stats: bool = False,
 ) -> BigramIndex:
     out = Path(out)
     chunk = chunk_tokens(memory, vocab_size)
     with replacing_folder(out, overwrite=overwrite) as folder:
-        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs")
+        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats)
         add_all(counter)
         if not counter.tokens and not may_be_empty:
             raise ArgapError(
@@ -120,6 +125,7 @@ def _build(
             empty_documents=counter.empty_documents,
             tokens=counter.tokens,
             sources=sources,
+            stats=counter.stats.result if counter.stats else None,
         )
         counter.close()
     return open_index(out)

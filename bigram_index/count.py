@@ -13,6 +13,7 @@ import numpy as np
 from argap.bigram_index.engine import SCRATCH, count_stream, gather
 from argap.bigram_index.kway import merge_runs
 from argap.bigram_index.runs import FileRun, MemoryRun, Rows, Run, spill
+from argap.bigram_index.stats import TokenCounter
 from argap.errors import ArgapError, FormatError
 
 DEFAULT_MEMORY = 2 * 10**9
@@ -43,10 +44,10 @@ class BigramCounter:
     """Takes documents in any number and order, then gives their bigrams, sorted, once.
 
     ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, made
-    when it is needed and removed by `close`.
+    when it is needed and removed by `close`. ``stats``: also count tokens and the documents that have them.
     """
 
-    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path) -> None:
+    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False) -> None:
         self.vocab_size = vocab_size
         self.documents = 0
         self.empty_documents = 0
@@ -55,6 +56,7 @@ class BigramCounter:
         self._filled = 0
         self._scratch = scratch
         self._runs: list[FileRun] = []
+        self.stats = TokenCounter(vocab_size) if stats else None
 
     def add(self, ids: np.ndarray) -> None:
         """Count one document: `[N]` of any integer type, N = 0 allowed. No bigram crosses its ends.
@@ -122,4 +124,7 @@ class BigramCounter:
             self._filled = 1
 
     def _count(self) -> MemoryRun:
+        if self.stats is not None:
+            # The first token of a chunk behind the first was the last of the one before.
+            self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
         return count_stream(self._buffer[: self._filled], self.vocab_size, boundary=self.vocab_size)

@@ -30,6 +30,23 @@ def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out
     return Gathered(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
+def tally(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
+    """Add the tokens of a piece of a stream, `[N]`, to ``count`` and ``documents``, each `[vocab]` int64.
+
+    The id ``vocab`` ends a document. ``document``: number of the one that goes on at the beginning;
+    ``last``, `[vocab]` int64: the last document that had each token, kept between pieces. Returns the number
+    of the document that goes on at the end.
+    """
+    for piece in np.split(tokens, np.flatnonzero(tokens == len(count)) + 1):
+        inside = piece[piece != len(count)]
+        found, times = np.unique(inside, return_counts=True)
+        count[found] += times
+        documents[found] += last[found] != document
+        last[found] = document
+        document += len(piece) > len(inside)
+    return document
+
+
 def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
     """Count the adjacent pairs of ``tokens``, `[N]` of an unsigned integer type.
 

@@ -1,4 +1,4 @@
-"""Copying a stream of tokens into the counter's buffer, compiled: one pass that checks and counts too."""
+"""Single passes over a stream of tokens, compiled: copying it, checked, and counting its tokens."""
 
 import numba
 import numpy as np
@@ -33,3 +33,18 @@ def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out
     plain = np.asarray(tokens)  # of a memory map, a plain view
     found = _gather(plain, NO_TOKEN if eos is None else eos, boundary, inside, out)
     return Gathered(*(int(n) for n in found))
+
+
+@numba.njit(nogil=True, cache=True, boundscheck=False)
+def tally(tokens, document, last, count, documents):
+    """What `argap.bigram_index.count_reference.tally` does."""
+    for i in range(len(tokens)):
+        token = tokens[i]
+        if token == len(count):
+            document += 1
+            continue
+        count[token] += 1
+        if last[token] != document:
+            last[token] = document
+            documents[token] += 1
+    return document

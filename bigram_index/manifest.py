@@ -42,14 +42,19 @@ class Manifest:
     origin: str = COUNTED
     """``counted`` from documents, which ``index.json`` does not mention; else where the counts come from:
     ``counts`` (a table), ``arpa`` (a model), or several of these joined by ``+``."""
+    stats: dict[str, Any] = field(default_factory=dict)
+    """Of ``stats.parquet``: file, bytes and checksums; empty, and not mentioned, where there is none."""
+
+
+OPTIONAL = {"origin": COUNTED, "stats": {}}
+"""Entries that ``index.json`` leaves out where they say no more than this."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write ``index.json``: the last file of an index to be written."""
-    value = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    if manifest.origin == COUNTED:
-        del value["origin"]
-    write_json(folder / FILE, value)
+    value = asdict(manifest)
+    stated = {name: entry for name, entry in value.items() if OPTIONAL.get(name) != entry}
+    write_json(folder / FILE, {"format": FORMAT, "version": VERSION, **stated})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -74,9 +79,9 @@ def read_manifest(folder: Path) -> Manifest:
 def _check_fields(path: Path, value: dict[str, Any]) -> None:
     types = {f.name: f.type for f in fields(Manifest)}
     for name, kind in types.items():
-        if name == "origin":
-            value.setdefault(name, COUNTED)
-        expected = {str: str, int: int}.get(kind, list)  # type: ignore[arg-type]
+        expected = type(OPTIONAL[name]) if name in OPTIONAL else {str: str, int: int}.get(kind, list)  # type: ignore[arg-type]
+        if name in OPTIONAL:
+            value.setdefault(name, OPTIONAL[name])
         if not isinstance(value.get(name), expected):
             raise FormatError(f"{path}: {name!r} is missing or no {expected.__name__}; {REBUILD}")
     if unknown := sorted(set(value) - set(types)):

@@ -8,6 +8,7 @@ from argap.bigram_index.count import chunk_tokens
 from argap.bigram_index.folder import replacing_folder
 from argap.bigram_index.parts import ParquetRun
 from argap.bigram_index.share import unite
+from argap.bigram_index.stats import sum_stats
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.bigram_index.write import write_index
 from argap.errors import ArgapError, MismatchError
@@ -52,5 +53,6 @@ def merge_indexes(
             tokens=sum(m.tokens for m in manifests),
             sources=unite(source for m in manifests for source in m.sources),
             origin="+".join(sorted({origin for m in manifests for origin in m.origin.split("+")})),
+            stats=(lambda: sum_stats(indexes)) if all(m.stats for m in manifests) else None,
         )
     return open_index(out)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from argap.bigram_index import checksum, csr
 from argap.bigram_index.engine import count_pairs
 from argap.bigram_index.manifest import COUNTED, REBUILD, Manifest, read_manifest
+from argap.bigram_index.stats import TokenStats, read_stats
 from argap.errors import ArgapError, MismatchError
 
 
@@ -43,10 +44,17 @@ class BigramIndex:
                 raise ArgapError(f"token ids of type {ids.dtype}: expected integers")
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
+    @cached_property
+    def stats(self) -> TokenStats:
+        """Counts of single tokens. Raises `ArgapError` where the index was built without ``--stats``."""
+        return read_stats(self.folder, self.manifest.stats)
+
     def verify(self) -> None:
         """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
         for part in self.manifest.parts:
             checksum.check(self.folder / part["file"], part, REBUILD)
+        if self.manifest.stats:
+            checksum.check(self.folder / self.manifest.stats["file"], self.manifest.stats, REBUILD)
         csr.verify(self.folder)
 
     @cached_property

@@ -1,12 +1,13 @@
 """Everything an index folder holds, in the order in which it is written."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from argap.bigram_index import csr, manifest
 from argap.bigram_index.parts import write_parts
 from argap.bigram_index.runs import Rows
+from argap.bigram_index.stats import TokenStats, write_stats
 
 
 def write_index(
@@ -21,10 +22,12 @@ def write_index(
     tokens: int,
     sources: list[str],
     origin: str = manifest.COUNTED,
+    stats: Callable[[], TokenStats] | None = None,
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
-    Raises `ArgapError` where the disk refuses.
+    ``stats``: the counts of tokens, asked for when ``rows`` have all been read. Raises `ArgapError` where the
+    disk refuses.
     """
     parts, bigrams = write_parts(folder, rows)
     contents = manifest.Manifest(
@@ -39,6 +42,7 @@ def write_index(
         sources=sorted(sources),
         parts=parts,
         origin=origin,
+        stats=write_stats(folder, stats()) if stats else {},
     )
     manifest.write_manifest(folder, contents)
     if contents.distinct > csr.IN_MEMORY:

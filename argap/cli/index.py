@@ -39,6 +39,9 @@ def build(
     keep_tokens: Annotated[
         bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens; a rerun goes on behind them.")
     ] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Also count single tokens and the documents that have them.")
+    ] = False,
     shard: Annotated[str, typer.Option(help="I/N: count share I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
     """Count every token bigram of DATA, document by document."""
@@ -54,7 +57,9 @@ def build(
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
     source = Source(corpora, load_tokenizer(tokenizer), Share.parse(shard))
     meter = Meter()
-    index = build_from_source(source, out, keep=keep_tokens, memory=limit, overwrite=overwrite, progress=meter)
+    index = build_from_source(
+        source, out, keep=keep_tokens, stats=stats, memory=limit, overwrite=overwrite, progress=meter
+    )
     for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
         print(f"argap: {remark}", file=sys.stderr)
     meter.finish(index)
