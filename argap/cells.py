@@ -5,6 +5,7 @@ holds a scored token, with its number of tokens and the sum of log p of each mod
 """
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -34,9 +35,14 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: floa
     }
     sums = {PREFIX + model: values[rows].astype(np.float64) for model, values in logprobs.items()}
     frame = pd.DataFrame({**keys, "n": np.ones(len(rows), dtype=np.int64), **sums})
-    cells = frame.groupby(KEYS, sort=True, as_index=False).sum()
+    cells = sum_by(frame, KEYS)
     cells["domain"] = pd.Categorical.from_codes(cells["domain"], pd.Index(labels.domains, dtype="str"))
     return cells
+
+
+def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The sums of all other columns over each group, in the order of ``by``, which stay columns."""
+    return cast(pd.DataFrame, frame.groupby(by, sort=True).sum()).reset_index()
 
 
 def models_of(cells: pd.DataFrame) -> list[str]:

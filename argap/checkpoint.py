@@ -7,7 +7,7 @@ only: a pickle can run code when it is opened.
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
@@ -70,7 +70,7 @@ def load_model(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             use_safetensors=True,
@@ -82,6 +82,7 @@ def load_model(
     except (ValueError, OSError, KeyError, RuntimeError, ImportError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{checkpoint.name}: transformers cannot load it ({reason})") from error
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise ArgapError(

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -74,6 +74,20 @@ class EvaluationSet:
         order = np.lexsort((document, -tokens, window))
         first = np.unique(window[order], return_index=True)[1]
         return document[order][first].astype(np.int32)
+
+    def describe(self) -> dict[str, Any]:
+        """What run.json, labels.json and gap.json say of it."""
+        return {
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer,
+            "tokenizer_fingerprint": self.tokenizer_fingerprint,
+            "tokens": len(self.tokens),
+            "scored": self.scored,
+            "windows": self.windows,
+            "documents": len(self.domains),
+            "seq_len": self.seq_len,
+            "packing": self.packing,
+        }
 
     @cached_property
     def fingerprint(self) -> str:

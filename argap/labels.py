@@ -1,7 +1,7 @@
 """LABELS: which tokens are AR hits, and why: one row a token of the evaluation set.
 
-A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window) and
-``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
+A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window), the
+tokenizer, and ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
 train_count:int64, domain:dict<string>``, the rows of SCORES in the same order.
 """
 
@@ -18,6 +18,7 @@ from argap.bigram_index.store import BigramIndex
 from argap.errors import FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.repeats import find_repeats
+from argap.tokenizer import Tokenizer
 
 FORMAT = 1
 
@@ -79,17 +80,7 @@ def label(data: EvaluationSet, index: BigramIndex) -> Labels:
         document_of_window=data.document_of_window,
         record={
             "format": FORMAT,
-            "evaluation": {
-                "fingerprint": data.fingerprint,
-                "tokenizer": data.tokenizer,
-                "tokenizer_fingerprint": data.tokenizer_fingerprint,
-                "tokens": len(data.tokens),
-                "scored": data.scored,
-                "windows": data.windows,
-                "documents": len(data.domains),
-                "seq_len": data.seq_len,
-                "packing": data.packing,
-            },
+            "evaluation": data.describe(),
             "index": {
                 "folder": str(index.folder),
                 "tokenizer": index.tokenizer,
@@ -113,8 +104,11 @@ def check_tokenizer(index: BigramIndex, tokenizer: str, fingerprint: str) -> Non
         )
 
 
-def write_labels(labels: Labels, folder: Path) -> None:
-    """Write the folder; ``labels.json`` comes last, so that a folder with it is whole."""
+def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the folder; ``labels.json`` comes last, so that a folder with it is whole.
+
+    The tokenizer goes with it, so that the tokens can be read where the checkpoint is not.
+    """
     columns = {
         "window": labels.window,
         "pos": labels.position,
@@ -129,6 +123,7 @@ def write_labels(labels: Labels, folder: Path) -> None:
     for name, table in (("labels.parquet", columns), ("windows.parquet", windows)):
         with replacing(folder / name) as temporary:
             pq.write_table(pa.table(table), temporary, compression="zstd")
+    tokenizer.save(folder)
     write_json(folder / "labels.json", labels.record)
 
 

@@ -5,63 +5,26 @@ Out folder: one run folder a model, ``labels/``, ``gap.json``, ``cells.parquet``
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
-from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation import EvaluationSet, Packing, build_evaluation_set
+from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.examples import choose_examples
 from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
 from argap.progress import say
-from argap.references import find_reference
 from argap.runs import Run, environment, open_run, read_logprobs, read_token_ids
 from argap.scorer import ScoreOptions, score
 from argap.summary import summarize
+from argap.targets import Settings, distinct, find_target
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 PAPER_THRESHOLD = 1250
 PAPER_TOKENS = 10_000_000_000
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to evaluate on. None: not given (on a command line) or not recorded (with a reference)."""
-
-    data: tuple[str, ...] = ()
-    index: str | None = None
-    seq_len: int | None = None
-    packing: Packing | None = None
-    limit_tokens: int | None = None
-    text_column: str | None = None
-    token_dtype: str | None = None
-
-    def over(self, recorded: "Settings") -> "Settings":
-        """These settings, with what was recorded in the places that are empty."""
-        own = {k: v for k, v in vars(self).items() if v not in (None, ())}
-        return replace(recorded, **own)
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A model to compare: a checkpoint to score, or a run that is finished."""
-
-    name: str
-    checkpoint: Checkpoint | None
-    run: Run | None
-    settings: Settings
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        if self.checkpoint is not None:
-            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
-        assert self.run is not None
-        return load_tokenizer(self.run.record["evaluation"]["tokenizer"])
 
 
 def score_models(
@@ -69,7 +32,7 @@ def score_models(
     reference: str,
     out: Path,
     *,
-    settings: Settings = Settings(),
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
     threshold: str = str(PAPER_THRESHOLD),
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
     base: str | None = None,
@@ -80,12 +43,12 @@ def score_models(
     ``settings`` are completed by what is recorded with the reference. Returns ``gap.json``.
     """
     parse_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
-    target = _find(reference, reference=True)
+    target = find_target(reference, reference=True)
     settings = settings.over(target.settings)
     if not settings.data or settings.index is None:
         what = "--data PATH" if not settings.data else "--index DIR"
         raise ArgapError(f"{reference}: no text and index are recorded with this reference; give {what}")
-    others = _named([_find(c, reference=False) for c in checkpoints], target)
+    others = distinct([find_target(c, reference=False) for c in checkpoints], target)
     index = open_index(settings.index)
     tokenizer = target.tokenizer
     for model in [target, *others]:
@@ -93,7 +56,6 @@ def score_models(
         check_tokenizer(index, model.name, own.fingerprint)
     data = _evaluation_set(settings, tokenizer)
     labels = label(data, index)
-    write_labels(labels, out / "labels")
     source = {**vars(settings), "data": list(settings.data)}
     runs = []
     for model in [target, *others]:
@@ -113,6 +75,7 @@ def score_models(
                     overwrite=overwrite,
                 )
             )
+    write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
     return _write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
 
 
@@ -120,7 +83,8 @@ def compare_runs(
     runs: Sequence[str], reference: str, out: Path, *, threshold: str = str(PAPER_THRESHOLD), base: str | None = None
 ) -> dict[str, Any]:
     """The gap of finished runs, from their files alone: no model is run. Returns ``gap.json``."""
-    opened = [open_run(folder) for folder in dict.fromkeys([reference, *runs, *([base] if base else [])])]
+    folders: list[str] = [reference, *runs, *([base] if base else [])]
+    opened = [open_run(folder) for folder in dict.fromkeys(folders)]
     by_name: dict[str, Run] = {}
     for run in opened:
         if run.model in by_name:
@@ -131,7 +95,7 @@ def compare_runs(
     if folder is None:
         raise ArgapError(f"{beside[0]}: no labels beside the run; repeat its `argap score` command")
     labels = read_labels(folder)
-    tokenizer = load_tokenizer(labels.record["evaluation"]["tokenizer"])
+    tokenizer = load_tokenizer(folder, name=labels.record["evaluation"]["tokenizer"])
     base_name = open_run(base).model if base else None
     return _write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
 
@@ -199,38 +163,6 @@ def _evaluation_set(settings: Settings, tokenizer: Tokenizer) -> EvaluationSet:
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
     return data
-
-
-def _find(source: str, *, reference: bool) -> _Target:
-    """What a name, a folder or a hub id on the command line stands for."""
-    path = Path(source)
-    if reference and (path / "run.json").is_file():
-        run = open_run(path)
-        recorded = dict(run.record["source"])
-        recorded["data"] = tuple(recorded["data"])
-        return _Target(run.model, None, run, Settings(**recorded))
-    known = find_reference(source)
-    if known is not None and not path.exists():
-        settings = {k: v for k, v in vars(known).items() if k != "checkpoint"}
-        return _Target(source, find_checkpoint(known.checkpoint), None, Settings(**settings))
-    return _Target(path.resolve().name if path.exists() else path.name, find_checkpoint(source), None, Settings())
-
-
-def _named(models: list[_Target], reference: _Target) -> list[_Target]:
-    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders."""
-    seen = {reference.name: reference}
-    kept = []
-    for model in models:
-        assert model.checkpoint is not None
-        if any(o.checkpoint and o.checkpoint.fingerprint == model.checkpoint.fingerprint for o in seen.values()):
-            continue
-        if model.name in seen:
-            model = replace(model, name=f"{model.checkpoint.folder.resolve().parent.name}/{model.name}")
-        if model.name in seen:
-            raise ArgapError(f"{model.checkpoint.name}: a second checkpoint named {model.name}; rename its folder")
-        seen[model.name] = model
-        kept.append(model)
-    return kept
 
 
 def _folder_name(model: str) -> str:

@@ -7,9 +7,13 @@ there out of the box: the reference of the demo.
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, FormatError
+
+if TYPE_CHECKING:
+    from argap.evaluation import Packing
 
 DEMO = Path(__file__).parent / "demo"
 
@@ -22,7 +26,7 @@ class Reference:
     data: tuple[str, ...] = ()
     index: str | None = None
     seq_len: int | None = None
-    packing: str | None = None
+    packing: "Packing | None" = None
     text_column: str | None = None
 
 

@@ -68,7 +68,7 @@ def score(
         "model": model_name,
         "checkpoint": {"name": checkpoint.name, "fingerprint": checkpoint.fingerprint},
         "source": source,
-        "evaluation": _describe(data),
+        "evaluation": data.describe(),
         "identity": {
             "checkpoint": checkpoint.fingerprint,
             "evaluation set": data.fingerprint,
@@ -120,6 +120,7 @@ class _Scorer:
         limit = AUTO_BATCH_TOKENS.get(torch.device(device).type, 2**15)
         self.backs_off = batch == "auto"
         self.batch = max(1, limit // data.seq_len) if isinstance(batch, str) else batch
+        self.head: Any = model.get_output_embeddings()
         self.softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
         self.split = self._head_splits_off()
 
@@ -165,7 +166,7 @@ class _Scorer:
         targets = ids[:, 1:]
         if self.split:
             hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-            head = self.model.get_output_embeddings()
+            head = self.head
             found = linear_logprob(hidden.flatten(0, 1), head.weight, targets.flatten(), head.bias, self.softcap)
             return LogProb(*(x.view(targets.shape) for x in found))
         rows = [self._own_logits(row) for row in ids]
@@ -184,8 +185,7 @@ class _Scorer:
         Families scale or bend their logits in ways of their own; what a short probe does not confirm is
         scored through the model's own head.
         """
-        model = self.model
-        head = model.get_output_embeddings()
+        model, head = self.model, self.head
         if not isinstance(head, torch.nn.Linear) or model.base_model is model:
             return False
         ids = torch.from_numpy(self.data.tokens[:PROBE_TOKENS].astype(np.int64)).to(self.device)[None]
@@ -217,20 +217,6 @@ def _dtype(name: str, device: str) -> str:
     return name
 
 
-def _describe(data: EvaluationSet) -> dict[str, Any]:
-    return {
-        "fingerprint": data.fingerprint,
-        "tokenizer": data.tokenizer,
-        "tokenizer_fingerprint": data.tokenizer_fingerprint,
-        "tokens": len(data.tokens),
-        "scored": data.scored,
-        "windows": data.windows,
-        "documents": len(data.domains),
-        "seq_len": data.seq_len,
-        "packing": data.packing,
-    }
-
-
 def _whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
     rows = int(data.offsets[windows.stop] - data.offsets[windows.start])
     return whole_shard(shard_path(folder, number), rows)
@@ -240,7 +226,8 @@ def _check_fits(model: "PreTrainedModel", data: EvaluationSet, name: str) -> Non
     longest, limit = int(np.diff(data.offsets).max()), max_positions(model)
     if limit is not None and longest > limit:
         raise ArgapError(f"{name}: takes at most {limit} tokens, the windows have {longest}; use --seq-len {limit}")
-    rows = model.get_input_embeddings().weight.shape[0]
+    embedding: Any = model.get_input_embeddings()
+    rows = embedding.weight.shape[0]
     highest = int(data.tokens.max())
     if highest >= rows:
         raise ArgapError(

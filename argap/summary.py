@@ -8,7 +8,9 @@ import pandas as pd
 
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.bootstrap import Sums, bootstrap
-from argap.cells import PREFIX, ar_hits, models_of
+from argap.breakdowns import breakdowns
+from argap.cells import PREFIX, ar_hits, models_of, sum_by
+from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar, share_closed
 
 Slice = dict[str, Any]
@@ -19,61 +21,26 @@ def summarize(
 ) -> dict[str, Any]:
     """``rows``, ``bins`` and ``breakdowns`` of ``gap.json``; the reference's row comes first.
 
-    ``base``: the model whose gap the others close (``argap compare --base``).
+    ``base``: the model whose gap the others close (``argap compare --base``); `ArgapError` where it is none
+    of them.
     """
     hits = ar_hits(cells, threshold)
     models = sorted(models_of(cells), key=lambda m: m != reference)
     rows = [_row(cells, hits, model, reference) for model in models]
     if base is not None:
         _add_closed(rows, base, reference)
+    bins = {
+        "frequency": frequency_bins(threshold).describe(),
+        "distance": distance_bins(seq_len).describe(),
+        "position": position_bins(seq_len).describe(),
+    }
     return {
         "rows": rows,
         "reference": reference,
         "threshold": threshold,
-        "bins": {
-            "frequency": frequency_bins(threshold).describe(),
-            "distance": distance_bins(seq_len).describe(),
-            "position": position_bins(seq_len).describe(),
-        },
-        "breakdowns": breakdowns(cells, hits, models, reference, threshold, seq_len),
+        "bins": bins,
+        "breakdowns": breakdowns(cells, bins, reference=reference, hits=hits),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def breakdowns(
-    cells: pd.DataFrame, hits: np.ndarray, models: list[str], reference: str, threshold: float, seq_len: int
-) -> dict[str, list[dict[str, Any]]]:
-    """The additive decomposition: for each kind a partition whose contributions p_s·Δnll_s sum to Δnll."""
-    frequency = [b["label"] for b in frequency_bins(threshold).describe()]
-    distance = [b["label"] for b in distance_bins(seq_len).describe()]
-    position = [b["label"] for b in position_bins(seq_len).describe()]
-    total = int(cells["n"].sum())
-
-    def parts(by: list[Any], labels: list[str], repeated: bool = False) -> list[dict[str, Any]]:
-        columns = ["n", *(PREFIX + m for m in models)]
-        found = []
-        for key, part in cells[columns].groupby(by, observed=True, sort=True)[columns].sum().iterrows():
-            keys = key if isinstance(key, tuple) else (key,)
-            place = keys[-1]
-            entry = _part(part, labels[place] if isinstance(place, (int, np.integer)) else str(place), total)
-            if repeated:
-                entry["repeated"] = bool(keys[0])
-            found.append(entry)
-        return found
-
-    def _part(sums: pd.Series, label: str, total: int) -> dict[str, Any]:
-        n = int(sums["n"])
-        nll = {m: float(-sums[PREFIX + m] / n) for m in models}
-        contribution = {m: float((sums[PREFIX + reference] - sums[PREFIX + m]) / total) for m in models}
-        del contribution[reference]
-        return {"bin": label, "n": n, "share": n / total, "nll": nll, "contribution": contribution}
-
-    return {
-        "slice": parts([np.where(hits, 0, 1)], ["AR hits", "other tokens"]),
-        "frequency": parts([cells["repeated"], cells["frequency"]], frequency, repeated=True),
-        "distance": parts([cells["distance"]], distance),
-        "position": parts([cells["position"]], position),
-        "domain": parts([cells["domain"].astype(str)], []),
     }
 
 
@@ -118,6 +85,7 @@ def _document_sums(cells: pd.DataFrame, hits: np.ndarray, model: str, reference:
     n = cells["n"].to_numpy(dtype=np.float64)
     columns = pd.DataFrame(
         {
+            "document": cells["document"],
             "n": n,
             "model": cells[PREFIX + model],
             "model_hits": cells[PREFIX + model] * hits,
@@ -125,18 +93,21 @@ def _document_sums(cells: pd.DataFrame, hits: np.ndarray, model: str, reference:
             "reference_hits": cells[PREFIX + reference] * hits,
         }
     )
-    sums = columns.groupby(cells["document"].to_numpy(), sort=True).sum()
+    sums = sum_by(columns, ["document"])
     return Sums(*(sums[name].to_numpy() for name in Sums._fields))
 
 
 def _add_closed(rows: list[dict[str, Any]], base: str, reference: str) -> None:
     """``closed`` of each row: the share of the base's gap that the model closes, overall and on the hits."""
     by_name = {row["model"]: row for row in rows}
+    if base not in by_name:
+        raise ArgapError(f"--base {base}: not one of the models compared, which are {', '.join(by_name)}")
     for row in rows:
         if row["model"] in (base, reference):
             continue
-        row["closed"] = {"base": base}
+        shares: dict[str, Any] = {"base": base}
         for part in ("overall", "ar_hits"):
             nlls = [by_name[name][part]["nll"] for name in (row["model"], base, reference)]
             closed = None if None in nlls else share_closed(*nlls)
-            row["closed"][part] = None if closed is None else closed._asdict()
+            shares[part] = None if closed is None else closed._asdict()
+        row["closed"] = shares

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from argap.atomic import replacing, write_json
 from argap.errors import ArgapError, FormatError
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
@@ -61,6 +62,13 @@ class Tokenizer:
         """Token ids of each text, int32. The batch is spread over all cores by the Rust library."""
         encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
+        with replacing(folder / "tokenizer.json") as temporary:
+            temporary.write_text(self._backend.to_str(), encoding="utf-8")
+        eos = None if self.eos is None else self._backend.id_to_token(self.eos)
+        write_json(folder / "tokenizer_config.json", {"eos_token": eos})
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""

@@ -17,8 +17,9 @@ from argap.cli import main
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, MismatchError
-from argap.pipeline import Settings, compare_runs, parse_threshold, score_models
+from argap.pipeline import compare_runs, parse_threshold, score_models
 from argap.references import Reference, add_reference
+from argap.targets import Settings
 from argap.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -188,6 +189,17 @@ def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
     score_models([str(place / "bad")], str(place / "good"), tmp_path / "o", settings=other)
     with pytest.raises(MismatchError, match=r"holds evaluation set \w+, the labels .* hold \w+"):
         compare_runs([str(tmp_path / "o" / "bad")], str(out / "good"), tmp_path / "c")
+
+
+def test_a_folder_of_another_configuration_is_left_as_it_was(place, scored):
+    out, _ = scored
+    before = {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+    other = Settings(**{**vars(settings(place)), "seq_len": 32})
+    with pytest.raises(
+        MismatchError, match=r"holds a run with evaluation set \w+, asked for \w+; choose another --out"
+    ):
+        score_models([str(place / "bad")], str(place / "good"), out, settings=other)
+    assert {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()} == before
 
 
 def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):

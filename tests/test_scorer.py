@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ from argap.runs import open_run, read_logprobs
 from argap.scorer import ScoreOptions, score
 
 ROOT = Path(__file__).parent.parent
-SMALL = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
+SMALL: dict[str, Any] = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
 CONFIGS = {
     "gpt2": GPT2Config(vocab_size=8192, n_embd=32, n_layer=2, n_head=2, n_positions=128),
     "llama": LlamaConfig(**SMALL, intermediate_size=64, num_attention_heads=2, max_position_embeddings=128),
@@ -125,7 +126,7 @@ def test_the_probe_notices_logits_that_are_scaled(gpt2, data, tmp_path, monkeypa
     forward = GPT2LMHeadModel.forward
 
     def scaled(self, *args, **kwargs):
-        output = forward(self, *args, **kwargs)
+        output: Any = forward(self, *args, **kwargs)
         output.logits = output.logits * 0.5
         return output
 
@@ -168,6 +169,7 @@ def test_a_rerun_skips_finished_shards_and_mends_lost_ones(gpt2, data, tmp_path,
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from argap import runs, scorer
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus

@@ -6,7 +6,7 @@ import pytest
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.bootstrap import Sums, bootstrap
 from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.errors import FormatError
+from argap.errors import ArgapError, FormatError
 from argap.labels import Labels
 from argap.summary import summarize
 
@@ -198,3 +198,9 @@ def test_share_closed_is_told_of_the_models_between(case):
     assert closed["base"] == "m"
     assert closed["overall"]["nll"] == pytest.approx(0.5, abs=1e-6)
     assert closed["ar_hits"]["nll"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_an_unknown_base_lists_the_models(case):
+    _, _, cells, _ = case
+    with pytest.raises(ArgapError, match="--base x: not one of the models compared, which are ref, m"):
+        summarize(cells, reference="ref", threshold=1250, seq_len=SEQ_LEN, base="x")

@@ -1,7 +1,7 @@
 """``argap ref``: names for references, with the text and index to compare on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,7 +15,7 @@ def add(
     data: Annotated[list[str] | None, typer.Option(help="Evaluation text to use with it. Repeatable.")] = None,
     index: Annotated[str | None, typer.Option(help="Index of its training text.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Tokens a window.")] = None,
-    packing: Annotated[str | None, typer.Option(help="packed or document.")] = None,
+    packing: Annotated[Literal["packed", "document"] | None, typer.Option(help="Packing of the windows.")] = None,
     text_column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
 ) -> None:
     """Record a reference; a name of the same spelling is replaced."""

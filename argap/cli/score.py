@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,7 +23,9 @@ def score(
     index: Annotated[str | None, typer.Option(help="Folder of the training text's bigram counts.")] = None,
     threshold: Threshold = "1250",
     seq_len: Annotated[int | None, typer.Option(help="Tokens a window (2048).")] = None,
-    packing: Annotated[str | None, typer.Option(help="packed (EOS between documents) or document.")] = None,
+    packing: Annotated[
+        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
+    ] = None,
     dtype: Annotated[
         str, typer.Option(help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16.")
     ] = "auto",
@@ -45,8 +47,9 @@ def score(
     Without --data or --index, what is recorded with the reference is used.
     """
     from argap.errors import ArgapError
-    from argap.pipeline import Settings, score_models
+    from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
+    from argap.targets import Settings
 
     if batch_size != "auto" and not (batch_size.isdigit() and int(batch_size) > 0):
         raise ArgapError(f"--batch-size {batch_size}: expected a positive whole number, or auto")

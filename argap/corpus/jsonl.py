@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, cast
 
 from argap.corpus.document import Tally, TextDocument
 from argap.errors import FormatError
@@ -37,9 +37,9 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
         raise FormatError(f"{path}: broken off or unreadable after line {number} ({error})") from error
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BinaryIO:
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")
+        return cast(BinaryIO, gzip.open(path, "rb"))
     if path.suffix == ".zst":
         import pyarrow
 

@@ -1,0 +1,80 @@
+"""What a name on the command line stands for: a checkpoint to score or a finished run, with its settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from argap.checkpoint import Checkpoint, find_checkpoint
+from argap.errors import ArgapError
+from argap.evaluation import Packing
+from argap.references import find_reference
+from argap.runs import Run, open_run
+from argap.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to evaluate on. None: not given (on a command line) or not recorded (with a reference)."""
+
+    data: tuple[str, ...] = ()
+    index: str | None = None
+    seq_len: int | None = None
+    packing: Packing | None = None
+    limit_tokens: int | None = None
+    text_column: str | None = None
+    token_dtype: str | None = None
+
+    def over(self, recorded: "Settings") -> "Settings":
+        """These settings, with what was recorded in the places that are empty."""
+        own = {k: v for k, v in vars(self).items() if v not in (None, ())}
+        return replace(recorded, **own)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to compare: a checkpoint to score, or a run that is finished."""
+
+    name: str
+    checkpoint: Checkpoint | None
+    run: Run | None
+    settings: Settings
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self.checkpoint is not None:
+            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+        assert self.run is not None
+        return load_tokenizer(self.run.folder.parent / "labels", name=self.run.record["evaluation"]["tokenizer"])
+
+
+def find_target(source: str, *, reference: bool) -> Target:
+    """What a name, a folder or a hub id on the command line stands for."""
+    path = Path(source)
+    if reference and (path / "run.json").is_file():
+        run = open_run(path)
+        recorded = dict(run.record["source"])
+        recorded["data"] = tuple(recorded["data"])
+        return Target(run.model, None, run, Settings(**recorded))
+    known = find_reference(source)
+    if known is not None and not path.exists():
+        settings = {k: v for k, v in vars(known).items() if k != "checkpoint"}
+        return Target(source, find_checkpoint(known.checkpoint), None, Settings(**settings))
+    return Target(path.resolve().name if path.exists() else path.name, find_checkpoint(source), None, Settings())
+
+
+def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
+    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders."""
+    seen = {reference.name: reference}
+    kept = []
+    for model in models:
+        checkpoint = model.checkpoint
+        assert checkpoint is not None
+        if any(o.checkpoint and o.checkpoint.fingerprint == checkpoint.fingerprint for o in seen.values()):
+            continue
+        if model.name in seen:
+            model = replace(model, name=f"{checkpoint.folder.resolve().parent.name}/{model.name}")
+        if model.name in seen:
+            raise ArgapError(f"{checkpoint.name}: a second checkpoint named {model.name}; rename its folder")
+        seen[model.name] = model
+        kept.append(model)
+    return kept
