@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import causal_convolution, convolution_flops
+from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
 from argap.models.filters import ExplicitFilter, ImplicitFilter
 from argap.models.mixer import Mixer
 
@@ -81,13 +81,10 @@ class BaseConv(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
-        reached = torch.cat([past, x[:, None]], dim=1)
-        kind = torch.promote_types(x.dtype, torch.float32)
-        taps = self.filter(reached.shape[1]).to(kind)
-        mixed = (reached.to(kind) * taps.flip(0)).sum(dim=1).to(x.dtype)
+        mixed, past = convolution_step(x, past, self.filter(past.shape[1] + 1), self.taps - 1)
         gate = self.projection(x) + _at(self.gate_bias, position)
         y = gate * (mixed + _at(self.conv_bias, position))
-        return y, (reached[:, max(0, reached.shape[1] - self.taps + 1) :], position + 1)
+        return y, (past, position + 1)
 
     def state_size(self, length: int) -> int:
         """The inputs that the filter still reaches: min(N − 1, T)·D."""

@@ -40,6 +40,17 @@ def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
         return torch.fft.irfft(spectrum * response, n=size, dim=1)[:, : x.shape[1]].to(x.dtype)
 
 
+def convolution_step(
+    x: torch.Tensor, past: torch.Tensor, taps: torch.Tensor, reach: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`causal_convolution` at one position: ``x [B, D]`` after the inputs ``past [B, P, D]``, with at least
+    P + 1 of the ``taps``; the output ``[B, D]``, and the inputs, ``reach`` at most, that later ones see."""
+    reached = torch.cat([past, x[:, None]], dim=1)
+    kind = torch.promote_types(x.dtype, torch.float32)
+    y = (reached.to(kind) * taps[: reached.shape[1]].to(kind).flip(0)).sum(dim=1).to(x.dtype)
+    return y, reached[:, max(0, reached.shape[1] - reach) :]
+
+
 def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
     """Operations of `causal_convolution`: directly 2·N a value. By FFT, with real transforms of length
     M = 2T at 2.5·M·log₂ M: two for each channel of each sequence, one for each filter, 3·M of products."""

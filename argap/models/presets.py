@@ -38,10 +38,17 @@ def hybrid_layers(layers: int) -> list[MixerSpec]:
     return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
 
 
+def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
+    """The same mixer in every layer."""
+    return lambda layers: [mixer] * layers
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "attention": Architecture(attention_layers, bounded=False),
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
+    "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
+    "long_conv": Architecture(everywhere("long_conv"), bounded=True),
 }
 
 

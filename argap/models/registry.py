@@ -10,6 +10,8 @@ from argap.models.mixer import Mixer
 MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
+    "linear_attention": "argap.models.linear_attention:LinearAttention",
+    "long_conv": "argap.models.long_conv:LongConv",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

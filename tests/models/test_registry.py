@@ -115,7 +115,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
 @pytest.mark.parametrize(
     ("mixer", "said"),
     [
-        ("atention", r"'atention': unknown; known are attention, base_conv, or your own as module:Class"),
+        ("atention", r"'atention': unknown; known are attention, base_conv, .*or your own as module:Class"),
         ({"name": "attention", "head": 2}, r"unknown option head; its options are heads, rope_theta"),
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
         ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
