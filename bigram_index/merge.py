@@ -15,13 +15,18 @@ from argap.errors import ArgapError, MismatchError
 
 
 def merge_indexes(
-    folders: Sequence[str | Path], out: Path, *, memory: int | None = None, overwrite: bool = False
+    folders: Sequence[str | Path],
+    out: Path,
+    *,
+    memory: int | None = None,
+    overwrite: bool = False,
+    may_be_empty: bool = False,
 ) -> BigramIndex:
     """Write the sum of the indexes in ``folders`` to ``out``, in any order to the same bytes.
 
     Streams: of each index one row group is in memory at a time. Raises `MismatchError` naming two indexes
     of different tokenizers, `FormatError` for a damaged one, `ArgapError` for none, for
-    nothing but empty shares, and for an existing ``out``.
+    nothing but empty shares (unless ``may_be_empty``), and for an existing ``out``.
     """
     if not folders:
         raise ArgapError("no index to merge; expected at least one folder")
@@ -36,7 +41,7 @@ def merge_indexes(
                 f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size} entries): "
                 "only indexes of one tokenizer can be merged"
             )
-    if not any(index.tokens for index in indexes):
+    if not may_be_empty and not any(index.tokens for index in indexes):
         raise ArgapError(f"{', '.join(str(f) for f in folders)}: no tokens in any of them; expected a corpus with text")
     entries = min(kway.ENTRIES, chunk_tokens(memory, head.vocab_size))
     manifests = [index.manifest for index in indexes]

@@ -42,6 +42,10 @@ def build(
     stats: Annotated[
         bool, typer.Option("--stats", help="Also count single tokens and the documents that have them.")
     ] = False,
+    engine: Annotated[str, typer.Option(help="local, or ray: shares as tasks of a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
+    work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes reach (OUT.shares).")] = None,
+    shares: Annotated[int, typer.Option(min=1, help="ray: number of shares.")] = 16,
     shard: Annotated[str, typer.Option(help="I/N: count share I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
     """Count every token bigram of DATA, document by document."""
@@ -53,6 +57,15 @@ def build(
     from argap.tokenizer import load_tokenizer
 
     limit = parse_bytes(memory)
+    if engine == "ray":
+        from argap.bigram_index.cluster import Job, build_on_ray
+
+        folder = work or str(out.absolute().with_name(f"{out.name}.shares"))
+        job = Job(tuple(data), tokenizer, folder, shares, text_column, token_dtype, stats, limit)
+        print(describe(build_on_ray(job, out, address=address, overwrite=overwrite)))
+        return
+    if engine != "local":
+        raise ArgapError(f"--engine {engine}: expected local or ray")
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
     source = Source(corpora, load_tokenizer(tokenizer), Share.parse(shard))

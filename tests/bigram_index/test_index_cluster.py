@@ -1,0 +1,129 @@
+"""Counting on a Ray cluster: the same bytes as without one, also when a worker is killed on the way."""
+
+import json
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tokenizers
+
+from argap.bigram_index import cluster
+from argap.bigram_index.build import build_from_source
+from argap.bigram_index.cluster import Job, build_on_ray
+from argap.bigram_index.source import Source
+from argap.corpus import open_corpus
+from argap.errors import ArgapError
+from argap.tokenizer import load_tokenizer
+
+WORDS = [f"w{i}" for i in range(40)]
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A tokenizer, and a text of 300 documents, some of them empty."""
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "words").mkdir()
+    backend.save(str(tmp_path / "words" / "tokenizer.json"))
+    texts = [" ".join(WORDS[i] for i in RNG.integers(0, 40, n)) for n in RNG.integers(0, 50, 300)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return str(tmp_path / "text.jsonl"), str(tmp_path / "words")
+
+
+def job(corpus, tmp_path, **changes):
+    data, tokenizer = corpus
+    given = {"data": (data,), "tokenizer": tokenizer, "work": str(tmp_path / "work"), "shares": 20}
+    return Job(**given | changes)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def whole(corpus, tmp_path):
+    data, tokenizer = corpus
+    return contents(
+        build_from_source(Source([open_corpus(data)], load_tokenizer(tokenizer)), tmp_path / "whole", stats=True).folder
+    )
+
+
+def test_tasks_by_hand_make_the_same_bytes(corpus, whole, tmp_path):
+    made = job(corpus, tmp_path, shares=3, stats=True)
+    names = [cluster.count_share(made, number) for number in (2, 0, 1)]
+    assert cluster.count_share(made, 0) == names[1]  # is there, and is not counted again
+    left = cluster.merge_shares(made, *names[:2])
+    top = cluster.merge_shares(made, left, names[2])
+    assert contents(cluster._fetch(made, top, tmp_path)) == whole
+    assert len({*names, left, top}) == 5
+
+
+def test_share_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
+    made = job(corpus, tmp_path, shares=3)
+    name = cluster.count_share(made, 1)
+    monkeypatch.setattr(cluster, "build_from_source", None)  # would raise
+    assert cluster.count_share(made, 1) == name
+    (tmp_path / "work" / name / "index.json").unlink()  # as a worker leaves it that is killed in time
+    with pytest.raises(TypeError):
+        cluster.count_share(made, 1)
+
+
+def test_other_work_has_another_name(corpus, tmp_path):
+    names = {
+        cluster.count_share(job(corpus, tmp_path, **changes), number)
+        for number in (0, 1)
+        for changes in ({"shares": 2}, {"shares": 3}, {"shares": 2, "stats": True})
+    }
+    assert len(names) == 6
+
+
+def test_without_ray_it_says_how_to_install_it(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArgapError, match=r"pip install argap\[cluster\]"):
+        build_on_ray(job(corpus, tmp_path), tmp_path / "index", address=None)
+
+
+@pytest.fixture
+def two_nodes():
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_killed_worker_changes_nothing(two_nodes, corpus, whole, tmp_path):
+    import psutil
+
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for process in psutil.process_iter(["cmdline"]):
+                if (process.info["cmdline"] or [""])[0].startswith("ray::count_share"):
+                    process.kill()
+                    killed.append(process.pid)
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    index = build_on_ray(job(corpus, tmp_path, stats=True), tmp_path / "index", address=two_nodes.address)
+    assert killed
+    assert contents(index.folder) == whole
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_failure_of_a_share_is_told_as_it_is(two_nodes, corpus, tmp_path):
+    made = job(corpus, tmp_path, text_column="body")
+    with pytest.raises(ArgapError, match="no text in column 'body'"):
+        build_on_ray(made, tmp_path / "index", address=two_nodes.address)
+    assert not (tmp_path / "index").exists()
