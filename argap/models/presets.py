@@ -49,6 +49,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
+    "hyena": Architecture(everywhere("hyena"), bounded=True),
 }
 
 

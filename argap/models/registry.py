@@ -12,6 +12,7 @@ MIXERS: dict[str, str] = {
     "base_conv": "argap.models.base_conv:BaseConv",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
     "long_conv": "argap.models.long_conv:LongConv",
+    "hyena": "argap.models.hyena:Hyena",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

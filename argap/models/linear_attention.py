@@ -1,0 +1,137 @@
+"""Linear attention: attention whose weights φ(q)·φ(k) factor, so that a fixed state serves any length.
+
+Legend: B batch, T positions, D width, H heads, K key size, F feature size, V = D / H.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.feature_maps import FEATURE_MAPS
+from argap.models.head_norm import HeadNorm
+from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.models.mixer import Mixer, ResidualLinear
+
+Normalization = Literal["sum", "rms"]
+State = tuple[torch.Tensor, int]
+
+SMALLEST_SUM = 1e-6
+"""What a sum of weights is taken for where it is less: with ReLU it may be 0."""
+
+
+class LinearAttention(Mixer):
+    """y_t = Σ_{s≤t} φ(q_t)·φ(k_s) v_s / Σ_{s≤t} φ(q_t)·φ(k_s) (arXiv 2006.16236, eqs. 9 to 12).
+
+    Options:
+
+    - ``heads``: by default one for each 64 of the width.
+    - ``feature_map``: ``elu`` (1 + elu, the paper's), ``identity``, ``relu``, ``performer`` (arXiv
+      2009.14794), ``cosformer`` (arXiv 2202.08791), ``taylor`` (order 2, arXiv 2402.18668).
+    - ``feature_dim``: K; by default V, with ``taylor`` 16, whose F is 1 + K + K².
+    - ``random_features``: F of ``performer``.
+    - ``normalization``: ``sum``, as above; ``rms``, RMSNorm of each head's undivided output (arXiv
+      2210.10340, section 4.1), the default of ``identity``, whose sum may vanish.
+    - ``chunk_size``: positions compared at once; None: all, the parallel form.
+
+    Raises `ArgapError` for an option's value that is none of these.
+    """
+
+    source = "arXiv 2006.16236, eqs. 9 to 20"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int | None = None,
+        feature_map: str = "elu",
+        feature_dim: int | None = None,
+        random_features: int = 256,
+        normalization: Normalization | None = None,
+        chunk_size: int | None = 64,
+    ) -> None:
+        super().__init__()
+        self.heads = max(1, width // 64) if heads is None else heads
+        if self.heads < 1 or width % self.heads:
+            raise ArgapError(f"linear_attention: width {width} does not split into {self.heads} heads")
+        if feature_map not in FEATURE_MAPS:
+            raise ArgapError(
+                f"linear_attention: feature_map {feature_map!r}; expected one of {', '.join(FEATURE_MAPS)}"
+            )
+        for name, value in (
+            ("feature_dim", feature_dim),
+            ("random_features", random_features),
+            ("chunk_size", chunk_size),
+        ):
+            if value is not None and value < 1:
+                raise ArgapError(f"linear_attention: {name} {value}; expected at least 1")
+        self.key_size = feature_dim or (16 if feature_map == "taylor" else width // self.heads)
+        self.features = FEATURE_MAPS[feature_map](self.key_size, max_positions, random_features)
+        if normalization is None:
+            normalization = "sum" if self.features.positive else "rms"
+        if normalization not in get_args(Normalization):
+            raise ArgapError(f"linear_attention: normalization {normalization!r}; expected sum or rms")
+        if normalization == "sum" and not self.features.positive:
+            raise ArgapError(f"linear_attention: normalization 'sum' with {feature_map!r}, whose sum may be 0; use rms")
+        self.chunk_size = chunk_size
+        self.qk = nn.Linear(width, 2 * self.heads * self.key_size, bias=False)
+        self.v = nn.Linear(width, width, bias=False)
+        self.norm = HeadNorm(width // self.heads, width) if normalization == "rms" else None
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
+        y, _ = chunked_recurrence(q, k, v, self.chunk_size)
+        return self._merge(y.transpose(1, 2), x.dtype)
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]``, with ``sum`` a further column for Σ φ(k_s), in float32 or wider,
+        and the number of positions so far."""
+        kind = torch.promote_types(dtype, torch.float32)
+        return torch.zeros(batch, self.heads, self.features.size, self._columns, dtype=kind, device=device), 0
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        memory, position = state
+        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory)
+        return self._merge(y, x.dtype), (memory, position + 1)
+
+    def state_size(self, length: int) -> int:
+        """H·F·V, and H·F more for the sum: the same for any length."""
+        return self.heads * self.features.size * self._columns
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections, 2·B·T·D·(2·H·K + 2·D), and `recurrence_flops`; the feature maps are left out,
+        but for Performer's projection, 2·F·K for each query and key."""
+        width = self.out.in_features
+        dense = 2 * batch * length * width * (self.qk.out_features + 2 * width)
+        random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())
+        sizes = (self.heads, length, self.features.size, self._columns)
+        return dense + random + recurrence_flops(batch, *sizes, self.chunk_size)
+
+    @property
+    def _columns(self) -> int:
+        """The values of a head, and the 1 that counts the sum."""
+        return self.out.in_features // self.heads + (self.norm is None)
+
+    def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """φ(q), φ(k) ``[B, H, T, F]`` and v ``[B, H, T, V]``, of ``x [B, T, D]`` at ``positions [T]``; with
+        ``sum`` a 1 is appended to v, so that the recurrence gives both sums."""
+        kind = torch.promote_types(x.dtype, torch.float32)
+        q, k = self.qk(x).to(kind).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        v = self.v(x).to(kind).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        if self.norm is None:
+            v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.features(q, positions, query=True), self.features(k, positions, query=False), v
+
+    def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Outputs of the heads ``[..., H, V]``, normalised, to ``[..., D]``."""
+        if self.norm is None:
+            y, total = y[..., :-1], y[..., -1:]
+            y = y / total.clamp_min(SMALLEST_SUM)
+        else:
+            y = self.norm(y)
+        return self.out(y.flatten(-2).to(dtype))
