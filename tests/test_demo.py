@@ -1,0 +1,61 @@
+"""The shipped files belong together, and the demo's path gives the paper's picture on a part of its text."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from argap import demo
+from argap.atomic import read_json
+from argap.bigram_index.store import open_index
+from argap.pipeline import score_models
+from argap.references import BUILT_IN
+from argap.targets import Settings
+from argap.tokenizer import load_tokenizer
+
+CHECKPOINTS = sorted((demo.HERE / "checkpoints").iterdir())
+
+
+def test_the_reference_and_a_gated_convolution_are_shipped():
+    assert {p.name for p in CHECKPOINTS} >= {"attention", "base_conv"}
+    assert [Path(p).name for p in demo.checkpoints()] == ["base_conv", "hybrid"]
+    assert BUILT_IN["attention"].data == ("stdlib:heldout",)
+
+
+@pytest.mark.parametrize("folder", CHECKPOINTS, ids=lambda p: p.name)
+def test_checkpoints_are_small_and_share_one_tokenizer(folder, tokenizer):
+    assert (folder / "model.safetensors").stat().st_size <= 14_000_000
+    assert load_tokenizer(folder).fingerprint == tokenizer.fingerprint
+    record = read_json(folder / "train.json")
+    assert record["data"]["tokenizer_fingerprint"] == tokenizer.fingerprint
+    assert record["finished"]["steps"] == record["config"]["steps"]
+    assert record["config"]["architecture"] == folder.name
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line][-1] == record["finished"]["steps"]
+
+
+def test_all_checkpoints_saw_the_same_tokens():
+    assert len({read_json(p / "train.json")["data"]["fingerprint"] for p in CHECKPOINTS}) == 1
+
+
+def test_the_index_counts_the_training_text_each_document_once(tokenizer):
+    index = open_index(demo.HERE / "index")
+    assert index.tokenizer_fingerprint == tokenizer.fingerprint
+    # The trainer adds one EOS a document and reads a source `repeat` times.
+    sources = read_json(demo.HERE / "checkpoints" / "attention" / "train.json")["data"]["sources"]
+    assert index.tokens == sum((s["tokens"] - s["documents"]) // s["repeat"] for s in sources)
+    assert index.documents == sum(s["documents"] // s["repeat"] for s in sources)
+
+
+def test_attention_recalls_what_the_convolution_does_not(tmp_path):
+    gap = score_models(
+        [str(demo.HERE / "checkpoints" / "base_conv")],
+        "attention",
+        tmp_path,
+        settings=Settings(limit_tokens=16 * 1024),
+    )
+    attention, base_conv = gap["rows"]
+    assert base_conv["overall"]["nll"] - attention["overall"]["nll"] > 0.4
+    assert base_conv["ar_hits"]["nll"] - attention["ar_hits"]["nll"] > 1.0
+    assert base_conv["gap_due_to_ar"]["case"] == "explained"
+    assert base_conv["gap_due_to_ar"]["value"] > 0.5
