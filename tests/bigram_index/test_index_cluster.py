@@ -71,6 +71,13 @@ def test_share_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch)
         cluster.count_share(made, 1)
 
 
+def test_index_json_comes_last(corpus, tmp_path, monkeypatch):
+    put, order = cluster._put, []
+    monkeypatch.setattr(cluster, "_put", lambda fs, path, target: (order.append(path.name), put(fs, path, target)))
+    cluster.count_share(job(corpus, tmp_path, shares=2), 0)
+    assert order == ["part-00000.parquet", "index.json"]
+
+
 def test_other_work_has_another_name(corpus, tmp_path):
     names = {
         cluster.count_share(job(corpus, tmp_path, **changes), number)

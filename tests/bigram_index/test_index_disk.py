@@ -1,0 +1,45 @@
+"""A disk that refuses: one line, and nothing half-written."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from argap.bigram_index.build import build_index
+from argap.errors import ArgapError
+
+BUILD = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from argap.bigram_index import build
+from argap.errors import ArgapError
+build.chunk_tokens = lambda memory, vocab_size: int(sys.argv[2])
+documents = np.random.default_rng(0).integers(0, 500, (40, 1000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # what a full disk does: a write fails half-way
+try:
+    build.build_index(documents, Path(sys.argv[1]), vocab_size=500, tokenizer="t",
+                      tokenizer_fingerprint="ab" * 32, sources=["s"])
+except ArgapError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("chunk", [10**6, 15_000], ids=["writing the parts", "spilling a run"])
+def test_full_disk(chunk, tmp_path):
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "index"), str(chunk)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "could not be written" in printed
+    assert "free some space" in printed.lower()
+    assert len(printed.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgapError, match=r"file/index: could not be written \(Not a directory\)"):
+        build_index(
+            [np.array([1, 2])], tmp_path / "file" / "index", vocab_size=3, tokenizer="t",
+            tokenizer_fingerprint="ab" * 32, sources=["s"],
+        )  # fmt: skip
