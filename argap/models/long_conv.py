@@ -8,6 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.initialization import copy_
 
 from argap.errors import ArgapError
 from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
@@ -36,8 +37,7 @@ class DecayingFilter(nn.Module):
         kind = {"dtype": torch.float32, "device": self.weight.device}
         rates = (width / 2) ** (torch.arange(width, **kind) / width)
         decay = torch.exp(-torch.arange(taps, **kind)[:, None] / taps * rates)
-        nn.init.normal_(self.weight)
-        self.weight.mul_(decay / (math.sqrt(2) * decay.norm(dim=0)))
+        copy_(self.weight, torch.randn_like(decay) * decay / (math.sqrt(2) * decay.norm(dim=0)))
 
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[≤ taps, D]``."""

@@ -74,8 +74,9 @@ class OwnInitialization(Protocol):
     """A module that holds parameters of its own, beside linear maps, embeddings and norms, sets them here."""
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Set the parameters held directly by this module, through `torch.nn.init` alone (while a
-        checkpoint loads, transformers makes those functions pass over what is loaded already).
+        """Set the parameters held directly by this module, through `torch.nn.init` and, for computed values,
+        `transformers.initialization.copy_` alone (while a checkpoint loads, these pass over what is loaded
+        already).
 
         ``std`` is that of a weight matrix, ``residual_std`` that of one that writes to the residual stream.
         """

@@ -48,6 +48,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
+    "retnet": Architecture(everywhere("retnet"), bounded=False),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),
 }

@@ -14,6 +14,8 @@ WIDTH, LONGEST = 8, 200
 SPECS: dict[str, dict[str, Any]] = {
     "long_conv": {"name": "long_conv"},
     "long_conv, 40 taps": {"name": "long_conv", "kernel_size": 40, "squash": 0.1},
+    "hyena": {"name": "hyena"},
+    "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
 }
 
 
@@ -119,6 +121,11 @@ def test_a_fresh_layer_passes_a_signal_and_learns(spec: dict[str, Any]) -> None:
         ({"name": "long_conv"}, "long_conv: kernel_size null needs the longest sequence"),
         ({"name": "long_conv", "kernel_size": 0}, "long_conv: kernel_size 0; expected at least 1"),
         ({"name": "long_conv", "kernel_size": 3, "squash": -1.0}, "long_conv: squash -1.0; expected 0 or more"),
+        ({"name": "hyena"}, "hyena: its filters need the longest sequence"),
+        ({"name": "hyena", "order": 1}, "hyena: order 1; expected at least 2"),
+        ({"name": "hyena", "heads": 3}, "hyena: width 8 does not split into 3 heads"),
+        ({"name": "hyena", "filter_depth": 1}, "hyena: filter_depth 1; expected at least 2"),
+        ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) -> None:

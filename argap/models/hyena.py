@@ -1,0 +1,177 @@
+"""Hyena: long convolutions and gates in turn, with filters that an MLP of the position gives.
+
+Legend: B batch, T positions, D width, O order, H heads, C = D / H, N taps of a filter.
+"""
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.short_convolution import ShortConvolution
+
+FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
+"""The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
+of it, and ``SHIFT`` is added so that no tap is out of reach."""
+
+State = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
+
+
+class Hyena(Mixer):
+    """y = z^{O+1} with z^1 = v and z^{n+1} = x^n ⊙ (h^n ∗ z^n + b^n ⊙ z^n) (arXiv 2302.10866, definition 3.1).
+
+    v, x^1 … x^O are linear maps of the input, each followed by a short convolution (algorithm 1); the h^n
+    are implicit filters (algorithm 2, equation 7) and b^n a skip a channel, as in the published models;
+    a projection follows. The published code leaves out h^1 as its short convolution stands there; here
+    all O filters of algorithm 3 are long.
+
+    Options: ``order`` O; ``heads`` H, channels c, c + C, … of which share a filter; ``short_kernel``, taps
+    of the short convolution; of the filter's MLP ``bands``, the frequencies of its features,
+    ``filter_width``, ``filter_depth``, its layers, and ``sine_frequency``, where ω of its sines starts.
+
+    Raises `ArgapError` for values out of range, and without ``max_positions``, where the filters end.
+    """
+
+    source = "arXiv 2302.10866, definition 3.1, algorithms 1 to 3"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        order: int = 2,
+        heads: int = 1,
+        short_kernel: int = 3,
+        bands: int = 16,
+        filter_width: int = 64,
+        filter_depth: int = 4,
+        sine_frequency: float = 14.0,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("order", order, 2),
+            ("short_kernel", short_kernel, 1),
+            ("bands", bands, 1),
+            ("filter_width", filter_width, 1),
+            ("filter_depth", filter_depth, 2),
+        ):
+            if value < least:
+                raise ArgapError(f"hyena: {name} {value}; expected at least {least}")
+        if heads < 1 or width % heads:
+            raise ArgapError(f"hyena: width {width} does not split into {heads} heads; set its option heads")
+        if max_positions is None:
+            raise ArgapError("hyena: its filters need the longest sequence; set the model's max_position_embeddings")
+        self.order, self.heads, self.taps = order, heads, max_positions
+        self.projection = nn.Linear(width, (order + 1) * width, bias=False)
+        self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
+        channels = order * width // heads
+        self.filter = HyenaFilter(channels, max_positions, bands, filter_width, filter_depth, sine_frequency)
+        self.skip = nn.Parameter(torch.empty(order, width))
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """b of unit variance, as the published code has it."""
+        nn.init.normal_(self.skip)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
+        for gate, taps, skip in zip(gates, self._filters(x.shape[1]), self.skip, strict=True):
+            z = gate * (causal_convolution(z, taps) + skip * z)
+        return self.out(z)
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The short convolution's, and the inputs ``[B, ≤ N − 1, D]`` of each long one."""
+        empty = torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device)
+        return self.short.init_state(batch, dtype, device), (empty,) * self.order
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        short, pasts = state
+        mixed, short = self.short.step(self.projection(x), short)
+        z, *gates = mixed.chunk(self.order + 1, dim=-1)
+        filters = self._filters(pasts[0].shape[1] + 1)
+        after = []
+        for gate, past, taps, skip in zip(gates, pasts, filters, self.skip, strict=True):
+            convolved, past = convolution_step(z, past, taps, self.taps - 1)
+            z = gate * (convolved + skip * z)
+            after.append(past)
+        return self.out(z), (short, tuple(after))
+
+    def state_size(self, length: int) -> int:
+        """The short convolution's, and O·D for each position that the filters reach, min(N − 1, T)."""
+        return self.short.state_size(length) + self.order * min(self.taps - 1, length) * self.out.in_features
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections 2·(O + 2)·B·T·D², the short convolution, the filters, and for each order a long
+        convolution, as `convolution_flops` has it, and 3·B·T·D of skip and gate."""
+        width = self.out.in_features
+        projections = 2 * (self.order + 2) * batch * length * width**2
+        each = convolution_flops(batch, length, width, self.taps) + 3 * batch * length * width
+        return projections + self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
+
+    def _filters(self, taps: int) -> list[torch.Tensor]:
+        """The first ``taps`` of each order's filter, ``[≤ taps, D]``."""
+        return [taps.repeat(1, self.heads) for taps in self.filter(taps).chunk(self.order, dim=-1)]
+
+
+class HyenaFilter(nn.Module):
+    """h_s = (e^{−α s/(N−1)} + shift)·MLP(features of s)/√N, each channel with a decay rate α of its own.
+
+    The features are s/(N − 1) and cosine and negative sine of 2π·s/N times frequencies from 0 to the
+    number of bands less one; the MLP's nonlinearity is sin(ω·), with an ω a unit that is learned. 1/√N is
+    ours, as in `argap.models.filters.ImplicitFilter`.
+    """
+
+    def __init__(self, width: int, taps: int, bands: int, hidden: int, depth: int, frequency: float) -> None:
+        super().__init__()
+        self.taps, self.bands, self.initial_frequency = taps, bands, frequency
+        sizes = [1 + 2 * bands] + [hidden] * (depth - 1)
+        self.inner = nn.ModuleList(FilterLinear(size, after) for size, after in pairwise(sizes))
+        self.frequency = nn.Parameter(torch.empty(depth - 1, hidden))
+        self.outer = FilterLinear(hidden, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """Every ω at its option's value."""
+        nn.init.constant_(self.frequency, self.initial_frequency)
+
+    def forward(self, taps: int) -> torch.Tensor:
+        """The first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider whatever autocast
+        says."""
+        weight = self.outer.weight
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        with torch.autocast(weight.device.type, enabled=False):
+            position = torch.arange(min(taps, self.taps), device=weight.device, dtype=kind)[:, None]
+            bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=weight.device, dtype=kind)
+            angles = 2 * torch.pi / self.taps * position * bands
+            time = position / max(1, self.taps - 1)
+            z = torch.cat([time, angles.cos(), -angles.sin()], dim=-1)
+            for layer, frequency in zip(self.inner, self.frequency.to(kind), strict=True):
+                z = torch.sin(frequency * layer(z))
+            fall = -math.log(TARGET)
+            rates = torch.linspace(fall / SLOW, fall / FAST, len(weight), device=weight.device, dtype=kind)
+            return self.outer(z) * (torch.exp(-time * rates) + SHIFT) / math.sqrt(self.taps)
+
+    def flops(self, taps: int) -> int:
+        """The maps of the MLP, for each tap."""
+        layers = [layer for layer in (*self.inner, self.outer) if isinstance(layer, nn.Linear)]
+        return 2 * min(taps, self.taps) * sum(layer.weight.numel() for layer in layers)
+
+
+class FilterLinear(nn.Linear):
+    """A linear map of a filter's MLP, applied in the type of its input."""
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """As torch starts a linear map, which the frequencies of the sines go with: uniform within
+        ±1/√(inputs)."""
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return F.linear(input, self.weight.to(input.dtype), bias)
