@@ -9,6 +9,7 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.rotary import rotate, rotation
 
 
 class Attention(Mixer):
@@ -65,18 +66,5 @@ class Attention(Mixer):
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        cos, sin = self._rotation(positions, q.shape[-1], torch.promote_types(q.dtype, torch.float32))
-        return _rotate(q, cos, sin), _rotate(k, cos, sin), v
-
-    def _rotation(self, positions: torch.Tensor, size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of the angles ``[T, K / 2]`` in ``dtype``, computed anew each time: a buffer would
-        have to survive saving and loading."""
-        exponent = torch.arange(0, size, 2, device=positions.device, dtype=dtype) / size
-        angles = positions[:, None].to(dtype) * self.rope_theta**-exponent
-        return angles.cos(), angles.sin()
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair (x_i, x_{i + K/2}) by its angle; rounded to the type of ``x`` at the end only."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
+        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, torch.promote_types(q.dtype, torch.float32))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
