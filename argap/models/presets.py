@@ -51,6 +51,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "retnet": Architecture(everywhere("retnet"), bounded=False),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),
+    "h3": Architecture(everywhere("h3"), bounded=False),
 }
 
 

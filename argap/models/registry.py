@@ -14,6 +14,7 @@ MIXERS: dict[str, str] = {
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",
     "hyena": "argap.models.hyena:Hyena",
+    "h3": "argap.models.h3:H3",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

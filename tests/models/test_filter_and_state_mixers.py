@@ -16,6 +16,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "long_conv, 40 taps": {"name": "long_conv", "kernel_size": 40, "squash": 0.1},
     "hyena": {"name": "hyena"},
     "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
+    "h3": {"name": "h3", "states": 8},
+    "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
 }
 
 
@@ -125,6 +127,9 @@ def test_a_fresh_layer_passes_a_signal_and_learns(spec: dict[str, Any]) -> None:
         ({"name": "hyena", "order": 1}, "hyena: order 1; expected at least 2"),
         ({"name": "hyena", "heads": 3}, "hyena: width 8 does not split into 3 heads"),
         ({"name": "hyena", "filter_depth": 1}, "hyena: filter_depth 1; expected at least 2"),
+        ({"name": "h3", "head_size": 3}, "h3: width 8 does not split into heads of 3"),
+        ({"name": "h3", "shift_states": 0}, "h3: shift_states 0; expected at least 1"),
+        ({"name": "h3", "states": 3}, "h3: states 3; expected an even number"),
         ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
     ],
 )

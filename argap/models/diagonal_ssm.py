@@ -1,0 +1,76 @@
+"""A linear state space model a channel with a diagonal state matrix (S4D): a recurrence and a long filter.
+
+Legend: B batch, T positions, C channels, S complex states a channel.
+"""
+
+import math
+
+import torch
+from torch import nn
+from transformers.initialization import copy_
+
+
+class DiagonalSSM(nn.Module):
+    """x' = A x + B u, y = 2 Re(C x), discretised with a step Δ a channel (arXiv 2206.11893, sections 3 and 4).
+
+    Zero-order hold: Ā = e^{ΔA}, B̄ = (Ā − 1)/A, hence x_t = Ā x_{t−1} + B̄ u_t and the filter of tap s is
+    2 Re(Σ_n C_n B̄_n Ā_n^s). ``states`` N counts both halves of the conjugate pairs, of which S = N/2 are
+    kept; B = 1, as C can take its place. Re A = −e^{log_decay} stays negative, so that the state decays.
+    """
+
+    def __init__(self, channels: int, states: int) -> None:
+        super().__init__()
+        pairs = states // 2
+        self.log_step = nn.Parameter(torch.empty(channels))
+        self.log_decay = nn.Parameter(torch.empty(channels, pairs))
+        self.frequency = nn.Parameter(torch.empty(channels, pairs))
+        self.readout = nn.Parameter(torch.empty(channels, pairs, 2))
+        for parameter in self.parameters():  # dynamics, as S4 trains them
+            parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """S4D-Lin: A_n = −½ + πn i (arXiv 2206.11893, equation 9), Δ log-uniform from 0.001 to 0.1, C of unit
+        complex variance."""
+        nn.init.uniform_(self.log_step, math.log(0.001), math.log(0.1))
+        nn.init.constant_(self.log_decay, math.log(0.5))
+        numbers = torch.arange(self.frequency.shape[1], device=self.frequency.device, dtype=torch.float32)
+        copy_(self.frequency, (torch.pi * numbers).expand_as(self.frequency))
+        nn.init.normal_(self.readout, std=math.sqrt(0.5))
+
+    def taps(self, count: int, power: int = 1) -> torch.Tensor:
+        """The first ``count`` taps ``[count, C]`` of the filter, with B̄ to a ``power``; in float32 or wider."""
+        exponent, written, readout = self.discrete()
+        position = torch.arange(count, device=exponent.device, dtype=exponent.real.dtype)
+        grown = torch.exp(position[:, None, None] * exponent)  # [count, C, S]
+        return 2 * (readout * written**power * grown).real.sum(dim=-1)
+
+    def discrete(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """ΔA, B̄ and C, complex ``[C, S]``, in complex64 or wider whatever autocast says."""
+        kind = torch.promote_types(self.log_step.dtype, torch.float32)
+        with torch.autocast(self.log_step.device.type, enabled=False):
+            matrix = torch.complex(-self.log_decay.to(kind).exp(), self.frequency.to(kind))
+            exponent = self.log_step.to(kind).exp()[:, None] * matrix
+            written = (exponent.exp() - 1) / matrix
+            return exponent, written, torch.view_as_complex(self.readout.to(kind).contiguous())
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """x before the first position, complex ``[B, C, S]``."""
+        kind = torch.promote_types(dtype, torch.float32).to_complex()
+        return torch.zeros(batch, *self.frequency.shape, dtype=kind, device=device)
+
+    def step(self, inputs: list[torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One position: x = Ā x + Σ_p B̄^p u_p with ``inputs`` u_1, u_2, … ``[B, C]`` (one alone in a linear
+        model), and its readout ``[B, C]`` in float32 or wider."""
+        exponent, written, readout = self.discrete()
+        state = exponent.exp() * state
+        for power, u in enumerate(inputs, start=1):
+            state = state + written**power * u[..., None].to(state.real.dtype)
+        return 2 * (readout * state).real.sum(dim=-1), state
+
+    def state_size(self) -> int:
+        """Real numbers in the state: 2·C·S, whatever the length."""
+        return 2 * self.frequency.numel()
+
+    def flops(self, taps: int) -> int:
+        """Making the filter: a complex product and a sum, 8 operations, for each tap, channel and state."""
+        return 8 * taps * self.frequency.numel()

@@ -1,0 +1,108 @@
+"""H3: a shift and a diagonal state space model between two gates, after linear attention's q, k and v.
+
+Legend: B batch, T positions, D width, H heads of size P = D / H, M states of the shift.
+"""
+
+import torch
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.convolution import causal_convolution, convolution_flops
+from argap.models.diagonal_ssm import DiagonalSSM
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.short_convolution import ShortConvolution
+
+State = tuple[torch.Tensor, torch.Tensor]
+
+
+class H3(Mixer):
+    """y = W_O (q ⊙ SSM_diag(SSM_shift(k) ⊙ v)), in heads of size P: k vᵀ in place of k ⊙ v (arXiv 2212.14052,
+    section 3.1, algorithm 1).
+
+    The shift matrix hands on the last M inputs, so that SSM_shift is a convolution of M taps and a free
+    filter; SSM_diag is S4D with a filter a head. Each SSM adds a skip of its input.
+
+    Options: ``head_size`` P; ``shift_states`` M and ``states``, real dimensions of a diagonal model's state.
+    Raises `ArgapError` for values out of range.
+    """
+
+    source = "arXiv 2212.14052, section 3.1; S4D: arXiv 2206.11893"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        head_size: int = 1,
+        shift_states: int = 64,
+        states: int = 64,
+    ) -> None:
+        super().__init__()
+        if head_size < 1 or width % head_size:
+            raise ArgapError(f"h3: width {width} does not split into heads of {head_size}; set its option head_size")
+        if shift_states < 1:
+            raise ArgapError(f"h3: shift_states {shift_states}; expected at least 1")
+        if states < 2 or states % 2:
+            raise ArgapError(f"h3: states {states}; expected an even number from 2 (conjugate pairs)")
+        self.head_size, self.heads = head_size, width // head_size
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.shift = ShortConvolution(width, shift_states)
+        self.shift_skip = nn.Parameter(torch.empty(width))
+        self.ssm = DiagonalSSM(self.heads, states)
+        self.ssm_skip = nn.Parameter(torch.empty(self.heads))
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """Both skips of unit variance, as the published code has them."""
+        nn.init.normal_(self.shift_skip)
+        nn.init.normal_(self.ssm_skip)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        product = self._product(self.shift(k) + self.shift_skip * k, v)
+        taps, skip = (self._spread(part) for part in (self.ssm.taps(x.shape[1]), self.ssm_skip))
+        return self.out(self._read(causal_convolution(product, taps) + skip * product, q))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The last M − 1 keys, and the diagonal model's state ``[B·P², H, S]``."""
+        shift = self.shift.init_state(batch, dtype, device)
+        return shift, self.ssm.init_state(batch * self.head_size**2, dtype, device)
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        shift, ssm = state
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        shifted, shift = self.shift.step(k, shift)
+        product = self._product(shifted + self.shift_skip * k, v)
+        by_head = product.unflatten(-1, (self.heads, -1)).movedim(-1, 1).flatten(0, 1)  # [B·P², H]
+        mixed, ssm = self.ssm.step([by_head], ssm)
+        mixed = mixed.unflatten(0, (len(x), -1)).movedim(1, -1).flatten(-2).to(x.dtype)
+        return self.out(self._read(mixed + self._spread(self.ssm_skip) * product, q)), (shift, ssm)
+
+    def state_size(self, length: int) -> int:
+        """The keys within the shift, min(M − 1, T)·D, and the diagonal model's state for each of the P²
+        products of a head, D·P·(its ``states``)."""
+        return self.shift.state_size(length) + self.head_size**2 * self.ssm.state_size()
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections 8·B·T·D², both convolutions and the diagonal model's filter, 2·B·T·D of the shift's
+        skip and, for the D·P products, their making, skip and reading, 5·B·T·D·P (less a sum, D·(P − 1)
+        instead of D·P of them, in reading)."""
+        width, products = self.out.in_features, self.out.in_features * self.head_size
+        pointwise = batch * length * (8 * width**2 + 2 * width + 5 * products - width)
+        mixing = self.shift.flops(batch, length) + convolution_flops(batch, length, products, length)
+        return pointwise + mixing + self.ssm.flops(length)
+
+    def _product(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """k vᵀ of each head, flat: ``[..., D]`` twice to ``[..., H·P·P]``."""
+        k, v = (part.unflatten(-1, (self.heads, self.head_size)) for part in (k, v))
+        return (k[..., :, None] * v[..., None, :]).flatten(-3)
+
+    def _read(self, mixed: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        """q's row of each head's matrix: ``[..., H·P·P]`` and ``[..., D]`` to ``[..., D]``."""
+        q = q.unflatten(-1, (self.heads, self.head_size))
+        mixed = mixed.unflatten(-1, (self.heads, self.head_size, self.head_size))
+        return (q[..., :, None] * mixed).sum(dim=-2).flatten(-2)
+
+    def _spread(self, heads: torch.Tensor) -> torch.Tensor:
+        """What a head has, for each of its products: ``[..., H]`` to ``[..., H·P·P]``."""
+        return heads.repeat_interleave(self.head_size**2, dim=-1)
