@@ -19,6 +19,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "performer": {"name": "linear_attention", "heads": 2, "feature_map": "performer", "random_features": 20},
     "cosformer": {"name": "linear_attention", "heads": 2, "feature_map": "cosformer"},
     "taylor": {"name": "linear_attention", "heads": 2, "feature_map": "taylor", "feature_dim": 4},
+    "retnet": {"name": "retnet", "heads": 2},
+    "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
 }
 
 
@@ -160,6 +162,9 @@ def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, 
             "sum may be 0; use rms",
         ),
         ({"name": "linear_attention", "feature_map": "cosformer"}, None, "set the model's max_position_embeddings"),
+        ({"name": "retnet", "heads": 3}, None, "retnet: width 16 does not split into 3 heads of even width"),
+        ({"name": "retnet", "value_expansion": 0}, None, "value_expansion 0; expected at least 1"),
+        ({"name": "retnet", "chunk_size": 0}, None, "retnet: chunk_size 0; expected at least 1"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], longest: int | None, said: str) -> None:

@@ -1,0 +1,111 @@
+"""RetNet's multi-scale retention: linear attention in which each head forgets at a rate of its own.
+
+Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size of a head.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.rotary import rotate, rotation
+
+State = tuple[torch.Tensor, int]
+
+EPSILON = 1e-5
+
+
+class RetNet(Mixer):
+    """(swish(X W_G) ⊙ GroupNorm_H(heads)) W_O over heads (QKᵀ ⊙ D) V with D_nm = γ^{n−m} for n ≥ m
+    (arXiv 2307.08621, eqs. 5 to 8), Q and K turned by rotary positions, γ = 1 − 2^{−5−h} in head h from 0.
+
+    The group norm, one group a head and without weights, makes the paper's three scalings of the scores
+    (section 2.2) void, but for the keys' 1/√K. Options:
+
+    - ``heads``: by default one for each 256 of the width as in the paper, but at least 4, so that narrow
+      models have several rates too.
+    - ``value_expansion``: values and gate of this many times the width, 2 in the paper.
+    - ``rope_theta``: the rotary base.
+    - ``chunk_size``: positions compared at once; None: all, the parallel form.
+
+    Raises `ArgapError` where the width does not split into heads of even width, and for an option's value
+    below 1.
+    """
+
+    source = "arXiv 2307.08621, eqs. 5 to 8"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int | None = None,
+        value_expansion: int = 2,
+        rope_theta: float = 10_000.0,
+        chunk_size: int | None = 64,
+    ) -> None:
+        super().__init__()
+        self.heads = max(4, width // 256) if heads is None else heads
+        if self.heads < 1 or width % (2 * self.heads):
+            raise ArgapError(
+                f"retnet: width {width} does not split into {self.heads} heads of even width; set its option heads"
+            )
+        for name, value in (("value_expansion", value_expansion), ("chunk_size", chunk_size)):
+            if value is not None and value < 1:
+                raise ArgapError(f"retnet: {name} {value}; expected at least 1")
+        self.width, self.inner = width, value_expansion * width
+        self.rope_theta, self.chunk_size = rope_theta, chunk_size
+        self.qk = nn.Linear(width, 2 * width, bias=False)
+        self.v = nn.Linear(width, self.inner, bias=False)
+        self.gate = nn.Linear(width, self.inner, bias=False)
+        self.out = ResidualLinear(self.inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
+        decay = self._log_decay(x.device)[:, :, None].expand(-1, -1, x.shape[1], -1)
+        y, _ = chunked_recurrence(q, k, v, self.chunk_size, decay)
+        return self._merge(y.transpose(1, 2), x)
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
+        kind = torch.promote_types(dtype, torch.float32)
+        sizes = self.width // self.heads, self.inner // self.heads
+        return torch.zeros(batch, self.heads, *sizes, dtype=kind, device=device), 0
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        memory, position = state
+        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device))
+        return self._merge(y, x), (memory, position + 1)
+
+    def state_size(self, length: int) -> int:
+        """H·K·V, the same for any length."""
+        return self.width * self.inner // self.heads
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`; what is O(B·T·D) is left out."""
+        dense = 2 * batch * length * self.width * (2 * self.width + 3 * self.inner)
+        sizes = self.width // self.heads, self.inner // self.heads
+        return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
+
+    def _log_decay(self, device: torch.device) -> torch.Tensor:
+        """log γ of each head, ``[1, H, 1]``."""
+        rates = [math.log1p(-(2.0 ** (-5 - head))) for head in range(self.heads)]
+        return torch.tensor(rates, dtype=torch.float64, device=device)[None, :, None]
+
+    def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
+        q, k = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        kind = torch.promote_types(q.dtype, torch.float32)
+        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, kind)
+        return rotate(q, cos, sin), rotate(k, cos, sin) * k.shape[-1] ** -0.5, v
+
+    def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
+        normed = F.layer_norm(y, y.shape[-1:], eps=EPSILON).flatten(-2)
+        return self.out(F.silu(self.gate(x)) * normed.to(x.dtype))

@@ -1,0 +1,49 @@
+"""Retention against its matrix form, one head and one pair at a time, in float64."""
+
+import cmath
+import math
+
+import pytest
+import torch
+
+from argap.models.retnet import RetNet
+
+WIDTH, HEADS, LENGTH = 8, 2, 13
+
+
+@pytest.mark.parametrize("expansion", [1, 2])
+@torch.no_grad()
+def test_retention_is_the_papers_sum_over_pairs(expansion: int) -> None:
+    torch.manual_seed(1)
+    mixer = RetNet(WIDTH, heads=HEADS, value_expansion=expansion, rope_theta=50.0, chunk_size=4).double()
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
+    q_all, k_all = (x @ weight.T for weight in mixer.qk.weight.chunk(2))
+    v_all = x @ mixer.v.weight.T
+    key, value = WIDTH // HEADS, expansion * WIDTH // HEADS
+    heads = torch.zeros(LENGTH, HEADS * value, dtype=torch.float64)
+    for h in range(HEADS):
+        gamma = (31 / 32, 63 / 64)[h]  # 1 − 2^−5, 1 − 2^−6
+        rows, columns = slice(h * key, (h + 1) * key), slice(h * value, (h + 1) * value)
+        for n in range(LENGTH):
+            total = torch.zeros(value, dtype=torch.float64)
+            for m in range(n + 1):
+                # Eq. 5 in complex numbers: the pair (i, i + K/2) of Q is turned by n·θ_i, of K back by m·θ_i.
+                dot = sum(
+                    complex(q_all[n, rows][i], q_all[n, rows][i + key // 2])
+                    * complex(k_all[m, rows][i], k_all[m, rows][i + key // 2]).conjugate()
+                    * cmath.exp(1j * (n - m) * 50.0 ** (-2 * i / key))
+                    for i in range(key // 2)
+                ).real
+                total += gamma ** (n - m) * dot / math.sqrt(key) * v_all[m, columns]
+            centred = total - total.mean()
+            heads[n, columns] = centred / (centred.square().mean() + 1e-5).sqrt()
+    gate = x @ mixer.gate.weight.T
+    expected = (gate * gate.sigmoid() * heads) @ mixer.out.weight.T
+    torch.testing.assert_close(mixer(x[None])[0], expected, rtol=0, atol=1e-11)
+
+
+def test_heads_have_several_rates_at_any_width() -> None:
+    """The paper's head size of 256 from a width of 1,024 on; four heads below."""
+    assert [RetNet(width).heads for width in (64, 256, 1024, 2048)] == [4, 4, 4, 8]
