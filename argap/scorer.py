@@ -83,19 +83,15 @@ def score(
     if run.finished and all(_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
     model = load_model(checkpoint, dtype=DTYPES[dtype], device=device, trust_remote_code=options.trust_remote_code)
+    _check_causal(model, checkpoint.name)
     _check_fits(model, data, checkpoint.name)
     scorer = _Scorer(model, data, device, options.batch_size)
     started = time.monotonic()
-    done = 0
-    with progress(f"scoring {model_name}", len(data.tokens)) as advance:
-        for number, windows in enumerate(shards):
-            size = int(data.offsets[windows.stop] - data.offsets[windows.start])
-            if not _whole(folder, number, data, windows):
-                logprob, top1 = scorer.score(windows)
-                _check_finite(logprob, data, windows, model_name)
-                write_shard(shard_path(folder, number), data, windows, logprob, top1)
-                done += size
-            advance(size)
+    try:
+        done = _score_shards(scorer, shards, folder, model_name)
+    except KeyboardInterrupt:
+        say(f"{folder}: interrupted; finished shards stay, the same command goes on from there")
+        raise
     seconds = time.monotonic() - started
     return finish_run(
         run,
@@ -108,6 +104,21 @@ def score(
             "tokens per second": round(done / seconds, 1) if done else None,
         },
     )
+
+
+def _score_shards(scorer: "_Scorer", shards: list[range], folder: Path, name: str) -> int:
+    """Write the shards that are not there yet; returns how many tokens were scored."""
+    data, done = scorer.data, 0
+    with progress(f"scoring {name}", len(data.tokens)) as advance:
+        for number, windows in enumerate(shards):
+            size = int(data.offsets[windows.stop] - data.offsets[windows.start])
+            if not _whole(folder, number, data, windows):
+                logprob, top1 = scorer.score(windows)
+                _check_finite(logprob, data, windows, name)
+                write_shard(shard_path(folder, number), data, windows, logprob, top1)
+                done += size
+            advance(size)
+    return done
 
 
 class _Scorer:
@@ -220,6 +231,17 @@ def _dtype(name: str, device: str) -> str:
 def _whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
     rows = int(data.offsets[windows.stop] - data.offsets[windows.start])
     return whole_shard(shard_path(folder, number), rows)
+
+
+def _check_causal(model: "PreTrainedModel", name: str) -> None:
+    """A mixer that sees later tokens gives no log-prob of the next one."""
+    from argap.models.mixer import Mixer
+
+    for module in model.modules():
+        if isinstance(module, Mixer) and not module.causal:
+            raise ArgapError(
+                f"{name}: its mixer {type(module).__name__} is not causal; such models serve synthetic tasks only"
+            )
 
 
 def _check_fits(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:

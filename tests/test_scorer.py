@@ -219,6 +219,17 @@ def test_a_folder_that_is_no_run_is_left_alone(gpt2, data, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_mixer_that_sees_later_tokens_is_refused_by_name(data, tmp_path, monkeypatch):
+    from argap.models import ArgapConfig, ArgapForCausalLM
+    from argap.models.attention import Attention
+
+    model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1))
+    model.save_pretrained(tmp_path / "m")
+    monkeypatch.setattr(Attention, "causal", False)
+    with pytest.raises(ArgapError, match="its mixer Attention is not causal"):
+        run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
+
+
 def test_windows_longer_than_the_model_are_refused_with_the_flag(gpt2, tokenizer, tmp_path):
     data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=256, limit_tokens=300)
     with pytest.raises(ArgapError, match="takes at most 128 tokens, the windows have 256; use --seq-len 128"):

@@ -5,7 +5,6 @@ The modules of this folder only read flags and print; heavy imports live inside 
 ``argap --help`` stays fast.
 """
 
-import os
 import sys
 
 import typer
@@ -33,15 +32,9 @@ app.command()(paper.paper)
 
 
 def main() -> None:
-    """Entry point of the script ``argap``."""
+    """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
     try:
         app()
     except ArgapError as error:
         print(f"argap: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("argap: interrupted; what is finished stays, the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # `argap ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

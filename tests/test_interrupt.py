@@ -1,0 +1,43 @@
+"""Ctrl-C in the middle of a score: one line, exit 130, and what is finished stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+SLOWLY = """
+import sys, time
+from argap import runs, scorer
+from argap.cli import main
+runs.SHARD_TOKENS = 2048
+write = scorer.write_shard
+def write_slowly(*arguments):
+    write(*arguments)
+    time.sleep(60)
+scorer.write_shard = write_slowly
+main()
+"""
+
+
+def test_an_interrupted_score_keeps_its_shards(tmp_path):
+    command = [sys.executable, "-c", SLOWLY, "score", str(ROOT / "argap/demo/checkpoints/base_conv")]
+    command += ["--ref", "attention", "--limit-tokens", "6000", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    shard = tmp_path / "out" / "attention" / "tokens" / "part-00000.parquet"
+    for _ in range(600):
+        if shard.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.strip().endswith("interrupted; finished shards stay, the same command goes on from there")
+    assert "Traceback" not in err
+    assert shard.exists()
