@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from argap.bigram_index import checksum
 from argap.bigram_index.manifest import REBUILD
 from argap.bigram_index.runs import Rows
-from argap.errors import ArgapError, FormatError
+from argap.errors import FormatError
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])
 PART_ROWS = 2**24
@@ -40,26 +40,20 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[dict[str, Any]
     parts: list[dict[str, Any]] = []
     writer: pq.ParquetWriter | None = None
     written = bigrams = 0
-    try:
-        for group in _groups(rows):
-            path = folder / f"part-{len(parts):05d}.parquet"
-            if writer is None:
-                writer, written = pq.ParquetWriter(path, SCHEMA, **WRITING), 0
-            writer.write_table(group, row_group_size=GROUP_ROWS)
-            written += len(group)
-            bigrams += int(np.sum(group["count"].to_numpy()))
-            if written == PART_ROWS:
-                writer.close()
-                parts.append(_describe(path, written))
-                writer = None
-        if writer is not None:
+    for group in _groups(rows):
+        path = folder / f"part-{len(parts):05d}.parquet"
+        if writer is None:
+            writer, written = pq.ParquetWriter(path, SCHEMA, **WRITING), 0
+        writer.write_table(group, row_group_size=GROUP_ROWS)
+        written += len(group)
+        bigrams += int(np.sum(group["count"].to_numpy()))
+        if written == PART_ROWS:
             writer.close()
-            parts.append(_describe(folder / f"part-{len(parts):05d}.parquet", written))
-    except OSError as error:
-        raise ArgapError(
-            f"{folder}: the index could not be written ({error.strerror or error}); nothing was left "
-            "half-written. Free some space or choose another folder and run the same command again"
-        ) from error
+            parts.append(_describe(path, written))
+            writer = None
+    if writer is not None:
+        writer.close()
+        parts.append(_describe(folder / f"part-{len(parts):05d}.parquet", written))
     return parts, bigrams
 
 

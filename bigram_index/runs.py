@@ -11,8 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from argap.errors import ArgapError
-
 
 class Rows(NamedTuple):
     """Consecutive rows of a run, from row ``start`` on."""
@@ -71,15 +69,9 @@ class FileRun:
 
 def spill(run: MemoryRun, folder: Path) -> FileRun:
     """Write ``run`` below ``folder`` and return it as it lies on disk."""
-    try:
-        folder.mkdir(parents=True)
-        run.second.tofile(folder / "second")
-        run.count.tofile(folder / "count")
-    except OSError as error:
-        raise ArgapError(
-            f"{folder}: a sorted run could not be written ({error.strerror or error}); free some space or "
-            "choose another --out: runs are spilled beside it"
-        ) from error
+    folder.mkdir(parents=True)
+    run.second.tofile(folder / "second")
+    run.count.tofile(folder / "count")
     return FileRun(folder, run.indptr, run.second.dtype, run.count.dtype)
 
 

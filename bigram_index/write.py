@@ -26,8 +26,8 @@ def write_index(
 ) -> None:
     """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
 
-    ``stats``: the counts of tokens, asked for when ``rows`` have all been read. Raises `ArgapError` where the
-    disk refuses.
+    ``stats``: the counts of tokens, asked for when ``rows`` have all been read. Raises `OSError` where the disk
+    refuses, of which `argap.bigram_index.folder.replacing_folder` makes one line.
     """
     parts, bigrams = write_parts(folder, rows)
     contents = manifest.Manifest(

@@ -1,17 +1,13 @@
 """``argap index``: build, merge and query the table of training bigram counts."""
 
-import re
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from argap.cli.index_output import Meter, describe, parse_bytes, parse_tokens
 from argap.errors import ArgapError
-
-if TYPE_CHECKING:
-    from argap.bigram_index.store import BigramIndex
 
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
@@ -241,66 +237,37 @@ def plan(
     print("\n".join(f"{name:<9} {value}" for name, value in rows))
 
 
-def describe(index: "BigramIndex") -> str:
-    """A few lines on an index, for people."""
-    manifest = index.manifest
-    size = sum(part["bytes"] for part in manifest.parts)
-    lines = [
-        ("index", str(index.folder)),
-        ("tokenizer", f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size:,} ids)"),
-        *([("proxy", f"not counted from documents: {manifest.origin}")] if index.proxy else []),
-        ("documents", f"{index.documents:,} (and {manifest.empty_documents:,} without a token)"),
-        ("tokens", f"{index.tokens:,}"),
-        ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),
-        ("size", f"{size:,} bytes in {len(manifest.parts)} parts"),
-        ("sources", ", ".join(index.sources)),
-    ]
-    return "\n".join(f"{name:<10} {value}" for name, value in lines)
+@app.command()
+def ngrams(
+    data: Annotated[list[str], typer.Argument(help="The training corpus.")],
+    query: Annotated[str, typer.Option(help="The text whose n-grams are counted in DATA.")],
+    tokenizer: TokenizerOption,
+    out: Annotated[Path, typer.Option(help="Parquet file: n, tokens, count.")],
+    longest: Annotated[int, typer.Option(min=2, max=5, help="Longest n-gram, in tokens.")] = 5,
+    text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+) -> None:
+    """Count the n-grams of one text in a training corpus, in one pass."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
+    from argap.atomic import replacing
+    from argap.bigram_index.ngrams import NgramCounter
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
+    from argap.tokenizer import load_tokenizer
 
-def parse_bytes(text: str) -> int:
-    """``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ArgapError(f"{text!r} is no amount of memory; expected for instance 2GB or 512MiB")
-    number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    loaded = load_tokenizer(tokenizer)
 
+    def documents(*specs: str):
+        corpora = [open_corpus(spec, text_column=text_column) for spec in specs]
+        return (document.ids for document in token_documents(corpora, loaded))
 
-def parse_tokens(text: str) -> float:
-    """``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ArgapError(f"{text!r} is no number of tokens; expected for instance 10B or 1T")
-    return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
-
-
-class Meter:
-    """Progress on stderr: one line that is rewritten on a terminal, a line every half minute elsewhere."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._begun = self._shown = time.monotonic()
-        self._calls = self._documents = self._tokens = 0
-
-    def __call__(self, documents: int, tokens: int) -> None:
-        self._documents, self._tokens = documents, tokens
-        self._calls += 1
-        if self._calls % 64:  # looking at the clock for every document would cost more than counting it
-            return
-        now = time.monotonic()
-        if now - self._shown > (0.5 if self._terminal else 30):
-            self._shown = now
-            self._print("\r" if self._terminal else "")
-
-    def finish(self, index: "BigramIndex") -> None:
-        """Print the final state and end the line."""
-        self._documents, self._tokens = index.documents, index.tokens
-        self._print("\r" if self._terminal else "")
-        if self._terminal:
-            print(file=sys.stderr)
-
-    def _print(self, start: str) -> None:
-        rate = self._tokens / max(time.monotonic() - self._begun, 1e-9)
-        line = f"argap: {self._documents:,} documents, {self._tokens:,} tokens, {rate / 1e6:.2f} M tokens/s"
-        print(start + line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+    counter = NgramCounter(documents(query), vocab_size=loaded.vocab_size, longest=longest)
+    counter.add(documents(*data))
+    schema = pa.schema([("n", pa.int8()), ("tokens", pa.list_(pa.int32())), ("count", pa.int64())])
+    with replacing(out) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for n in range(2, longest + 1):
+            grams, counts = counter.result(n)
+            rows = [[n] * len(grams), grams.tolist(), counts]
+            writer.write_table(pa.table(dict(zip(schema.names, rows, strict=True)), schema=schema))
+            print(f"{n}-grams  {len(grams):>12,}  of them in the corpus  {int((counts > 0).sum()):>12,}")

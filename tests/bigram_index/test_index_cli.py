@@ -4,11 +4,13 @@ import json
 from collections import Counter
 from itertools import pairwise
 
+import pandas as pd
 import pytest
 import tokenizers
 from typer.testing import CliRunner
 
-from argap.cli.index import app, parse_bytes, parse_tokens
+from argap.cli.index import app
+from argap.cli.index_output import parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
 from argap.tokenizer import load_tokenizer
 
@@ -111,3 +113,18 @@ def test_proxy_is_said(words, tmp_path):
     printed = run("from-counts", tmp_path / "counts.csv", "--tokenizer", words, "--out", tmp_path / "proxy")
     assert "proxy      not counted from documents: counts" in printed
     assert "proxy" in run("profile", tmp_path / "proxy", tmp_path / "data.jsonl", "--text-column", "body")
+
+
+def test_ngrams_of_a_text(words, tmp_path):
+    (tmp_path / "query.txt").write_text("not to be afraid")
+    out = tmp_path / "ngrams.parquet"
+    printed = run(
+        "ngrams", tmp_path / "data.jsonl", "--query", tmp_path / "query.txt", "--tokenizer", words, "--out", out,
+        "--longest", 3, "--text-column", "body",
+    )  # fmt: skip
+    table = pd.read_parquet(out)
+    rows = {tuple(tokens): count for tokens, count in zip(table["tokens"], table["count"], strict=True)}
+    # to=1 be=2 not=4 afraid=5; the corpus has "not to" once, "to be" twice, "not to be" once.
+    assert rows == {(1, 2): 2, (2, 5): 0, (4, 1): 1, (1, 2, 5): 0, (4, 1, 2): 1}
+    assert table["n"].tolist() == [2, 2, 2, 3, 3]
+    assert "2-grams             3  of them in the corpus             2" in printed
