@@ -48,10 +48,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
+    "delta_net": Architecture(everywhere("delta_net"), bounded=False),
     "retnet": Architecture(everywhere("retnet"), bounded=False),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),
     "h3": Architecture(everywhere("h3"), bounded=False),
+    "mamba": Architecture(everywhere("mamba"), bounded=False),
 }
 
 

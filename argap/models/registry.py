@@ -10,11 +10,13 @@ from argap.models.mixer import Mixer
 MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
+    "delta_net": "argap.models.delta_net:DeltaNet",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",
     "hyena": "argap.models.hyena:Hyena",
     "h3": "argap.models.h3:H3",
+    "mamba": "argap.models.mamba:Mamba",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

@@ -18,16 +18,9 @@ SPECS: dict[str, dict[str, Any]] = {
     "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
     "h3": {"name": "h3", "states": 8},
     "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
+    "mamba": {"name": "mamba", "states": 4},
+    "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
@@ -130,6 +123,8 @@ def test_a_fresh_layer_passes_a_signal_and_learns(spec: dict[str, Any]) -> None:
         ({"name": "h3", "head_size": 3}, "h3: width 8 does not split into heads of 3"),
         ({"name": "h3", "shift_states": 0}, "h3: shift_states 0; expected at least 1"),
         ({"name": "h3", "states": 3}, "h3: states 3; expected an even number"),
+        ({"name": "mamba", "states": 0}, "mamba: states 0; expected at least 1"),
+        ({"name": "mamba", "step_rank": 0}, "mamba: step_rank 0; expected at least 1"),
         ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
     ],
 )

@@ -1,0 +1,136 @@
+"""Mamba: a diagonal state space model whose step, input and readout the input itself selects.
+
+Legend: B batch, T positions, D width, E inner width, N states a channel, R rank of the step's map.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.initialization import copy_
+
+from argap.errors import ArgapError
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.scan import linear_scan
+from argap.models.short_convolution import ShortConvolution
+
+CHUNK = 256
+"""Positions whose states are held at once: without gradients, memory does not grow with the sequence."""
+
+State = tuple[torch.Tensor, torch.Tensor]
+
+
+class Mamba(Mixer):
+    """The selective state space model S6 between a short convolution and a gate (arXiv 2312.00752,
+    algorithm 2 and section 3.4).
+
+    With u = SiLU(conv(W_u x)): Δ = softplus(W_Δ s_Δ + b), where s_Δ (of rank R), B and C are linear maps
+    of u; h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t B_t and y_t = C_t · h_t + D ⊙ u_t, for each of E channels with N
+    states; W_O (y ⊙ SiLU(W_z x)) goes out. A is held to zero-order hold, B to its first order, as in the
+    paper's code.
+
+    Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R,
+    None: ⌈D/16⌉. Raises `ArgapError` for values below 1.
+    """
+
+    source = "arXiv 2312.00752, algorithm 2 and section 3.4"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        states: int = 16,
+        expand: int = 2,
+        short_kernel: int = 4,
+        step_rank: int | None = None,
+    ) -> None:
+        super().__init__()
+        rank = math.ceil(width / 16) if step_rank is None else step_rank
+        for name, value in (
+            ("states", states),
+            ("expand", expand),
+            ("short_kernel", short_kernel),
+            ("step_rank", rank),
+        ):
+            if value < 1:
+                raise ArgapError(f"mamba: {name} {value}; expected at least 1")
+        inner = expand * width
+        self.states, self.rank = states, rank
+        self.projection = nn.Linear(width, 2 * inner, bias=False)
+        self.short = ShortConvolution(inner, short_kernel, bias=True)
+        self.selection = nn.Linear(inner, rank + 2 * states, bias=False)
+        self.step_size = StepSize(rank, inner)
+        self.log_decay = nn.Parameter(torch.empty(inner, states))
+        self.log_decay._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]  # dynamics
+        self.skip = nn.Parameter(torch.empty(inner))
+        self.out = ResidualLinear(inner, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """S4D-Real: A = −1, …, −N in every channel (section 3.6); the skip at 1."""
+        numbers = torch.arange(1, self.states + 1, device=self.log_decay.device, dtype=torch.float32)
+        copy_(self.log_decay, numbers.log().expand_as(self.log_decay))
+        nn.init.ones_(self.skip)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        u, gate = self.projection(x).chunk(2, dim=-1)
+        u = F.silu(self.short(u))
+        outputs, h = [], None
+        for part in u.split(CHUNK, dim=1):
+            decay, value, readout = self._select(part)
+            states = linear_scan(decay, value, h)
+            h = states[:, -1]
+            outputs.append((states * readout).sum(dim=-1))
+        y = torch.cat(outputs, dim=1).to(u.dtype) + self.skip * u
+        return self.out(y * F.silu(gate))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The short convolution's, and h ``[B, E, N]`` in float32 or wider."""
+        kind = torch.promote_types(dtype, torch.float32)
+        h = torch.zeros(batch, *self.log_decay.shape, dtype=kind, device=device)
+        return self.short.init_state(batch, dtype, device), h
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        short, h = state
+        u, gate = self.projection(x).chunk(2, dim=-1)
+        mixed, short = self.short.step(u, short)
+        u = F.silu(mixed)
+        decay, value, readout = self._select(u)
+        h = decay * h + value
+        y = (h * readout).sum(dim=-1).to(u.dtype) + self.skip * u
+        return self.out(y * F.silu(gate)), (short, h)
+
+    def state_size(self, length: int) -> int:
+        """E·N, and the short convolution's."""
+        return self.log_decay.numel() + self.short.state_size(length)
+
+    def flops(self, batch: int, length: int) -> int:
+        """The maps 2·B·T·(3·D·E + E·(R + 2·N) + R·E), the convolution, the recurrence 6·B·T·E·N (exponent,
+        input, two of the step, two of the readout), and 4·B·T·E of Δ u, skip and gate."""
+        inner, width = self.out.in_features, self.out.out_features
+        maps = 2 * (3 * width * inner + inner * (self.rank + 2 * self.states) + self.rank * inner)
+        recurrence = 6 * inner * self.states + 4 * inner
+        return batch * length * (maps + recurrence) + self.short.flops(batch, length)
+
+    def _select(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decay and input of the states ``[..., E, N]`` and their readout C ``[..., 1, N]`` for u ``[..., E]``,
+        in float32 or wider."""
+        kind = torch.promote_types(u.dtype, torch.float32)
+        low, written, readout = self.selection(u).split([self.rank, self.states, self.states], dim=-1)
+        step = F.softplus(self.step_size(low).to(kind))[..., None]
+        decay = torch.exp(-step * self.log_decay.to(kind).exp())
+        value = step * u[..., None].to(kind) * written[..., None, :].to(kind)
+        return decay, value, readout[..., None, :].to(kind)
+
+
+class StepSize(nn.Linear):
+    """The map from R numbers to a step for each of E channels, before softplus."""
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """Weights uniform within ±1/√R, and a bias with which steps are log-uniform from 0.001 to 0.1
+        (section 3.6): softplus's inverse of these."""
+        bound = 1 / math.sqrt(self.in_features)
+        nn.init.uniform_(self.weight, -bound, bound)
+        exponents = torch.empty_like(self.bias, dtype=torch.float32).uniform_(math.log(0.001), math.log(0.1))
+        copy_(self.bias, exponents.exp().expm1().log())
