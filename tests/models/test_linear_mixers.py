@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.delta_net import DeltaNet
 from argap.models.mixer import Mixer, State
 from argap.models.registry import build_mixer
 
@@ -21,6 +22,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "taylor": {"name": "linear_attention", "heads": 2, "feature_map": "taylor", "feature_dim": 4},
     "retnet": {"name": "retnet", "heads": 2},
     "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
+    "delta_net": {"name": "delta_net", "heads": 2},
+    "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
 }
 
 
@@ -123,6 +126,10 @@ def test_matrix_products_are_as_torch_counts_them(spec: dict[str, Any]) -> None:
 
 def beside_matrix_products(mixer: Mixer, batch: int, length: int) -> int:
     """What a mixer counts and torch does not: its formula by hand."""
+    if isinstance(mixer, DeltaNet):
+        # Heads of 8: in each of 3 chunks of 64 the triangular solve for K and V of 8; 4 taps of 3·16 channels.
+        solve = batch * 2 * 3 * 64**2 * (8 + 8)
+        return solve + (0 if mixer.conv is None else 2 * 4 * batch * length * 48)
     return 0
 
 
@@ -165,6 +172,10 @@ def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, 
         ({"name": "retnet", "heads": 3}, None, "retnet: width 16 does not split into 3 heads of even width"),
         ({"name": "retnet", "value_expansion": 0}, None, "value_expansion 0; expected at least 1"),
         ({"name": "retnet", "chunk_size": 0}, None, "retnet: chunk_size 0; expected at least 1"),
+        ({"name": "delta_net", "heads": 3}, None, "delta_net: width 16 does not split into 3 heads"),
+        ({"name": "delta_net", "activation": "gelu"}, None, "'gelu'; expected silu or elu or relu or identity"),
+        ({"name": "delta_net", "key_norm": "max"}, None, "key_norm 'max'; expected l2 or l1"),
+        ({"name": "delta_net", "conv_size": 0}, None, "delta_net: conv_size 0; expected at least 1"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], longest: int | None, said: str) -> None:

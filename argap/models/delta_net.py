@@ -1,0 +1,139 @@
+"""DeltaNet: linear attention whose state corrects what it holds for a key instead of adding to it.
+
+Legend: B batch, T positions, D width, H heads, K = D / H key and value size of a head.
+"""
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.delta_rule import chunked_delta_rule, delta_rule_flops, delta_rule_step
+from argap.models.head_norm import HeadNorm
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.short_convolution import ShortConvolution
+
+Activation = Literal["silu", "elu", "relu", "identity"]
+KeyNorm = Literal["l2", "l1"]
+State = tuple[torch.Tensor, torch.Tensor | None]
+
+EPSILON = 1e-6
+
+
+class DeltaNet(Mixer):
+    """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), o_t = q_t S_t, y = norm(o) W_O with β = σ(x W_β)
+    (arXiv 2406.06484, eqs. 4 and 5, section 3.3), q and k = norm(silu(conv(x W))), v = silu(conv(x W)).
+
+    Options, the first value being the paper's:
+
+    - ``heads``: by default one for each 128 of the width.
+    - ``activation``: of q and k, ``silu``; ``elu`` (1 + elu), ``relu``, ``identity``.
+    - ``key_norm``: q and k divided by their ``l2`` or ``l1`` norm.
+    - ``conv_size``: taps of the short convolution over q, k and v, 4; None: none.
+    - ``chunk_size``: positions that one triangular system solves, 64; None: all.
+
+    The output's norm is RMSNorm over a head's values. Raises `ArgapError` for a width that does not split
+    into the heads and for an option's value that is none of these.
+    """
+
+    source = "arXiv 2406.06484, eqs. 4 to 11, section 3.3"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int | None = None,
+        activation: Activation = "silu",
+        key_norm: KeyNorm = "l2",
+        conv_size: int | None = 4,
+        chunk_size: int | None = 64,
+    ) -> None:
+        super().__init__()
+        self.heads = max(1, width // 128) if heads is None else heads
+        if self.heads < 1 or width % self.heads:
+            raise ArgapError(f"delta_net: width {width} does not split into {self.heads} heads; set its option heads")
+        for name, value, known in (
+            ("activation", activation, get_args(Activation)),
+            ("key_norm", key_norm, get_args(KeyNorm)),
+        ):
+            if value not in known:
+                raise ArgapError(f"delta_net: {name} {value!r}; expected {' or '.join(known)}")
+        for name, value in (("conv_size", conv_size), ("chunk_size", chunk_size)):
+            if value is not None and value < 1:
+                raise ArgapError(f"delta_net: {name} {value}; expected at least 1")
+        self.width, self.chunk_size = width, chunk_size
+        self.activation: Activation = activation
+        self.key_norm: KeyNorm = key_norm
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.conv = None if conv_size is None else ShortConvolution(3 * width, conv_size)
+        self.beta = nn.Linear(width, self.heads, bias=False)
+        self.norm = HeadNorm(width // self.heads, width)
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        qkv = self.qkv(x)
+        if self.conv is not None:
+            qkv = self.conv(qkv)
+        q, k, v = (part.transpose(1, 2) for part in self._heads(qkv))
+        y, _ = chunked_delta_rule(q, k, v, self._rate(x).transpose(1, 2), self.chunk_size)
+        return self._merge(y.transpose(1, 2), x.dtype)
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""
+        kind = torch.promote_types(dtype, torch.float32)
+        size = self.width // self.heads
+        memory = torch.zeros(batch, self.heads, size, size, dtype=kind, device=device)
+        return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        memory, past = state
+        qkv = self.qkv(x)
+        if self.conv is not None:
+            qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
+        q, k, v = self._heads(qkv)
+        y, memory = delta_rule_step(q, k, v, self._rate(x), memory)
+        return self._merge(y, x.dtype), (memory, past)
+
+    def state_size(self, length: int) -> int:
+        """H·K², and what the short convolution keeps."""
+        short = 0 if self.conv is None else self.conv.state_size(length)
+        return self.width**2 // self.heads + short
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections, 2·B·T·D·(4·D + H), the short convolution, and `delta_rule_flops`; what is
+        O(B·T·D) is left out."""
+        dense = 2 * batch * length * self.width * (4 * self.width + self.heads)
+        short = 0 if self.conv is None else self.conv.flops(batch, length)
+        size = self.width // self.heads
+        return dense + short + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
+
+    def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""
+        kind = torch.promote_types(qkv.dtype, torch.float32)
+        q, k, v = qkv.to(kind).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        order = 2 if self.key_norm == "l2" else 1
+        q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=EPSILON) for part in (q, k))
+        return q, k, F.silu(v)
+
+    def _rate(self, x: torch.Tensor) -> torch.Tensor:
+        """β ``[..., H]`` in (0, 1): how much of what a key holds is replaced."""
+        return self.beta(x).to(torch.promote_types(x.dtype, torch.float32)).sigmoid()
+
+    def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Outputs of the heads ``[..., H, K]``, normed and mixed, to ``[..., D]``."""
+        return self.out(self.norm(y).flatten(-2).to(dtype))
+
+
+def _activated(x: torch.Tensor, name: Activation) -> torch.Tensor:
+    match name:
+        case "silu":
+            return F.silu(x)
+        case "elu":
+            return 1 + F.elu(x)
+        case "relu":
+            return F.relu(x)
+        case "identity":
+            return x
