@@ -49,6 +49,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
     "delta_net": Architecture(everywhere("delta_net"), bounded=False),
+    "gla": Architecture(everywhere("gla"), bounded=False),
     "retnet": Architecture(everywhere("retnet"), bounded=False),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),

@@ -11,6 +11,7 @@ MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
     "delta_net": "argap.models.delta_net:DeltaNet",
+    "gla": "argap.models.gla:GLA",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",

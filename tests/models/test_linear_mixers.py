@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.delta_net import DeltaNet
+from argap.models.gla import GLA
 from argap.models.mixer import Mixer, State
 from argap.models.registry import build_mixer
 
@@ -24,16 +25,9 @@ SPECS: dict[str, dict[str, Any]] = {
     "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
     "delta_net": {"name": "delta_net", "heads": 2},
     "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
+    "gla": {"name": "gla"},
+    "gla, short convolution": {"name": "gla", "heads": 2, "key_expansion": 1.0, "gate_rank": 3, "conv_size": 4},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
@@ -130,6 +124,11 @@ def beside_matrix_products(mixer: Mixer, batch: int, length: int) -> int:
         # Heads of 8: in each of 3 chunks of 64 the triangular solve for K and V of 8; 4 taps of 3·16 channels.
         solve = batch * 2 * 3 * 64**2 * (8 + 8)
         return solve + (0 if mixer.conv is None else 2 * 4 * batch * length * 48)
+    if isinstance(mixer, GLA):
+        # 10 chunks of 16 in 4 heads of K = 2 or 2 of K = 8: the scores, each pair with decays of its own.
+        if mixer.conv is None:
+            return 2 * batch * 4 * 10 * 16**2 * 2
+        return 2 * batch * 2 * 10 * 16**2 * 8 + 2 * 4 * batch * length * 48
     return 0
 
 
@@ -175,6 +174,10 @@ def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, 
         ({"name": "delta_net", "heads": 3}, None, "delta_net: width 16 does not split into 3 heads"),
         ({"name": "delta_net", "activation": "gelu"}, None, "'gelu'; expected silu or elu or relu or identity"),
         ({"name": "delta_net", "key_norm": "max"}, None, "key_norm 'max'; expected l2 or l1"),
+        ({"name": "gla", "heads": 3}, None, "gla: width 16 and keys of 8 do not split into 3 heads"),
+        ({"name": "gla", "heads": 0}, None, "gla: heads 0; expected at least 1"),
+        ({"name": "gla", "key_expansion": 0.01}, None, "keys of 0 do not split into 4 heads"),
+        ({"name": "gla", "gate_temperature": 0}, None, "gate_temperature 0; expected more than 0"),
         ({"name": "delta_net", "conv_size": 0}, None, "delta_net: conv_size 0; expected at least 1"),
     ],
 )

@@ -1,0 +1,133 @@
+"""Gated linear attention: linear attention that forgets as its input says, each row of the state by itself.
+
+Legend: B batch, T positions, D width, H heads, K key size, V = D / H value size of a head.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.short_convolution import ShortConvolution
+
+EPSILON = 1e-5
+
+
+class GLA(Mixer):
+    """S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, o_t = q_t S_t / √K, y = (swish(x W_r + b_r) ⊙ norm(o)) W_O with
+    α = σ(x W_α¹ W_α² + b_α)^{1/τ} (arXiv 2312.06635, eq. 3 and section 4.4).
+
+    The norm is RMSNorm over a head's values, as in the authors' code. Options:
+
+    - ``heads``: 4.
+    - ``key_expansion``: H·K as a share of the width, ½.
+    - ``gate_rank``, ``gate_temperature``: columns of W_α¹, 16, and τ, 16.
+    - ``conv_size``: taps of a short convolution with SiLU over q, k and v; None, as in the paper: none.
+    - ``chunk_size``: positions compared at once; None: all, the parallel form. A chunk holds K decays for
+      each pair of its positions, so that it is short.
+
+    Raises `ArgapError` where the widths do not split into the heads, and for an option's value below 1.
+    """
+
+    source = "arXiv 2312.06635, eq. 3 and section 4.4"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int = 4,
+        key_expansion: float = 0.5,
+        gate_rank: int = 16,
+        gate_temperature: float = 16.0,
+        conv_size: int | None = None,
+        chunk_size: int | None = 16,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("heads", heads),
+            ("gate_rank", gate_rank),
+            ("conv_size", conv_size),
+            ("chunk_size", chunk_size),
+        ):
+            if value is not None and value < 1:
+                raise ArgapError(f"gla: {name} {value}; expected at least 1")
+        if gate_temperature <= 0:
+            raise ArgapError(f"gla: gate_temperature {gate_temperature}; expected more than 0")
+        keys = round(width * key_expansion)
+        if keys < 1 or width % heads or keys % heads:
+            raise ArgapError(
+                f"gla: width {width} and keys of {keys} do not split into {heads} heads; "
+                "set its options heads and key_expansion"
+            )
+        self.heads, self.keys, self.width = heads, keys, width
+        self.temperature, self.chunk_size = gate_temperature, chunk_size
+        self.qkv = nn.Linear(width, 2 * keys + width, bias=False)
+        self.conv = None if conv_size is None else ShortConvolution(2 * keys + width, conv_size)
+        self.decay_down = nn.Linear(width, gate_rank, bias=False)
+        self.decay_up = nn.Linear(gate_rank, keys)
+        self.gate = nn.Linear(width, width)
+        self.norm = nn.RMSNorm(width // heads, eps=EPSILON)
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        qkv = self.qkv(x)
+        if self.conv is not None:
+            qkv = F.silu(self.conv(qkv))
+        q, k, v, decay = (part.transpose(1, 2) for part in self._heads(qkv, x))
+        y, _ = chunked_recurrence(q, k, v, self.chunk_size, decay)
+        return self._merge(y.transpose(1, 2), x)
+
+    def init_state(
+        self, batch: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """S ``[B, H, K, V]`` in float32 or wider, and the short convolution's last inputs."""
+        kind = torch.promote_types(dtype, torch.float32)
+        sizes = self.keys // self.heads, self.width // self.heads
+        memory = torch.zeros(batch, self.heads, *sizes, dtype=kind, device=device)
+        return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
+
+    def step(
+        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor | None]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor | None]]:
+        memory, past = state
+        qkv = self.qkv(x)
+        if self.conv is not None:
+            qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
+            qkv = F.silu(qkv)
+        q, k, v, decay = self._heads(qkv, x)
+        y, memory = recurrence_step(q, k, v, memory, decay)
+        return self._merge(y, x), (memory, past)
+
+    def state_size(self, length: int) -> int:
+        """H·K·V, and what the short convolution keeps."""
+        short = 0 if self.conv is None else self.conv.state_size(length)
+        return self.keys * self.width // self.heads + short
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections, with the D·R + R·H·K of the decay's, the short convolution, and
+        `recurrence_flops`; what is O(B·T·D) is left out."""
+        low_rank = self.decay_up.in_features * (self.width + self.keys)
+        weights = self.width * (2 * self.keys + 3 * self.width) + low_rank
+        short = 0 if self.conv is None else self.conv.flops(batch, length)
+        sizes = self.keys // self.heads, self.width // self.heads
+        return (
+            2 * batch * length * weights + short + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
+        )
+
+    def _heads(
+        self, qkv: torch.Tensor, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, scaled by 1/√K, k, log α ``[..., H, K]`` and v ``[..., H, V]``."""
+        parts = qkv.split((self.keys, self.keys, self.width), dim=-1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
+        kind = torch.promote_types(x.dtype, torch.float32)
+        decay = F.logsigmoid(self.decay_up(self.decay_down(x)).to(kind)) / self.temperature
+        return q * q.shape[-1] ** -0.5, k, v, decay.unflatten(-1, (self.heads, -1))
+
+    def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
+        normed = self.norm(y.to(self.norm.weight.dtype)).flatten(-2)
+        return self.out(F.silu(self.gate(x)) * normed.to(x.dtype))
