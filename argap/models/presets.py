@@ -55,6 +55,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hyena": Architecture(everywhere("hyena"), bounded=True),
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
+    "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
 }
 
 

@@ -18,6 +18,8 @@ MIXERS: dict[str, str] = {
     "hyena": "argap.models.hyena:Hyena",
     "h3": "argap.models.h3:H3",
     "mamba": "argap.models.mamba:Mamba",
+    "rwkv4": "argap.models.rwkv4:RWKV4",
+    "rwkv4_channel": "argap.models.rwkv4:RWKV4Channel",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

@@ -20,6 +20,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
     "mamba": {"name": "mamba", "states": 4},
     "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
+    "rwkv4": {"name": "rwkv4"},
+    "rwkv4_channel": {"name": "rwkv4_channel"},
 }
 
 
@@ -125,6 +127,7 @@ def test_a_fresh_layer_passes_a_signal_and_learns(spec: dict[str, Any]) -> None:
         ({"name": "h3", "states": 3}, "h3: states 3; expected an even number"),
         ({"name": "mamba", "states": 0}, "mamba: states 0; expected at least 1"),
         ({"name": "mamba", "step_rank": 0}, "mamba: step_rank 0; expected at least 1"),
+        ({"name": "rwkv4_channel", "expand": 0}, "rwkv4_channel: expand 0; expected at least 1"),
         ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
     ],
 )

@@ -1,0 +1,182 @@
+"""RWKV-4: an average of the values with exponential weights, beside a shift by one token.
+
+Legend: B batch, T positions, D width.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.initialization import copy_
+
+from argap.errors import ArgapError
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.scan import linear_scan
+
+DEPTH = 0.5
+"""Where the layer stands among all, l / L: the paper starts some parameters by it. A mixer does not know
+its place, so that all start as the middle layer does."""
+
+Sums = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class RWKV4(Mixer):
+    """Time mixing: W_o (σ(r) ⊙ wkv) (arXiv 2305.13048, section 3.1: token shift, WKV operator,
+    output gating).
+
+    r, k and v are linear maps of μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, each with a μ of its own, and wkv_t is the mean
+    of v_t with weight e^{u + k_t} and of the earlier v_i with weights e^{k_i − (t−1−i) w}. Sums are kept
+    relative to their largest exponent, as in the paper's appendix, so that no exponential overflows.
+
+    The backbone's SwiGLU stands in the place of channel mixing; `RWKV4Channel` is the paper's own.
+    """
+
+    source = "arXiv 2305.13048, section 3.1, WKV operator"
+
+    def __init__(self, width: int, max_positions: int | None = None) -> None:
+        super().__init__()
+        self.shift = nn.ModuleDict({name: TokenShift(width, *start) for name, start in SHIFTS.items()})
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.log_decay = nn.Parameter(torch.empty(width))
+        self.bonus = nn.Parameter(torch.empty(width))
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/L}, from averages over the far
+        past to the last token's value, and u_i = log 0.3 + (−½, 0 or ½ in turn)."""
+        width = len(self.bonus)
+        channel = torch.arange(width, device=self.bonus.device, dtype=torch.float32)
+        copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * DEPTH))
+        copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        r, k, v = self._maps(x, _previous(x))
+        kind = torch.promote_types(x.dtype, torch.float32)
+        k, v = k.to(kind), v.to(kind)
+        decay = self.log_decay.to(kind).exp()
+        # The largest exponent among k_i − (t − i)·w is the running maximum of k_i + i·w, less t·w. It only
+        # sets the scale of the sums: they come out the same for any other, and so do all gradients.
+        ramp = torch.arange(x.shape[1], device=x.device, dtype=kind)[:, None] * decay
+        top = torch.maximum((k + ramp).cummax(dim=1).values - ramp, k).detach()
+        before = torch.cat([top[:, :1], top[:, :-1]], dim=1)
+        weight = torch.exp(k - top)
+        added = torch.stack([weight * v, weight], dim=-1)
+        sums = linear_scan(torch.exp(before - decay - top)[..., None], added)
+        past = F.pad(sums[:, :-1], (0, 0, 0, 0, 1, 0))  # what the token itself finds
+        wkv = self._average(k, v, (past[..., 0], past[..., 1], before))
+        return self.out(torch.sigmoid(r) * wkv.to(x.dtype))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
+        """The last input, and the two sums and their largest exponent in float32 or wider, all ``[B, D]``."""
+        kind = torch.promote_types(dtype, torch.float32)
+        size = (batch, self.out.in_features)
+        zeros = torch.zeros(size, dtype=kind, device=device)
+        top = torch.full(size, -torch.inf, dtype=kind, device=device)
+        return torch.zeros(size, dtype=dtype, device=device), (zeros, zeros, top)
+
+    def step(self, x: torch.Tensor, state: tuple[torch.Tensor, Sums]) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
+        previous, sums = state
+        r, k, v = self._maps(x, previous)
+        values, weights, before = sums
+        k, v = k.to(before.dtype), v.to(before.dtype)
+        y = self.out(torch.sigmoid(r) * self._average(k, v, sums).to(x.dtype))
+        decayed = before - self.log_decay.to(before.dtype).exp()
+        top = torch.maximum(decayed, k)
+        kept, added = torch.exp(decayed - top), torch.exp(k - top)
+        return y, (x, (kept * values + added * v, kept * weights + added, top))
+
+    def state_size(self, length: int) -> int:
+        """4·D: the last input, two sums and their largest exponent."""
+        return 4 * self.out.in_features
+
+    def flops(self, batch: int, length: int) -> int:
+        """The four maps 8·B·T·D², and 27·B·T·D: three shifts of 3, the recurrence of 17 (exponentials and
+        maxima left out) and a gate."""
+        width = self.out.in_features
+        return batch * length * (8 * width**2 + 27 * width)
+
+    def _maps(self, x: torch.Tensor, previous: torch.Tensor) -> list[torch.Tensor]:
+        """r, k and v of inputs and the inputs one position earlier."""
+        maps = {"receptance": self.receptance, "key": self.key, "value": self.value}
+        return [linear(self.shift[name](x, previous)) for name, linear in maps.items()]
+
+    def _average(self, k: torch.Tensor, v: torch.Tensor, sums: Sums) -> torch.Tensor:
+        """wkv from the sums over the past, relative to the larger of their exponent and the token's own."""
+        values, weights, before = sums
+        own = k + self.bonus.to(k.dtype)
+        top = torch.maximum(before, own).detach()
+        past, now = torch.exp(before - top), torch.exp(own - top)
+        return (past * values + now * v) / (past * weights + now)
+
+
+class RWKV4Channel(Mixer):
+    """Channel mixing: σ(r) ⊙ W_v max(k, 0)² (arXiv 2305.13048, section 3.1), as a layer's mixer.
+
+    It mixes the channels of this token and the one before. Option: ``expand``, the inner width over D.
+    Raises `ArgapError` for one below 1.
+    """
+
+    source = "arXiv 2305.13048, section 3.1, channel mixing"
+
+    def __init__(self, width: int, max_positions: int | None = None, *, expand: int = 4) -> None:
+        super().__init__()
+        if expand < 1:
+            raise ArgapError(f"rwkv4_channel: expand {expand}; expected at least 1")
+        self.shift = nn.ModuleDict({name: TokenShift(width, 1 - DEPTH, 0.0) for name in ("receptance", "key")})
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, expand * width, bias=False)
+        self.value = ResidualLinear(expand * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._mixed(x, _previous(x))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """The last input ``[B, D]``."""
+        return torch.zeros(batch, self.receptance.in_features, dtype=dtype, device=device)
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._mixed(x, state), x
+
+    def state_size(self, length: int) -> int:
+        """D: the last input."""
+        return self.receptance.in_features
+
+    def flops(self, batch: int, length: int) -> int:
+        """The maps 2·B·T·D² and 4·B·T·D·E for an inner width E, two shifts of 3·B·T·D, the gate and E squares."""
+        inner, width = self.value.in_features, self.value.out_features
+        return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
+
+    def _mixed(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        r = self.receptance(self.shift["receptance"](x, previous))
+        k = self.key(self.shift["key"](x, previous))
+        return torch.sigmoid(r) * self.value(k.relu().square())
+
+
+class TokenShift(nn.Module):
+    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, with a μ a channel."""
+
+    def __init__(self, width: int, exponent: float, offset: float) -> None:
+        super().__init__()
+        self.exponent, self.offset = exponent, offset
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """μ_i = (i/D)^exponent + offset: from channels of the past to channels of the present."""
+        width = len(self.weight)
+        channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
+        copy_(self.weight, (channel / width) ** self.exponent + self.offset)
+
+    def forward(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        return previous + self.weight * (x - previous)
+
+
+SHIFTS = {"receptance": ((1 - DEPTH) / 2, 0.0), "key": (1 - DEPTH, 0.0), "value": (1 - DEPTH, 0.3 * DEPTH)}
+"""Exponent and offset with which each μ of time mixing starts, as in the published code."""
+
+
+def _previous(x: torch.Tensor) -> torch.Tensor:
+    """``x [B, T, D]`` one position later, 0 at the first."""
+    return F.pad(x[:, :-1], (0, 0, 1, 0))

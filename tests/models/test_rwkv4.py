@@ -1,0 +1,108 @@
+"""RWKV-4 against its sums written out and against transformers' layers; exponents that would overflow."""
+
+import math
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.rwkv.configuration_rwkv import RwkvConfig
+from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward, RwkvSelfAttention
+
+from argap.models.mixer import Mixer
+from argap.models.rwkv4 import RWKV4, RWKV4Channel
+
+
+def random(mixer: Mixer, std: float = 0.7) -> None:
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter, std=std)
+
+
+@torch.no_grad()
+def test_time_mixing_is_the_papers_sum() -> None:
+    torch.manual_seed(0)
+    width, length = 4, 20
+    mixer = RWKV4(width).double()
+    random(mixer)
+    x = torch.randn(length, width, dtype=torch.float64)
+    mu = {name: mixer.get_parameter(f"shift.{name}.weight") for name in ("receptance", "key", "value")}
+
+    def mapped(name: str, t: int) -> torch.Tensor:
+        before = x[t - 1] if t else torch.zeros(width, dtype=torch.float64)
+        return mixer.get_parameter(f"{name}.weight") @ (mu[name] * x[t] + (1 - mu[name]) * before)
+
+    k, v = ([mapped(name, t) for t in range(length)] for name in ("key", "value"))
+    w, u = mixer.log_decay.exp(), mixer.bonus
+    expected = []
+    for t in range(length):
+        numerator, denominator = torch.exp(u + k[t]) * v[t], torch.exp(u + k[t])
+        for i in range(t):
+            weight = torch.exp(-(t - 1 - i) * w + k[i])
+            numerator, denominator = numerator + weight * v[i], denominator + weight
+        expected.append(mixer.out.weight @ (torch.sigmoid(mapped("receptance", t)) * numerator / denominator))
+    torch.testing.assert_close(mixer(x[None])[0], torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_exponents_beyond_the_type_do_no_harm(kind: torch.dtype) -> None:
+    torch.manual_seed(1)
+    mixer = RWKV4(4)
+    random(mixer)
+    mixer.key.weight.mul_(3000)  # keys of thousands: e^k is beyond float64
+    mixer.log_decay.copy_(torch.tensor([-30.0, -5.0, 0.0, 4.0]))
+    mixer = mixer.to(kind)
+    x = torch.randn(2, 200, 4).to(kind)
+    y = mixer(x)
+    assert torch.isfinite(y).all()
+    state = mixer.init_state(2, kind, x.device)
+    for t in range(200):
+        stepped, state = mixer.step(x[:, t], state)
+        if kind == torch.float64:
+            torch.testing.assert_close(stepped, y[:, t], rtol=0, atol=1e-9)
+        assert torch.isfinite(stepped).all()
+
+
+@torch.no_grad()
+def test_both_are_transformers_layers() -> None:
+    torch.manual_seed(2)
+    width = 16
+    config = RwkvConfig(hidden_size=width, num_hidden_layers=1, vocab_size=8)
+    x = torch.randn(2, 40, width)
+    time, channel = RWKV4(width), RWKV4Channel(width)
+    random(time, 0.4)
+    random(channel, 0.4)
+    attention, feed_forward = RwkvSelfAttention(config), RwkvFeedForward(config)
+    attention.time_decay.copy_(time.log_decay)
+    attention.time_first.copy_(time.bonus)
+    attention.output.load_state_dict(time.out.state_dict())
+    for ours, theirs, names in (
+        (time, attention, ("receptance", "key", "value")),
+        (channel, feed_forward, ("receptance", "key")),
+    ):
+        for name in names:
+            theirs.get_parameter(f"time_mix_{name}")[0, 0] = ours.get_parameter(f"shift.{name}.weight")
+    for ours, theirs in ((time, attention), (channel, feed_forward)):
+        for name in ("receptance", "key", "value"):
+            theirs.get_parameter(f"{name}.weight").copy_(ours.get_parameter(f"{name}.weight"))
+    torch.testing.assert_close(time(x), attention(x)[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(channel(x), feed_forward(x)[0], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_decays_start_from_long_to_short() -> None:
+    mixer = RWKV4(9)
+    mixer.initialize(0.02, 0.01)
+    # Channel 4 of 0 … 8 is half-way: −5 + 8·½^1.35.
+    assert float(mixer.log_decay[4]) == pytest.approx(-5 + 8 * 0.5**1.35)
+    assert (float(mixer.log_decay[0]), float(mixer.log_decay[8])) == (-5, 3)
+    third = [math.log(0.3), math.log(0.3) + 0.5, math.log(0.3) - 0.5]
+    assert mixer.bonus.tolist() == pytest.approx(third * 3)
+
+
+def test_operations_are_the_maps_and_what_is_stated() -> None:
+    for mixer, rest in ((RWKV4(8), 27 * 8), (RWKV4Channel(8), 7 * 8 + 32)):
+        mixer.requires_grad_(False)
+        random(mixer)
+        with FlopCounterMode(display=False) as counter:
+            mixer(torch.zeros(2, 10, 8))
+        assert mixer.flops(2, 10) - counter.get_total_flops() == 2 * 10 * rest
