@@ -8,7 +8,7 @@ Legend: B batch, H heads, T positions, C positions of a chunk, N = ⌈T / C⌉ c
 
 import torch
 
-from argap.models.linear_recurrence import in_chunks
+from argap.models.chunks import in_chunks
 
 
 def chunked_delta_rule(

@@ -9,7 +9,8 @@ size, G the size of a decay: 1 or K.
 """
 
 import torch
-import torch.nn.functional as F
+
+from argap.models.chunks import in_chunks
 
 
 def chunked_recurrence(
@@ -30,6 +31,7 @@ def chunked_recurrence(
     length = q.shape[2]
     size = length if chunk is None else min(chunk, length)
     with torch.autocast(q.device.type, enabled=False):
+        # What fills up the last chunk is 0: it adds nothing to S, and its decay is 1.
         q, k, v = (in_chunks(x.to(kind), size) for x in (q, k, v))
         decay = None if log_decay is None else in_chunks(log_decay.to(kind), size).cumsum(dim=-2)
         seen = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
@@ -73,8 +75,3 @@ def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, 
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
     return batch * heads * chunks * (2 * size**2 * (key + value) + 4 * size * key * value)
-
-
-def in_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
-    """``[B, H, T, X]`` to ``[B, H, N, size, X]``, filled up with zeros, which add nothing to S."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
