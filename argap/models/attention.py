@@ -1,28 +1,49 @@
 """Softmax attention with rotary positions: the reference that the others are measured against.
 
-Legend: B batch, T positions, D width, H heads, K = D / H.
+Legend: B batch, T positions, D width, H heads, K = D / H, w window.
 """
+
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.models.chunks import in_chunks
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.rotary import rotate, rotation
+
+WindowKind = Literal["sliding", "blocked"]
+State = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Attention(Mixer):
     """Multi-head causal attention (arXiv 1706.03762) with rotary embedding (arXiv 2104.09864, eq. 34).
 
-    Options: ``heads``, by default one for each 64 of the width; ``rope_theta``, the rotary base.
-    Raises `ArgapError` where the width does not split into heads of even width.
+    Options:
+
+    - ``heads``: by default one for each 64 of the width.
+    - ``rope_theta``: the rotary base.
+    - ``window``: positions w that one sees, itself and before; None: all.
+    - ``window_kind``: ``sliding``, itself and the w − 1 before (arXiv 2004.05150, section 3.1);
+      ``blocked``, those of its block of w, 0 to w − 1, w to 2w − 1 and so on, up to itself.
+
+    Raises `ArgapError` where the width does not split into heads of even width, and for a window that is
+    none of these.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
 
     def __init__(
-        self, width: int, max_positions: int | None = None, *, heads: int | None = None, rope_theta: float = 10_000.0
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int | None = None,
+        rope_theta: float = 10_000.0,
+        window: int | None = None,
+        window_kind: WindowKind = "sliding",
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 64) if heads is None else heads
@@ -30,41 +51,91 @@ class Attention(Mixer):
             raise ArgapError(
                 f"attention: width {width} does not split into {self.heads} heads of even width; set its option heads"
             )
+        if window is not None and window < 1:
+            raise ArgapError(f"attention: window {window}; expected at least 1")
+        if window_kind not in get_args(WindowKind):
+            raise ArgapError(f"attention: window_kind {window_kind!r}; expected {' or '.join(get_args(WindowKind))}")
+        if window is None and window_kind == "blocked":
+            raise ArgapError("attention: window_kind 'blocked' without a window; set its option window")
         self.rope_theta = rope_theta
+        self.window = window
+        self.sliding = window_kind == "sliding"
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.window is None or x.shape[1] <= self.window:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.sliding:
+            y = sliding_attention(q, k, v, self.window)
+        else:
+            y = blocked_attention(q, k, v, self.window)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values so far, each ``[B, H, T, K]``."""
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the positions so far."""
         empty = torch.empty(batch, self.heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
-        return empty, empty
+        return empty, empty, 0
 
-    def step(
-        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        keys, values = state
-        position = torch.full((1,), keys.shape[2], device=x.device)
-        q, k, v = self._heads(x[:, None], position)
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        keys, values, position = state
+        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = F.scaled_dot_product_attention(q, keys, values)
-        return self.out(y[:, :, 0].flatten(1)), (keys, values)
+        kept = slice(keys.shape[2] - self._kept(position + 1), None)
+        return self.out(y[:, :, 0].flatten(1)), (keys[:, :, kept], values[:, :, kept], position + 1)
 
     def state_size(self, length: int) -> int:
-        """Keys and values of every position: 2·T·D."""
-        return 2 * length * self.out.in_features
+        """Keys and values of the positions that the next one sees: 2·D for each of T, with a sliding window
+        of min(T, w − 1), with a blocked one of T mod w."""
+        return 2 * self._kept(length) * self.out.in_features
 
     def flops(self, batch: int, length: int) -> int:
-        """Projections 8·B·T·D², scores and their use 4·D for each of the B·T·(T + 1)/2 visible pairs."""
+        """Projections 8·B·T·D², scores and their use 4·D for each visible pair: T·(T + 1)/2 in a sequence,
+        or in a block of w, and w for each position past the first w of a sliding window."""
         width = self.out.in_features
-        return 8 * batch * length * width**2 + 2 * batch * length * (length + 1) * width
+        window = min(self.window or length, length)
+        repeated, rest = divmod(length, window)
+        if self.sliding:
+            pairs = window * (window + 1) // 2 + (length - window) * window
+        else:
+            pairs = repeated * (window * (window + 1) // 2) + rest * (rest + 1) // 2
+        return 8 * batch * length * width**2 + 4 * batch * pairs * width
+
+    def _kept(self, length: int) -> int:
+        """How many of the first ``length`` positions the next one sees."""
+        if self.window is None:
+            return length
+        return min(length, self.window - 1) if self.sliding else length % self.window
 
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         cos, sin = rotation(positions, q.shape[-1], self.rope_theta, torch.promote_types(q.dtype, torch.float32))
         return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+    """``q``, ``k``, ``v`` ``[B, H, T, K]``: causal attention within each block of ``window`` positions."""
+    heads, length = q.shape[1:3]
+    q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # a block is a head of its own
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]
+
+
+def sliding_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+    """``q``, ``k``, ``v`` ``[B, H, T, K]``: each position sees itself and the ``window`` − 1 before.
+
+    By blocks of ``window`` queries, which see keys of their block and of the one before, so that work and
+    memory grow as T·w."""
+    heads, length = q.shape[1:3]
+    q, k, v = (in_chunks(x, window) for x in (q, k, v))
+    k, v = (torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], dim=-2) for x in (k, v))
+    query = torch.arange(window, device=q.device)[:, None]
+    key = torch.arange(2 * window, device=q.device)  # the block itself from ``window`` on
+    seen = ((key > query) & (key <= query + window)).repeat(q.shape[2], 1, 1)
+    seen[0, :, :window] = False  # nothing is before the first block
+    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.repeat(heads, 1, 1))
+    return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]

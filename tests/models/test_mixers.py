@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from argap.errors import ArgapError
-from argap.models.attention import Attention
+from argap.models.attention import Attention, WindowKind
 from argap.models.base_conv import BaseConv
 from argap.models.convolution import long_convolution, short_convolution
 from argap.models.filters import ImplicitFilter
@@ -19,6 +19,9 @@ WIDTH, LONGEST = 8, 200
 SPECS: dict[str, dict[str, Any]] = {
     "attention, one head": {"name": "attention"},
     "attention, two heads": {"name": "attention", "heads": 2, "rope_theta": 100.0},
+    "sliding window": {"name": "attention", "heads": 2, "window": 64},
+    "sliding window of 1": {"name": "attention", "window": 1},
+    "blocked window": {"name": "attention", "heads": 2, "window": 32, "window_kind": "blocked"},
     "short explicit": {"name": "base_conv"},
     "40 taps": {"name": "base_conv", "kernel_size": 40},  # by FFT where T > 32
     "40 implicit taps": {"name": "base_conv", "kernel_size": 40, "filter": "implicit"},
@@ -87,11 +90,14 @@ def test_bfloat16_stays_within_its_precision(mixer: Mixer) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(
+    ("window", "kind"), [(None, "sliding"), (1, "sliding"), (5, "sliding"), (12, "sliding"), (5, "blocked")]
+)
 @torch.no_grad()
-def test_attention_is_the_papers_loop(heads: int) -> None:
+def test_attention_is_the_papers_loop(heads: int, window: int | None, kind: WindowKind) -> None:
     torch.manual_seed(1)
     theta, length, size = 50.0, 12, WIDTH // heads
-    mixer = Attention(WIDTH, heads=heads, rope_theta=theta).double()
+    mixer = Attention(WIDTH, heads=heads, rope_theta=theta, window=window, window_kind=kind).double()
     x = inputs(1, length)
     q_all, k_all, v_all = (weight @ x[0].T for weight in mixer.qkv.weight.chunk(3))  # each [D, T]
 
@@ -103,20 +109,26 @@ def test_attention_is_the_papers_loop(heads: int) -> None:
         ]
 
     expected = torch.zeros(length, WIDTH, dtype=torch.float64)
+    pairs = 0
     for t in range(length):
+        first = 0
+        if window is not None:  # sliding: the window itself ends at t; blocked: blocks 0–4, 5–9, 10–14
+            first = max(0, t - window + 1) if kind == "sliding" else t // window * window
+        pairs += t + 1 - first
         mixed = torch.zeros(WIDTH, dtype=torch.float64)
         for h in range(heads):
             rows = slice(h * size, (h + 1) * size)
             q = turned(q_all[rows, t], t)
             scores = []
-            for s in range(t + 1):
+            for s in range(first, t + 1):
                 k = turned(k_all[rows, s], s)
                 scores.append(sum((a * b.conjugate()).real for a, b in zip(q, k, strict=True)) / math.sqrt(size))
             total = sum(math.exp(score) for score in scores)
-            for s, score in enumerate(scores):
+            for s, score in enumerate(scores, start=first):
                 mixed[rows] += math.exp(score) / total * v_all[rows, s]
         expected[t] = mixer.out.weight @ mixed
     torch.testing.assert_close(mixer(x)[0], expected, rtol=0, atol=1e-12)
+    assert mixer.flops(3, length) == 3 * (8 * length * WIDTH**2 + 4 * pairs * WIDTH)
 
 
 @pytest.mark.parametrize("bias", ["vector", "definition"])
@@ -181,6 +193,9 @@ def test_a_convolution_by_hand() -> None:
         ({"name": "attention", "heads": 3}, "does not split into 3 heads"),
         ({"name": "attention", "heads": 0}, "does not split into 0 heads"),
         ({"name": "attention", "heads": 8}, "heads of even width"),  # one number a head cannot be turned
+        ({"name": "attention", "window": 0}, "window 0; expected at least 1"),
+        ({"name": "attention", "window": 4, "window_kind": "dilated"}, "expected sliding or blocked"),
+        ({"name": "attention", "window_kind": "blocked"}, "'blocked' without a window"),
         ({"name": "base_conv", "filter": "hyena"}, "expected explicit or implicit"),
         ({"name": "base_conv", "bias": "none"}, "expected vector or definition"),
         ({"name": "base_conv", "kernel_size": 0}, "kernel_size 0; expected at least 1"),

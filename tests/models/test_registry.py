@@ -71,7 +71,12 @@ def model_of(*mixers: str | dict) -> ArgapForCausalLM:
 def test_names_resolve_late_to_classes() -> None:
     assert registry.available() == sorted(registry.MIXERS)
     assert registry.resolve("attention") is Attention
-    assert registry.options_of(Attention) == {"heads": None, "rope_theta": 10_000.0}
+    assert registry.options_of(Attention) == {
+        "heads": None,
+        "rope_theta": 10_000.0,
+        "window": None,
+        "window_kind": "sliding",
+    }
 
 
 def test_a_mixer_of_ones_own_trains_saves_and_loads(tmp_path: Path) -> None:
@@ -116,7 +121,10 @@ def test_a_registered_name_stands_for_its_class() -> None:
     ("mixer", "said"),
     [
         ("atention", r"'atention': unknown; known are attention, base_conv, .*or your own as module:Class"),
-        ({"name": "attention", "head": 2}, r"unknown option head; its options are heads, rope_theta"),
+        (
+            {"name": "attention", "head": 2},
+            r"unknown option head; its options are heads, rope_theta, window, window_kind",
+        ),
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
         ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
         ("no_such_module:Missing", "No module named 'no_such_module'.*PYTHONPATH"),
