@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from argap.bigram_index.count import chunk_tokens, token_type
 from argap.errors import ArgapError
 
-TOKENIZE_RATE = 1.5e6
-"""Tokens per second and core: GPT-2's tokenizer, Rust."""
-COUNT_RATE = 1.2e8
+TOKENIZE_RATE = 1.1e6
+"""Tokens per second and core: GPT-2's tokenizer, Rust, on English."""
+COUNT_RATE = 1.3e8
 """Tokens per second and core, sustained with spilling and merging."""
 DISK_RATE = 5e8
 """Bytes per second of a node's disk or network."""
