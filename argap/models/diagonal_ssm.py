@@ -15,27 +15,31 @@ class DiagonalSSM(nn.Module):
 
     Zero-order hold: Ā = e^{ΔA}, B̄ = (Ā − 1)/A, hence x_t = Ā x_{t−1} + B̄ u_t and the filter of tap s is
     2 Re(Σ_n C_n B̄_n Ā_n^s). ``states`` N counts both halves of the conjugate pairs, of which S = N/2 are
-    kept; B = 1, as C can take its place. Re A = −e^{log_decay} stays negative, so that the state decays.
+    kept. Re A = −e^{log_decay} stays negative, so that the state decays. B = 1, as C can take its place,
+    unless ``free_input`` is set, for what needs powers of B̄.
     """
 
-    def __init__(self, channels: int, states: int) -> None:
+    def __init__(self, channels: int, states: int, *, free_input: bool = False) -> None:
         super().__init__()
         pairs = states // 2
         self.log_step = nn.Parameter(torch.empty(channels))
         self.log_decay = nn.Parameter(torch.empty(channels, pairs))
         self.frequency = nn.Parameter(torch.empty(channels, pairs))
         self.readout = nn.Parameter(torch.empty(channels, pairs, 2))
+        self.input = nn.Parameter(torch.empty(channels, pairs, 2)) if free_input else None
         for parameter in self.parameters():  # dynamics, as S4 trains them
             parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """S4D-Lin: A_n = −½ + πn i (arXiv 2206.11893, equation 9), Δ log-uniform from 0.001 to 0.1, C of unit
-        complex variance."""
+        """S4D-Lin: A_n = −½ + πn i (arXiv 2206.11893, equation 9), Δ log-uniform from 0.001 to 0.1, B = 1 and
+        C of unit complex variance."""
         nn.init.uniform_(self.log_step, math.log(0.001), math.log(0.1))
         nn.init.constant_(self.log_decay, math.log(0.5))
         numbers = torch.arange(self.frequency.shape[1], device=self.frequency.device, dtype=torch.float32)
         copy_(self.frequency, (torch.pi * numbers).expand_as(self.frequency))
         nn.init.normal_(self.readout, std=math.sqrt(0.5))
+        if self.input is not None:
+            copy_(self.input, torch.tensor([1.0, 0.0], device=self.input.device).expand_as(self.input))
 
     def taps(self, count: int, power: int = 1) -> torch.Tensor:
         """The first ``count`` taps ``[count, C]`` of the filter, with B̄ to a ``power``; in float32 or wider."""
@@ -51,6 +55,8 @@ class DiagonalSSM(nn.Module):
             matrix = torch.complex(-self.log_decay.to(kind).exp(), self.frequency.to(kind))
             exponent = self.log_step.to(kind).exp()[:, None] * matrix
             written = (exponent.exp() - 1) / matrix
+            if self.input is not None:
+                written = written * torch.view_as_complex(self.input.to(kind).contiguous())
             return exponent, written, torch.view_as_complex(self.readout.to(kind).contiguous())
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -43,11 +43,23 @@ def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
     return lambda layers: [mixer] * layers
 
 
+def based_layers(layers: int) -> list[MixerSpec]:
+    """Of each five layers the second is linear attention with Taylor features of 16 dimensions, the third
+    attention with a sliding window of 128, the others short gated convolutions (arXiv 2402.18668, section
+    3, and the authors' configuration of 27 layers, where no linear attention comes last)."""
+    linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
+    window: MixerSpec = {"name": "attention", "window": 128}
+    pattern = ["based_conv", linear, window, "based_conv", "based_conv"]
+    chosen = [pattern[layer % 5] for layer in range(layers)]
+    return [*chosen[:-1], "based_conv"] if chosen[-1] is linear else chosen
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "attention": Architecture(attention_layers, bounded=False),
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
+    "based": Architecture(based_layers, bounded=False),
     "delta_net": Architecture(everywhere("delta_net"), bounded=False),
     "gla": Architecture(everywhere("gla"), bounded=False),
     "retnet": Architecture(everywhere("retnet"), bounded=False),
@@ -56,6 +68,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
     "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
+    "liquid_s4": Architecture(everywhere("liquid_s4"), bounded=False),
 }
 
 

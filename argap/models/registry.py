@@ -10,6 +10,7 @@ from argap.models.mixer import Mixer
 MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
+    "based_conv": "argap.models.based:BasedConv",
     "delta_net": "argap.models.delta_net:DeltaNet",
     "gla": "argap.models.gla:GLA",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
@@ -20,6 +21,7 @@ MIXERS: dict[str, str] = {
     "mamba": "argap.models.mamba:Mamba",
     "rwkv4": "argap.models.rwkv4:RWKV4",
     "rwkv4_channel": "argap.models.rwkv4:RWKV4Channel",
+    "liquid_s4": "argap.models.liquid_s4:LiquidS4",
 }
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""

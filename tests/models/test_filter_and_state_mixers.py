@@ -22,6 +22,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
     "rwkv4": {"name": "rwkv4"},
     "rwkv4_channel": {"name": "rwkv4_channel"},
+    "liquid_s4": {"name": "liquid_s4", "states": 8},
+    "liquid_s4, kb of degree 3": {"name": "liquid_s4", "kernel": "kb", "degree": 3, "states": 4},
 }
 
 
@@ -128,6 +130,9 @@ def test_a_fresh_layer_passes_a_signal_and_learns(spec: dict[str, Any]) -> None:
         ({"name": "mamba", "states": 0}, "mamba: states 0; expected at least 1"),
         ({"name": "mamba", "step_rank": 0}, "mamba: step_rank 0; expected at least 1"),
         ({"name": "rwkv4_channel", "expand": 0}, "rwkv4_channel: expand 0; expected at least 1"),
+        ({"name": "liquid_s4", "kernel": "s4"}, "liquid_s4: kernel 's4'; expected pb or kb"),
+        ({"name": "liquid_s4", "degree": 1}, "liquid_s4: degree 1; expected at least 2"),
+        ({"name": "liquid_s4", "states": 5}, "liquid_s4: states 5; expected an even number"),
         ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
     ],
 )

@@ -1,0 +1,110 @@
+"""Liquid-S4: a state space model whose filters also meet the products of consecutive inputs.
+
+Legend: B batch, T positions, D width, P degree, N states a channel.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.convolution import causal_convolution, convolution_flops
+from argap.models.diagonal_ssm import DiagonalSSM
+from argap.models.mixer import Mixer, ResidualLinear
+
+Kernel = Literal["pb", "kb"]
+State = tuple[torch.Tensor, torch.Tensor]
+
+
+class LiquidS4(Mixer):
+    """y = W GELU(K ∗ u + Σ_p K_p ∗ u^(p) + D ⊙ u) (arXiv 2209.12951, section 3), p from 2 to P.
+
+    Where the input also drives the state's transition, x_t = (Ā + B̄ u_t) x_{t−1} + B̄ u_t, the output
+    gathers products of inputs. Kept are those of p consecutive ones, u^(p)_t = u_t ⋯ u_{t−p+1}, which
+    enter the state as B̄^p: K_p has the taps C Ā^s B̄^p (``kb``), or the one tap C B̄^p (``pb``), where the
+    transition is left out for the products.
+
+    The model is diagonal with zero-order hold (S4D, arXiv 2206.11893) in place of S4's low-rank term and
+    bilinear rule. The paper's gated linear unit after W is left out: the backbone's SwiGLU follows.
+
+    Options: ``kernel``, ``pb`` (the paper's better one) or ``kb``; ``degree`` P; ``states`` N, real dimensions
+    of the state. Raises `ArgapError` for values that are none of these.
+    """
+
+    source = "arXiv 2209.12951, section 3; S4D: arXiv 2206.11893"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        kernel: Kernel = "pb",
+        degree: int = 2,
+        states: int = 64,
+    ) -> None:
+        super().__init__()
+        if kernel not in get_args(Kernel):
+            raise ArgapError(f"liquid_s4: kernel {kernel!r}; expected {' or '.join(get_args(Kernel))}")
+        if degree < 2:
+            raise ArgapError(f"liquid_s4: degree {degree}; expected at least 2")
+        if states < 2 or states % 2:
+            raise ArgapError(f"liquid_s4: states {states}; expected an even number from 2 (conjugate pairs)")
+        self.kernel, self.degree = kernel, degree
+        self.ssm = DiagonalSSM(width, states, free_input=True)
+        self.skip = nn.Parameter(torch.empty(width))
+        self.out = ResidualLinear(width, width, bias=False)
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """The skip at variance ½, as in `argap.models.long_conv.LongConv`."""
+        nn.init.normal_(self.skip, std=math.sqrt(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        y = causal_convolution(x, self.ssm.taps(length)) + self.skip * x
+        earlier = [F.pad(x[:, : length - back], (0, 0, min(back, length), 0)) for back in range(1, self.degree)]
+        for power, product in enumerate(_products(x, earlier), start=2):
+            taps = self.ssm.taps(length if self.kernel == "kb" else 1, power)
+            y = y + causal_convolution(product, taps)
+        return self.out(F.gelu(y))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The last P − 1 inputs ``[B, P − 1, D]``, the latest first and 0 where there was none, and the
+        diagonal model's state."""
+        past = torch.zeros(batch, self.degree - 1, self.out.in_features, dtype=dtype, device=device)
+        return past, self.ssm.init_state(batch, dtype, device)
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        past, ssm = state
+        products = _products(x, list(past.unbind(dim=1)))
+        mixed, ssm = self.ssm.step([x, *products] if self.kernel == "kb" else [x], ssm)
+        y = mixed.to(x.dtype) + self.skip * x
+        if self.kernel == "pb":
+            for power, product in enumerate(products, start=2):
+                y = y + (self.ssm.taps(1, power)[0] * product).to(x.dtype)
+        return self.out(F.gelu(y)), (torch.cat([x[:, None], past[:, :-1]], dim=1), ssm)
+
+    def state_size(self, length: int) -> int:
+        """The inputs (P − 1)·D and the state N·D, whatever the length."""
+        return (self.degree - 1) * self.out.in_features + self.ssm.state_size()
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projection 2·B·T·D², the skip 2·B·T·D, the convolution and the making of its filter; for each
+        power B·T·D of its product, and its own convolution and filter."""
+        width = self.out.in_features
+        pointwise = batch * length * (2 * width**2 + 2 * width + (self.degree - 1) * width)
+        taps = length if self.kernel == "kb" else 1
+        linear = convolution_flops(batch, length, width, length) + self.ssm.flops(length)
+        liquid = convolution_flops(batch, length, width, taps) + self.ssm.flops(taps)
+        return pointwise + linear + (self.degree - 1) * liquid
+
+
+def _products(x: torch.Tensor, earlier: list[torch.Tensor]) -> list[torch.Tensor]:
+    """u^(2), u^(3), …: the input times the one before it, times the one before that, …"""
+    products = []
+    for before in earlier:
+        x = x * before
+        products.append(x)
+    return products
