@@ -57,7 +57,7 @@ def test_architectures_of_a_width_have_equal_parameters(width: int, layers: int)
     assert max(counts) / min(counts) < 1.05
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["attention", "base_conv", "hybrid"])
 def test_a_checkpoint_of_the_demo_fits_14_megabytes(architecture: str) -> None:
     config = build_config(architecture, hidden_size=256, num_hidden_layers=6, vocab_size=8192, seq_len=1024)
     count = cost(config, 1024).parameters

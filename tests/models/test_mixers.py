@@ -27,6 +27,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "40 implicit taps": {"name": "base_conv", "kernel_size": 40, "filter": "implicit"},
     "long explicit": {"name": "base_conv", "kernel_size": None},
     "long implicit": {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
+    "based_conv": {"name": "based_conv", "kernel_size": 4, "expand": 3},
     "definition": {"name": "base_conv", "kernel_size": None, "filter": "implicit", "bias": "definition"},
 }
 
@@ -67,7 +68,8 @@ def test_stepping_equals_the_parallel_form(mixer: Mixer, length: int) -> None:
         y, state = mixer.step(x[:, t], state)
         steps.append(y)
     torch.testing.assert_close(torch.stack(steps, dim=1), mixer(x), rtol=0, atol=1e-11)
-    kept = sum(s[0].numel() for s in state if isinstance(s, torch.Tensor))
+    parts = [state] if isinstance(state, torch.Tensor) else state
+    kept = sum(part[0].numel() for part in parts if isinstance(part, torch.Tensor))
     assert kept == mixer.state_size(length)
 
 

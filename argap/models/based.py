@@ -1,0 +1,58 @@
+"""Based's short gated convolution: the local mixer between its linear attention and its sliding windows.
+
+Legend: B batch, T positions, D width, I = expand·D inner width, N taps.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.short_convolution import ShortConvolution
+
+
+class BasedConv(Mixer):
+    """y = (silu(h ∗ (x W₁ + b₁)) ⊙ (x W₂ + b₂)) W_O + b_O with a filter h of N taps a channel (arXiv
+    2402.18668, section 3; sizes and biases as in the authors' configurations).
+
+    Based is no mixer but a pattern of three: this one, ``linear_attention`` with Taylor features, and
+    ``attention`` with a sliding window; the architecture ``based`` has them.
+
+    Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width. Raises
+    `ArgapError` for a value below 1.
+    """
+
+    source = "arXiv 2402.18668, section 3"
+
+    def __init__(self, width: int, max_positions: int | None = None, *, kernel_size: int = 3, expand: int = 2) -> None:
+        super().__init__()
+        for name, value in (("kernel_size", kernel_size), ("expand", expand)):
+            if value < 1:
+                raise ArgapError(f"based_conv: {name} {value}; expected at least 1")
+        inner = expand * width
+        self.projections = nn.Linear(width, 2 * inner)
+        self.conv = ShortConvolution(inner, kernel_size)
+        self.out = ResidualLinear(inner, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        convolved, gate = self.projections(x).chunk(2, dim=-1)
+        return self.out(F.silu(self.conv(convolved)) * gate)
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """The last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""
+        return self.conv.init_state(batch, dtype, device)
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        convolved, gate = self.projections(x).chunk(2, dim=-1)
+        convolved, state = self.conv.step(convolved, state)
+        return self.out(F.silu(convolved) * gate), state
+
+    def state_size(self, length: int) -> int:
+        """min(N − 1, T)·I."""
+        return self.conv.state_size(length)
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections, 6·B·T·D·I, and the convolution; what is O(B·T·I) is left out."""
+        width, inner = self.out.out_features, self.out.in_features
+        return 6 * batch * length * width * inner + self.conv.flops(batch, length)

@@ -1,0 +1,36 @@
+"""Based's gated convolution against a loop in float64, and the pattern of its layers."""
+
+import torch
+
+from argap.models.based import BasedConv
+from argap.models.presets import build_config
+
+WIDTH, LENGTH = 8, 13
+
+
+@torch.no_grad()
+def test_the_gated_convolution_is_its_formula() -> None:
+    torch.manual_seed(1)
+    mixer = BasedConv(WIDTH, kernel_size=3, expand=2).double()
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
+    w1, w2 = mixer.projections.weight.split(16)
+    b1, b2 = mixer.projections.bias.split(16)
+    for t in range(LENGTH):
+        mixed = torch.zeros(16, dtype=torch.float64)
+        for s in range(min(t + 1, 3)):
+            mixed += mixer.conv.weight[s] * (w1 @ x[t - s] + b1)
+        expected = mixer.out.weight @ (mixed * mixed.sigmoid() * (w2 @ x[t] + b2)) + mixer.out.bias
+        torch.testing.assert_close(mixer(x[None])[0, t], expected, rtol=0, atol=1e-11)
+
+
+def test_layers_are_those_of_the_authors_360m() -> None:
+    """Of 27 layers, counted from 0, Taylor linear attention in 1, 6, 11, 16, 21 and windows in 2, 7, 12, 17, 22."""
+    config = build_config("based", hidden_size=1024, num_hidden_layers=27, vocab_size=64, seq_len=2048)
+    names = [mixer["name"] for mixer in config.mixers]
+    assert [i for i, name in enumerate(names) if name == "linear_attention"] == [1, 6, 11, 16, 21]
+    assert [i for i, name in enumerate(names) if name == "attention"] == [2, 7, 12, 17, 22]
+    assert names.count("based_conv") == 17
+    assert config.mixers[1] == {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
+    assert config.mixers[2] == {"name": "attention", "window": 128}
