@@ -106,3 +106,17 @@ def test_operations_are_the_maps_and_what_is_stated() -> None:
         with FlopCounterMode(display=False) as counter:
             mixer(torch.zeros(2, 10, 8))
         assert mixer.flops(2, 10) - counter.get_total_flops() == 2 * 10 * rest
+
+
+def test_the_scale_of_the_sums_has_no_part_in_the_gradients() -> None:
+    """The largest exponents are held constant in the backward pass; finite differences vary them."""
+    torch.manual_seed(3)
+    mixer = RWKV4(3).double()
+    random(mixer)
+    names = [name for name, _ in mixer.named_parameters()]
+
+    def outputs(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(mixer, dict(zip(names, parameters, strict=True)), (x,))
+
+    x = torch.randn(1, 6, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(outputs, (x, *mixer.parameters()))
