@@ -17,6 +17,7 @@ from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.examples import choose_examples
 from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
 from argap.progress import say
+from argap.references import absolute
 from argap.runs import Run, environment, open_run, read_logprobs, read_token_ids
 from argap.scorer import ScoreOptions, score
 from argap.summary import summarize
@@ -56,7 +57,11 @@ def score_models(
         check_tokenizer(index, model.name, own.fingerprint)
     data = _evaluation_set(settings, tokenizer)
     labels = label(data, index)
-    source = {**vars(settings), "data": list(settings.data)}
+    source = {
+        **vars(settings),
+        "data": [absolute(d) for d in settings.data],
+        "index": absolute(settings.index),
+    }
     runs = []
     for model in [target, *others]:
         if model.run is not None:

@@ -41,6 +41,11 @@ BUILT_IN = {
 }
 
 
+def absolute(place: str) -> str:
+    """A local path made absolute, so that it holds from any folder; hub ids and other forms as they are."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
+
+
 def references() -> dict[str, Reference]:
     """All names, a user's own before the built-in ones."""
     return {**BUILT_IN, **_own()}

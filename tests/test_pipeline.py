@@ -154,10 +154,16 @@ def test_compare_gives_the_same_without_checkpoints(place, scored, tmp_path):
     assert other["rows"][0]["ar_hits"]["n"] < gap["rows"][0]["ar_hits"]["n"]
 
 
-def test_a_finished_run_serves_as_reference_with_its_settings(place, scored):
-    out, gap = scored
-    again = score_models([str(place / "bad")], str(out / "good"), out, threshold=str(THRESHOLD))
-    assert again["rows"] == gap["rows"]
+def test_a_finished_run_serves_as_reference_with_its_settings_from_any_folder(place, scored, tmp_path, monkeypatch):
+    _, gap = scored
+    monkeypatch.chdir(place)
+    relative = Settings(**{**vars(settings(place)), "data": ("text",), "index": "index"})
+    score_models(["bad"], "good", tmp_path, settings=relative, threshold=str(THRESHOLD))
+    monkeypatch.chdir(tmp_path)
+    again = score_models([str(place / "bad")], "good", tmp_path, threshold=str(THRESHOLD))
+    for row, other in zip(again["rows"], gap["rows"], strict=True):
+        assert row["overall"] == other["overall"]
+        assert row["ar_hits"] == other["ar_hits"]
 
 
 def test_a_named_reference_brings_its_text_and_index(place, tmp_path, own_home):

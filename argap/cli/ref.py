@@ -1,6 +1,5 @@
 """``argap ref``: names for references, with the text and index to compare on."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -20,13 +19,13 @@ def add(
 ) -> None:
     """Record a reference; a name of the same spelling is replaced."""
     from argap.checkpoint import find_checkpoint
-    from argap.references import Reference, add_reference
+    from argap.references import Reference, absolute, add_reference
 
     find_checkpoint(checkpoint)  # refuse now what could not be scored later
     reference = Reference(
-        checkpoint=_absolute(checkpoint),
-        data=tuple(_absolute(d) for d in data or ()),
-        index=None if index is None else _absolute(index),
+        checkpoint=absolute(checkpoint),
+        data=tuple(absolute(d) for d in data or ()),
+        index=None if index is None else absolute(index),
         seq_len=seq_len,
         packing=packing,
         text_column=text_column,
@@ -51,8 +50,3 @@ def remove(name: Annotated[str, typer.Argument(help="The name to forget.")]) -> 
     from argap.references import remove_reference
 
     remove_reference(name)
-
-
-def _absolute(place: str) -> str:
-    """Local paths made absolute, so that the name works from any folder; other forms as they are."""
-    return str(Path(place).resolve()) if Path(place).exists() else place

@@ -152,6 +152,15 @@ def test_the_standard_library_splits_do_not_share_a_module():
         open_corpus("stdlib:test")
 
 
+def test_a_data_set_is_streamed_through_datasets(tmp_path):
+    (tmp_path / "set").mkdir()
+    pq.write_table(pa.table({"body": ["a", "b"], "domain": ["x", "y"]}), tmp_path / "set" / "train-0.parquet")
+    corpus = open_corpus(f"hub:{tmp_path / 'set'}?split=train&column=body")
+    assert [(d.text, d.domain) for d in corpus if isinstance(d, TextDocument)] == [("a", "x"), ("b", "y")]
+    with pytest.raises(ArgapError, match=r"no text in column 'text'; its columns are 'body', 'domain'"):
+        texts(open_corpus(f"hub:{tmp_path / 'set'}"))
+
+
 def test_hub_options_are_checked_before_anything_is_fetched():
     with pytest.raises(ArgapError, match="unknown option 'splits'; known ones are"):
         texts(open_corpus("hub:some/name?splits=train"))
