@@ -1,0 +1,298 @@
+"""The bigram index beside its peers: counting, looking up, and building from raw text.
+
+    python benchmarks/index.py --scratch /tmp/index-benchmark
+
+Real text comes from the folder in ARGAP_DATA, tokenised with its GPT-2 tokenizer and repeated with the
+documents shuffled; the other stream is iid Zipf. Every measurement is a process of its own: the best of
+``--repeats`` runs after a warm-up, the CPU time of all its threads, and its peak memory, the stream
+included. On a machine that others use as well, the load average is recorded and ``--rounds`` helps. A peer that is not
+installed (duckdb, polars, tokengrams) is skipped, and the result says so.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from index_peers import COUNTERS, EOS, LOOKUPS, SLOW, VOCAB
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("ARGAP_DATA", ROOT / "../shared/data"))
+
+
+def measure_counting(name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    tokens = np.load(scratch / f"{stream}.npy")
+    tokens = tokens[: len(tokens) // SLOW.get(name, 1)]
+    COUNTERS[name](tokens[:1_000_000])
+    best, distinct = best_of(lambda: COUNTERS[name](tokens), 1 if name in SLOW else repeats)
+    return {"tokens": len(tokens), **best.rates("tokens", len(tokens)), "distinct": distinct}
+
+
+def measure_lookup(name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    loaded = [np.load(scratch / f"{stream}-{part}.npy") for part in ("keys", "counts", "first", "second")]
+    best, total = best_of(LOOKUPS[name](*loaded), repeats)
+    pairs = len(loaded[2])
+    return {"entries": len(loaded[0]), "pairs": pairs, **best.rates("pairs", pairs), "sum": total}
+
+
+def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    """A stream from disk, in blocks, through the whole of `BigramCounter` with ``--memory 2GB``."""
+    from argap.bigram_index.count import BigramCounter, chunk_tokens
+    from argap.bigram_index.parts import write_parts
+
+    COUNTERS["argap"](np.load(scratch / "real.npy", mmap_mode="r")[:1_000_000].copy())
+    path = scratch / f"{stream}.bin"
+    begun, used = time.perf_counter(), time.process_time()
+    counter = BigramCounter(VOCAB, chunk=chunk_tokens(2 * 10**9, VOCAB), scratch=scratch / "runs")
+    for offset in range(0, path.stat().st_size, 2**25):
+        counter.add_stream(np.fromfile(path, np.uint16, 2**24, offset=offset), EOS)
+    rows = list(counter.rows())
+    best = Best(time.perf_counter() - begun, time.process_time() - used)
+    counter.close()
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        parts, _ = write_parts(Path(folder), rows)
+    return {
+        "tokens": counter.tokens,
+        **best.rates("tokens", counter.tokens),
+        "seconds with the index written": time.perf_counter() - begun,
+        "distinct": sum(part["rows"] for part in parts),
+    }
+
+
+def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    """Raw text to an index on disk, and the tokenizer alone on the same text, in batches of its choice."""
+    from argap.bigram_index.build import build_index
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
+    from argap.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(DATA / "gpt2")
+    corpus = DATA / "corpus" / "train-00001-of-00004.parquet"
+    texts = [document.text for document in open_corpus(corpus)]
+    tokenizer.encode(texts[:50])
+
+    def tokenize() -> int:
+        return sum(len(ids) for at in range(0, len(texts), 256) for ids in tokenizer.encode(texts[at : at + 256]))
+
+    def build() -> int:
+        documents = (document.ids for document in token_documents(open_corpus(corpus), tokenizer))
+        return build_index(
+            documents, scratch / "text-index", vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.name,
+            tokenizer_fingerprint=tokenizer.fingerprint, sources=["corpus"], overwrite=True,
+        ).tokens  # fmt: skip
+
+    alone = built = Best(float("inf"), float("inf"))
+    for _ in range(repeats):  # in turns: the machine may be busier at one time than at another
+        alone = Best(*map(min, alone, best_of(tokenize, 1)[0]))
+        built = Best(*map(min, built, best_of(build, 1)[0]))
+    tokens = tokenize()
+    return {
+        "tokens": tokens,
+        "tokenizer M tokens/s": tokens / alone.seconds / 1e6,
+        "build M tokens/s": tokens / built.seconds / 1e6,
+        "tokenizer M tokens per CPU second": tokens / alone.cpu / 1e6,
+        "build M tokens per CPU second": tokens / built.cpu / 1e6,
+        "seconds": built.seconds,
+        "share": alone.seconds / built.seconds,
+        "share by CPU time": alone.cpu / built.cpu,
+    }
+
+
+MEASUREMENTS = {
+    "counting": measure_counting,
+    "lookup": measure_lookup,
+    "sustained": measure_sustained,
+    "text": measure_text,
+}
+
+
+def peak_memory() -> int:
+    """Bytes, of this process alone: `getrusage` would give the parent's peak where that is larger."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def best_of(work, repeats: int):
+    """The least wall and CPU seconds (of all threads) of so many runs, and the last run's result."""
+    wall = cpu = float("inf")
+    result = None
+    for _ in range(repeats):
+        begun, used = time.perf_counter(), time.process_time()
+        result = work()
+        wall = min(wall, time.perf_counter() - begun)
+        cpu = min(cpu, time.process_time() - used)
+    return Best(wall, cpu), result
+
+
+class Best(NamedTuple):
+    seconds: float
+    cpu: float
+
+    def rates(self, what: str, number: int) -> dict:
+        """Per second of this machine as busy as it is, and per CPU second, which others' work disturbs less."""
+        return {
+            "seconds": self.seconds,
+            "CPU seconds": self.cpu,
+            f"M {what}/s": number / self.seconds / 1e6,
+            f"M {what} per CPU second": number / self.cpu / 1e6,
+        }
+
+
+def copy_bandwidth(repeats: int) -> float:
+    """GB/s read and written by copying arrays much larger than the caches, a thread a core."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    cores = len(os.sched_getaffinity(0))
+    source = np.ones((cores, 2**25), dtype=np.uint64)
+    target = np.zeros_like(source)
+    with ThreadPoolExecutor(cores) as pool:
+        best, _ = best_of(lambda: list(pool.map(lambda i: np.copyto(target[i], source[i]), range(cores))), repeats)
+    return 2 * source.nbytes / best.seconds / 1e9
+
+
+# The streams.
+
+
+def prepare(scratch: Path, tokens: int, sustained: int, entries: int) -> None:
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
+    from argap.tokenizer import load_tokenizer
+
+    scratch.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    tokenizer = load_tokenizer(DATA / "gpt2")
+    corpora = [open_corpus(path) for path in sorted((DATA / "corpus").glob("train-*.parquet"))]
+    documents = [np.append(d.ids, EOS).astype(np.uint16) for d in token_documents(corpora, tokenizer)]
+
+    def shuffled(length: int) -> np.ndarray:
+        pieces, filled = [], 0
+        while filled < length:
+            for i in rng.permutation(len(documents)):
+                pieces.append(documents[i])
+                filled += len(documents[i])
+                if filled >= length:
+                    break
+        return np.concatenate(pieces)[:length]
+
+    np.save(scratch / "real.npy", shuffled(tokens))
+    np.save(scratch / "zipf.npy", zipf(rng, tokens, 1.0))
+    with open(scratch / "sustained.bin", "wb") as file:
+        for _ in range(0, sustained, tokens):
+            shuffled(tokens).tofile(file)
+
+    def entries_of(name: str, stream: np.ndarray) -> None:
+        from argap.bigram_index.scatter import count_stream
+
+        run = count_stream(stream, VOCAB)
+        first = np.repeat(np.arange(VOCAB, dtype=np.uint64), np.diff(run.indptr))
+        keys = (first << np.uint64(32)) | run.second
+        chosen = keys[rng.integers(0, len(keys), 5_000_000)]
+        random = rng.integers(0, VOCAB, (2, 5_000_000))
+        order = rng.permutation(10_000_000)
+        for part, there, absent in (
+            ("first", chosen >> np.uint64(32), random[0]),
+            ("second", chosen & np.uint64(0xFFFF), random[1]),
+        ):
+            np.save(
+                scratch / f"{name}-{part}.npy", np.concatenate([there.astype(np.int32), absent.astype(np.int32)])[order]
+            )
+        np.save(scratch / f"{name}-keys.npy", keys)
+        np.save(scratch / f"{name}-counts.npy", run.count)
+
+    entries_of("real", np.load(scratch / "real.npy"))
+    entries_of("large", zipf(rng, entries + entries // 2, 0.4))
+
+
+def zipf(rng: np.random.Generator, length: int, exponent: float) -> np.ndarray:
+    weights = np.cumsum(np.arange(1, VOCAB + 1) ** -exponent)
+    weights /= weights[-1]
+    pieces = [rng.random(min(2**22, length - at)) for at in range(0, length, 2**22)]
+    return np.concatenate([np.searchsorted(weights, piece).astype(np.uint16) for piece in pieces])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=100_000_000)
+    parser.add_argument("--sustained", type=int, default=1_000_000_000)
+    parser.add_argument("--entries", type=int, default=100_000_000)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of one process, of which the best counts")
+    parser.add_argument("--rounds", type=int, default=1, help="of the whole benchmark, of which the best counts")
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "argap-index-benchmark")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "index.json")
+    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        os.environ["SCRATCH"] = str(args.scratch)
+        kind, name, stream = args.measure
+        found = MEASUREMENTS[kind](name, stream, args.scratch, args.repeats)
+        found["peak GB"] = peak_memory() / 1e9
+        print(json.dumps(found))
+        return
+    if not (args.scratch / "large-keys.npy").exists():
+        prepare(args.scratch, args.tokens, args.sustained, args.entries)
+    plan = [("counting", name, stream) for stream in ("real", "zipf") for name in COUNTERS]
+    plan += [("sustained", "argap", "sustained"), ("text", "argap", "text")]
+    plan += [("lookup", name, stream) for stream in ("real", "large") for name in LOOKUPS]
+    best: dict[tuple[str, str, str], dict] = {}
+    for _ in range(args.rounds):
+        for kind, name, stream in plan:
+            entry = measure_apart(kind, name, stream, args.scratch, args.repeats)
+            print(json.dumps(entry), flush=True)
+            known = best.setdefault((kind, name, stream), entry)
+            if "skipped" not in entry:
+                best[kind, name, stream] = min(known, entry, key=lambda e: e.get("seconds", float("inf")))
+        write(args.out, list(best.values()), args)
+
+
+def measure_apart(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    """One measurement in a process of its own; its entry says why where there is none."""
+    command = [sys.executable, __file__, "--scratch", str(scratch), "--repeats", str(repeats)]
+    load = os.getloadavg()[0]
+    child = subprocess.run([*command, "--measure", kind, name, stream], capture_output=True, text=True)
+    entry = {"measurement": kind, "what": name, "stream": stream}
+    if child.returncode:
+        return entry | {"skipped": (child.stderr.strip().splitlines() or [f"exit {child.returncode}"])[-1]}
+    entry |= json.loads(child.stdout.splitlines()[-1]) | {"load average before": load}
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in entry.items()}
+
+
+def write(out: Path, results: list[dict], args: argparse.Namespace) -> None:
+    bandwidth = copy_bandwidth(5)
+    for entry in results:
+        if entry["measurement"] == "counting" and "M tokens/s" in entry:
+            # The least that must move: each token read once and its second token written and read once.
+            entry["share of copy bandwidth"] = round(entry["M tokens/s"] * 1e6 * 6 / (bandwidth * 1e9), 4)
+    packages = ("numpy", "numba", "scipy", "pyarrow", "tokenizers", "polars", "duckdb", "tokengrams")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    cpu = models[0].split(":")[1].strip() if models else "unknown"
+    about = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "rounds": args.rounds,
+        "repeats": args.repeats,
+        "copy bandwidth GB/s": round(bandwidth, 1),
+        "versions": versions,
+        "results": results,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
