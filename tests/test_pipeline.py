@@ -224,6 +224,13 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
         assert a["ar_hits"]["n"] == b["ar_hits"]["n"]
 
 
+def test_a_checkpoint_named_twice_is_scored_once(place, tmp_path):
+    shutil.copytree(place / "bad", tmp_path / "copy")
+    models = [str(place / "bad"), str(tmp_path / "copy"), str(place / "good")]
+    gap = score_models(models, str(place / "good"), tmp_path / "out", settings=settings(place))
+    assert [row["model"] for row in gap["rows"]] == ["good", "bad"]
+
+
 def test_two_checkpoints_of_one_name_are_told_apart(place, tmp_path):
     for seed, parent in ((2, "first"), (3, "second")):
         save_model(tmp_path / parent / "final", seed)

@@ -1,0 +1,54 @@
+"""Files are whole or absent."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from argap.atomic import read_json, replacing, write_json
+from argap.errors import ArgapError, FormatError
+
+
+def write_half(path: Path, error: BaseException) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        raise error
+
+
+def test_a_failure_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        write_half(path, ZeroDivisionError())
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_refuses_is_an_expected_failure(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(ArgapError, match=r"file: could not be written \(No space left"):
+        write_half(path, OSError(28, "No space left on device"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_made_and_files_replaced(tmp_path):
+    path = tmp_path / "a" / "b.json"
+    write_json(path, {"x": 1})
+    write_json(path, {"x": 2, "name": "é"})
+    assert read_json(path) == {"x": 2, "name": "é"}
+    assert "é" in path.read_text()
+
+
+def test_json_has_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", {"x": math.nan})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00\xff"])
+def test_broken_json_is_named(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(FormatError, match=r"a\.json: "):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(FormatError, match="no such file"):
+        read_json(tmp_path / "b.json")

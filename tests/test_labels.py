@@ -1,0 +1,89 @@
+"""Labels: the 12-token example with a training text, the threshold's edge, and the files."""
+
+import numpy as np
+import pytest
+
+from argap.bigram_index.build import build_index
+from argap.errors import FormatError, MismatchError
+from argap.evaluation import EvaluationSet
+from argap.labels import label, read_labels, write_labels
+
+H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15
+
+
+@pytest.fixture
+def example(tmp_path, tokenizer):
+    """One window, h m x h m y h m z a a a, whose repeated bigrams end at 4 and 7 (h m) and 11 (a a).
+
+    Training text: (h m) occurs twice inside documents; (m h) stands across a border of two documents and
+    does not count; (a a) never occurs.
+    """
+    index = build_index(
+        [np.array([H, M]), np.array([H, M, X])],
+        tmp_path / "index",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer="t",
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=["by hand"],
+    )
+    tokens = np.array([H, M, X, H, M, Y, H, M, Z, A, A, A], dtype=np.int32)
+    data = EvaluationSet(
+        tokens=tokens,
+        offsets=np.array([0, 12]),
+        document=np.array([0] * 5 + [1] * 7, dtype=np.int32),
+        domains=["prose", "code"],
+        sources=["p", "c"],
+        seq_len=12,
+        packing="packed",
+        eos=0,
+        tokenizer="t",
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    )
+    return data, index
+
+
+def test_train_counts_by_hand(example):
+    labels = label(*example)
+    #                                     h  m  x  h  m  y  h  m  z  a  a  a
+    assert labels.train_count.tolist() == [0, 2, 1, 0, 2, 0, 0, 2, 0, 0, 0, 0]
+
+
+def test_a_count_of_exactly_the_threshold_is_a_hit(example):
+    labels = label(*example)
+    assert np.flatnonzero(labels.ar_hit(2)).tolist() == [4, 7, 11]
+    assert np.flatnonzero(labels.ar_hit(1)).tolist() == [11]
+    assert np.flatnonzero(labels.ar_hit(0)).tolist() == [11]
+
+
+def test_domains_are_each_tokens_own_and_the_window_has_one_document(example):
+    labels = label(*example)
+    assert [labels.domains[d] for d in labels.domain] == ["prose"] * 5 + ["code"] * 7
+    assert labels.document_of_window.tolist() == [1]
+
+
+def test_labels_come_back_as_they_were_written(example, tokenizer, tmp_path):
+    labels = label(*example)
+    write_labels(labels, tokenizer, tmp_path / "labels")
+    again = read_labels(tmp_path / "labels")
+    for name, value in vars(labels).items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
+        else:
+            assert getattr(again, name) == value
+    (tmp_path / "labels" / "labels.parquet").write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match=r"labels\.parquet: not a whole Parquet file"):
+        read_labels(tmp_path / "labels")
+
+
+def test_an_index_of_another_tokenizer_is_refused(example, tmp_path):
+    data, _ = example
+    other = build_index(
+        [np.array([1, 2])],
+        tmp_path / "other",
+        vocab_size=16,
+        tokenizer="gpt2",
+        tokenizer_fingerprint="0" * 64,
+        sources=["by hand"],
+    )
+    with pytest.raises(MismatchError, match=r"counted with the tokenizer gpt2 \(000000000000\)"):
+        label(data, other)
