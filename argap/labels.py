@@ -88,6 +88,7 @@ def label(data: EvaluationSet, index: BigramIndex) -> Labels:
                 "tokens": index.tokens,
                 "documents": index.documents,
                 "distinct": index.distinct,
+                "proxy": index.proxy,
             },
             "sources": data.sources,
         },

@@ -197,10 +197,11 @@ def threshold_text(threshold: float) -> str:
 
 def _scope(gap: dict[str, Any]) -> str:
     row = gap["rows"][0]
+    proxy = " (proxy: not counted from the training documents)" if gap.get("index", {}).get("proxy") else ""
     return (
         f"Perplexity (NLL in nats) on {row['overall']['n']:,} scored tokens; AR hits are "
         f"{percent(row['share_ar_hits'])} of them: bigrams repeated in the window and seen at most "
-        f"{threshold_text(gap['threshold'])} times in training. Reference: {gap['reference']}."
+        f"{threshold_text(gap['threshold'])} times in training{proxy}. Reference: {gap['reference']}."
     )
 
 

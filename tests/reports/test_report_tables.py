@@ -192,3 +192,9 @@ def test_there_is_no_negative_zero() -> None:
 def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
     assert percent_range(0.70, 0.7312) == "70.0–73.1%"
     assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"
+
+
+def test_counts_from_elsewhere_are_called_a_proxy(by_hand):
+    assert "proxy" not in markdown(gap_table(by_hand))
+    table = markdown(gap_table({**by_hand, "index": {"proxy": True}}))
+    assert "1,250 times in training (proxy: not counted from the training documents)" in table
