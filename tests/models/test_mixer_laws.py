@@ -1,0 +1,150 @@
+"""The laws that every mixer keeps; its equations have a file each."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.mixer import Mixer, State
+from argap.models.registry import build_mixer
+
+WIDTH, LONGEST = 16, 200
+SPECS: dict[str, dict[str, Any]] = {
+    "attention, one head": {"name": "attention"},
+    "attention, two heads": {"name": "attention", "heads": 2, "rope_theta": 100.0},
+    "sliding window": {"name": "attention", "heads": 2, "window": 64},
+    "sliding window of 1": {"name": "attention", "window": 1},
+    "blocked window": {"name": "attention", "heads": 2, "window": 32, "window_kind": "blocked"},
+    "short explicit": {"name": "base_conv"},
+    "40 taps": {"name": "base_conv", "kernel_size": 40},  # by FFT where T > 32
+    "40 implicit taps": {"name": "base_conv", "kernel_size": 40, "filter": "implicit"},
+    "long explicit": {"name": "base_conv", "kernel_size": None},
+    "long implicit": {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
+    "based_conv": {"name": "based_conv", "kernel_size": 4, "expand": 3},
+    "definition": {"name": "base_conv", "kernel_size": None, "filter": "implicit", "bias": "definition"},
+    "linear_attention": {"name": "linear_attention", "heads": 2},
+    "identity": {"name": "linear_attention", "heads": 2, "feature_map": "identity"},
+    "relu": {"name": "linear_attention", "feature_map": "relu", "feature_dim": 24, "normalization": "rms"},
+    "performer": {"name": "linear_attention", "heads": 2, "feature_map": "performer", "random_features": 20},
+    "cosformer": {"name": "linear_attention", "heads": 2, "feature_map": "cosformer"},
+    "taylor": {"name": "linear_attention", "heads": 2, "feature_map": "taylor", "feature_dim": 4},
+    "retnet": {"name": "retnet", "heads": 2},
+    "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
+    "delta_net": {"name": "delta_net", "heads": 2},
+    "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
+    "gla": {"name": "gla"},
+    "gla, short convolution": {"name": "gla", "heads": 2, "key_expansion": 1.0, "gate_rank": 3, "conv_size": 4},
+    "long_conv": {"name": "long_conv"},
+    "long_conv, 40 taps": {"name": "long_conv", "kernel_size": 40, "squash": 0.1},
+    "hyena": {"name": "hyena"},
+    "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
+    "h3": {"name": "h3", "states": 8},
+    "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
+    "mamba": {"name": "mamba", "states": 4},
+    "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
+    "rwkv4": {"name": "rwkv4"},
+    "rwkv4_channel": {"name": "rwkv4_channel"},
+    "liquid_s4": {"name": "liquid_s4", "states": 8},
+    "liquid_s4, kb of degree 3": {"name": "liquid_s4", "kernel": "kb", "degree": 3, "states": 4},
+}
+
+
+@pytest.fixture(params=SPECS.values(), ids=list(SPECS))
+def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
+@pytest.fixture
+def mixer(spec: dict[str, Any]) -> Mixer:
+    """A mixer with random parameters, biases and drawn features too, in float64."""
+    torch.manual_seed(0)
+    mixer = build_mixer(spec, WIDTH, LONGEST).double()
+    for tensor in (*mixer.parameters(), *mixer.buffers()):
+        torch.nn.init.normal_(tensor, std=0.35)
+    return mixer
+
+
+def inputs(batch: int, length: int) -> torch.Tensor:
+    return torch.randn(batch, length, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+
+
+def numbers(state: State) -> int:
+    """Real numbers in the tensors of a state: a complex one is two."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() * (2 if state.is_complex() else 1)
+    return sum(numbers(part) for part in state) if isinstance(state, tuple) else 0
+
+
+@torch.no_grad()
+def test_a_change_at_t_changes_nothing_before_t(mixer: Mixer) -> None:
+    x = inputs(2, 70)
+    y = mixer(x)
+    for t in (1, 35, 69):
+        changed = x.clone()
+        changed[:, t] += 1
+        difference = (mixer(changed) - y).abs().amax(dim=(0, 2))
+        assert difference[:t].max() < 1e-12
+        assert difference[t] > 1e-4
+
+
+@torch.no_grad()
+def test_stepping_equals_the_parallel_form_on_every_length(mixer: Mixer) -> None:
+    x = inputs(2, LONGEST)
+    state = mixer.init_state(2, x.dtype, x.device)
+    steps, forked = [], None
+    for t in range(LONGEST):
+        if t == 65:
+            forked = state
+        y, state = mixer.step(x[:, t], state)
+        steps.append(y)
+        assert numbers(state) == 2 * mixer.state_size(t + 1)
+    stepped = torch.stack(steps, dim=1)
+    for length in (1, 2, 63, 64, 65, LONGEST):
+        torch.testing.assert_close(mixer(x[:, :length]), stepped[:, :length], rtol=1e-11, atol=1e-9)
+    # A state is a value: the one kept at 65 still continues from there.
+    for t in range(65, 70):
+        y, forked = mixer.step(x[:, t], forked)
+        torch.testing.assert_close(y, stepped[:, t], rtol=0, atol=0)
+
+
+def test_every_parameter_has_a_finite_gradient(mixer: Mixer) -> None:
+    mixer(inputs(2, 65)).square().sum().backward()
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_bfloat16_stays_within_its_precision(mixer: Mixer) -> None:
+    """8 bits of mantissa: a relative error of 2⁻⁹ each time that a value is stored, some ten in a row; what
+    is summed over positions is kept in float32. A norm of a head's small outputs enlarges their error."""
+    mixer = mixer.to(torch.bfloat16)
+    x = inputs(2, 65).bfloat16()
+    low = mixer(x).double()
+    high = mixer.double()(x.double())
+    assert (low - high).norm() / high.norm() < 0.03
+
+
+def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, Any], tmp_path) -> None:
+    """At the model's own start: the output is neither buried nor burying; saved and loaded it is the same."""
+    torch.manual_seed(0)
+    config = ArgapConfig(
+        vocab_size=32, hidden_size=WIDTH, num_hidden_layers=2, mixers=[spec], max_position_embeddings=LONGEST
+    )
+    model = ArgapForCausalLM(config).eval()
+    ids = torch.randint(32, (2, 20))
+    with torch.no_grad():
+        x = model.model.embed_tokens(ids)
+        block = model.model.blocks[0]
+        written = block.mixer(block.mixer_norm(x)).std()
+        assert 1e-4 * x.std() < written < 2 * x.std()
+        model.save_pretrained(tmp_path)
+        loaded = ArgapForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        logits = loaded(ids).logits
+        assert torch.equal(logits, model(ids).logits)
+        state = loaded.init_state(2)
+        for t in range(20):
+            stepped, state = loaded.step(ids[:, t], state)
+            torch.testing.assert_close(stepped, logits[:, t], rtol=0, atol=2e-4)

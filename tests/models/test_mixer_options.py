@@ -1,0 +1,70 @@
+"""What a mixer cannot be is refused by one line that names it."""
+
+from typing import Any
+
+import pytest
+
+from argap.errors import ArgapError
+from argap.models.registry import build_mixer
+
+WIDTH = 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"name": "attention", "heads": 3}, "does not split into 3 heads"),
+        ({"name": "attention", "heads": 0}, "does not split into 0 heads"),
+        ({"name": "attention", "heads": 8}, "heads of even width"),  # one number a head cannot be turned
+        ({"name": "attention", "window": 0}, "window 0; expected at least 1"),
+        ({"name": "attention", "window": 4, "window_kind": "dilated"}, "expected sliding or blocked"),
+        ({"name": "attention", "window_kind": "blocked"}, "'blocked' without a window"),
+        ({"name": "base_conv", "filter": "hyena"}, "expected explicit or implicit"),
+        ({"name": "base_conv", "bias": "none"}, "expected vector or definition"),
+        ({"name": "base_conv", "kernel_size": 0}, "kernel_size 0; expected at least 1"),
+        ({"name": "base_conv", "kernel_size": None}, "max_position_embeddings"),
+        ({"name": "base_conv", "bias": "definition"}, "max_position_embeddings"),
+        ({"name": "long_conv"}, "long_conv: kernel_size null needs the longest sequence"),
+        ({"name": "long_conv", "kernel_size": 0}, "long_conv: kernel_size 0; expected at least 1"),
+        ({"name": "long_conv", "kernel_size": 3, "squash": -1.0}, "long_conv: squash -1.0; expected 0 or more"),
+        ({"name": "hyena"}, "hyena: its filters need the longest sequence"),
+        ({"name": "hyena", "order": 1}, "hyena: order 1; expected at least 2"),
+        ({"name": "hyena", "heads": 3}, "hyena: width 8 does not split into 3 heads"),
+        ({"name": "hyena", "filter_depth": 1}, "hyena: filter_depth 1; expected at least 2"),
+        ({"name": "h3", "head_size": 3}, "h3: width 8 does not split into heads of 3"),
+        ({"name": "h3", "shift_states": 0}, "h3: shift_states 0; expected at least 1"),
+        ({"name": "h3", "states": 3}, "h3: states 3; expected an even number"),
+        ({"name": "mamba", "states": 0}, "mamba: states 0; expected at least 1"),
+        ({"name": "mamba", "step_rank": 0}, "mamba: step_rank 0; expected at least 1"),
+        ({"name": "rwkv4_channel", "expand": 0}, "rwkv4_channel: expand 0; expected at least 1"),
+        ({"name": "liquid_s4", "kernel": "s4"}, "liquid_s4: kernel 's4'; expected pb or kb"),
+        ({"name": "liquid_s4", "degree": 1}, "liquid_s4: degree 1; expected at least 2"),
+        ({"name": "liquid_s4", "states": 5}, "liquid_s4: states 5; expected an even number"),
+        ({"name": "hyena", "bands": 0}, "hyena: bands 0; expected at least 1"),
+        ({"name": "linear_attention", "heads": 3}, "linear_attention: width 8 does not split into 3 heads"),
+        ({"name": "linear_attention", "feature_map": "exp"}, "expected one of identity, elu, relu, performer"),
+        ({"name": "linear_attention", "feature_dim": 0}, "feature_dim 0; expected at least 1"),
+        ({"name": "linear_attention", "chunk_size": 0}, "chunk_size 0; expected at least 1"),
+        ({"name": "linear_attention", "normalization": "max"}, "expected sum or rms"),
+        (
+            {"name": "linear_attention", "feature_map": "identity", "normalization": "sum"},
+            "sum may be 0; use rms",
+        ),
+        ({"name": "linear_attention", "feature_map": "cosformer"}, "set the model's max_position_embeddings"),
+        ({"name": "retnet", "heads": 3}, "retnet: width 8 does not split into 3 heads of even width"),
+        ({"name": "retnet", "value_expansion": 0}, "value_expansion 0; expected at least 1"),
+        ({"name": "retnet", "chunk_size": 0}, "retnet: chunk_size 0; expected at least 1"),
+        ({"name": "delta_net", "heads": 3}, "delta_net: width 8 does not split into 3 heads"),
+        ({"name": "delta_net", "activation": "gelu"}, "'gelu'; expected silu or elu or relu or identity"),
+        ({"name": "delta_net", "key_norm": "max"}, "key_norm 'max'; expected l2 or l1"),
+        ({"name": "based_conv", "kernel_size": 0}, "based_conv: kernel_size 0; expected at least 1"),
+        ({"name": "gla", "heads": 3}, "gla: width 8 and keys of 4 do not split into 3 heads"),
+        ({"name": "gla", "heads": 0}, "gla: heads 0; expected at least 1"),
+        ({"name": "gla", "key_expansion": 0.01}, "keys of 0 do not split into 4 heads"),
+        ({"name": "gla", "gate_temperature": 0}, "gate_temperature 0; expected more than 0"),
+        ({"name": "delta_net", "conv_size": 0}, "delta_net: conv_size 0; expected at least 1"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgapError, match=said):
+        build_mixer(spec, WIDTH, None)
