@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 SLOWLY = """
-import sys, time
+import signal, sys, time
 from argap import runs, scorer
 from argap.cli import main
 runs.SHARD_TOKENS = 2048
@@ -19,6 +19,7 @@ def write_slowly(*arguments):
     write(*arguments)
     time.sleep(60)
 scorer.write_shard = write_slowly
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 main()
 """
 
@@ -35,7 +36,10 @@ def test_an_interrupted_score_keeps_its_shards(tmp_path):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
     assert out == ""
     assert err.strip().endswith("interrupted; finished shards stay, the same command goes on from there")
