@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.delta_net import DeltaNet
+from argap.models.gla import GLA
 from argap.models.mixer import Mixer, State
-from argap.models.registry import build_mixer
+from argap.models.registry import build_mixer, options_of, resolve
 
 WIDTH, LONGEST = 16, 200
 SPECS: dict[str, dict[str, Any]] = {
@@ -50,6 +53,9 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
+CHUNKED = {name: spec for name, spec in SPECS.items() if "chunk_size" in options_of(resolve(spec["name"]))}
+
+
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
 def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
@@ -57,7 +63,11 @@ def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def mixer(spec: dict[str, Any]) -> Mixer:
-    """A mixer with random parameters, biases and drawn features too, in float64."""
+    return randomized(spec)
+
+
+def randomized(spec: dict[str, Any]) -> Mixer:
+    """A mixer with random parameters, biases and drawn features too, in float64; the same every time."""
     torch.manual_seed(0)
     mixer = build_mixer(spec, WIDTH, LONGEST).double()
     for tensor in (*mixer.parameters(), *mixer.buffers()):
@@ -148,3 +158,44 @@ def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, 
         for t in range(20):
             stepped, state = loaded.step(ids[:, t], state)
             torch.testing.assert_close(stepped, logits[:, t], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("spec", CHUNKED.values(), ids=list(CHUNKED))
+@torch.no_grad()
+def test_chunks_steps_and_the_parallel_form_agree(spec: dict[str, Any]) -> None:
+    """At lengths below, at and past a chunk's end; one sequence stepped through gives the steps of all."""
+    mixer = randomized(spec)
+    x = inputs(2, LONGEST)
+    state = mixer.init_state(2, x.dtype, x.device)
+    steps = []
+    for t in range(LONGEST):
+        y, state = mixer.step(x[:, t], state)
+        steps.append(y)
+    stepped = torch.stack(steps, dim=1)
+    for chunk in (8, 32, 64, 128, None):
+        chunked = randomized({**spec, "chunk_size": chunk})
+        for length in (1, 2, 63, 64, 65, LONGEST):
+            torch.testing.assert_close(chunked(x[:, :length]), stepped[:, :length], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", CHUNKED.values(), ids=list(CHUNKED))
+@torch.no_grad()
+def test_matrix_products_are_as_torch_counts_them(spec: dict[str, Any]) -> None:
+    mixer = build_mixer(spec, WIDTH, LONGEST)
+    with FlopCounterMode(display=False) as counter:
+        mixer(torch.zeros(2, 150, WIDTH))
+    assert mixer.flops(2, 150) == counter.get_total_flops() + beside_matrix_products(mixer, 2, 150)
+
+
+def beside_matrix_products(mixer: Mixer, batch: int, length: int) -> int:
+    """What a mixer counts and torch does not: its formula by hand."""
+    if isinstance(mixer, DeltaNet):
+        # Heads of 8: in each of 3 chunks of 64 the triangular solve for K and V of 8; 4 taps of 3·16 channels.
+        solve = batch * 2 * 3 * 64**2 * (8 + 8)
+        return solve + (0 if mixer.conv is None else 2 * 4 * batch * length * 48)
+    if isinstance(mixer, GLA):
+        # 10 chunks of 16 in 4 heads of K = 2 or 2 of K = 8: the scores, each pair with decays of its own.
+        if mixer.conv is None:
+            return 2 * batch * 4 * 10 * 16**2 * 2
+        return 2 * batch * 2 * 10 * 16**2 * 8 + 2 * 4 * batch * length * 48
+    return 0
