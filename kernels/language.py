@@ -1,0 +1,35 @@
+"""Triton where there is one, so that every kernel's file also imports where there is none (macOS, Windows).
+
+A kernel's file starts with ``from __future__ import annotations`` and takes ``jit``, ``tl`` and ``triton``
+from here; what it jits runs on a GPU, or under Triton's interpreter with ``TRITON_INTERPRET=1``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["jit", "runs_kernels", "tl", "triton"]
+
+triton: Any = None
+tl: Any = None
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the references serve
+
+    def jit(kernel: Callable[..., Any]) -> Any:
+        """The function as it is: without Triton nothing launches it."""
+        return kernel
+
+else:
+    jit: Callable[..., Any] = triton.jit
+
+
+def runs_kernels(*tensors: torch.Tensor | None) -> bool:
+    """Whether an op on ``tensors`` goes to its Triton kernel: all on one GPU, and no gradient asked for
+    (the kernels are forward-only)."""
+    given = [x for x in tensors if x is not None]
+    if triton is None or not all(x.is_cuda for x in given):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))
