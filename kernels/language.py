@@ -17,13 +17,12 @@ try:
     import triton
     import triton.language as tl
 except ImportError:  # the references serve
+    pass
 
-    def jit(kernel: Callable[..., Any]) -> Any:
-        """The function as it is: without Triton nothing launches it."""
-        return kernel
 
-else:
-    jit: Callable[..., Any] = triton.jit
+def jit(kernel: Callable[..., Any]) -> Any:
+    """`triton.jit`; without Triton the function as it is, which nothing launches."""
+    return kernel if triton is None else triton.jit(kernel)
 
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:
