@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
+from argap.bigram_index.cores import available_cores
 from argap.bigram_index.csr import Csr
 from argap.bigram_index.intrinsics import prefetch_read
-from argap.bigram_index.scatter import available_cores
 
 GROUP = 32
 ALONE = 2**14  # pairs that one thread finds sooner than a second one starts

@@ -9,7 +9,6 @@ Every step costs one cached random update a token, and the scratch is the size o
 own slices of the stream in 1 and 2 and ranges of rows in 3, so they never write to the same place.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -17,6 +16,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 
+from argap.bigram_index.cores import available_cores
 from argap.bigram_index.intrinsics import ONE, lowest_bit, prefetch_write
 from argap.bigram_index.runs import MemoryRun
 
@@ -205,8 +205,3 @@ def _compact(
         second[there] = seconds[here]
         count[there] = counts[here]
     return MemoryRun(indptr, second, count)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -85,6 +86,21 @@ def test_gather_equals_the_reference(tokens, eos, inside):
     array = np.array(tokens)
     here, there = np.empty((2, len(array)), dtype=np.int64)
     found = gather.gather(array, eos, 5, inside, here)
+    assert found == count_reference.gather(array, eos, 5, inside, there)
+    assert here.tolist() == there.tolist()
+
+
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    eos=st.sampled_from([None, 0]),
+    inside=st.booleans(),
+    threads=st.integers(1, 5),
+)
+def test_gather_in_slices_equals_the_reference(tokens, eos, inside, threads):
+    array = np.array(tokens)
+    here, there = np.empty((2, len(array)), dtype=np.int64)
+    with mock.patch.object(gather, "A_THREAD", 3):
+        found = gather.gather(array, eos, 5, inside, here, threads=threads)
     assert found == count_reference.gather(array, eos, 5, inside, there)
     assert here.tolist() == there.tolist()
 
