@@ -1,0 +1,139 @@
+"""The kernels beside their peers on one GPU, and how near they come to what the machine can do.
+
+    PYTHONPATH=. python benchmarks/kernels.py linear_attention gla --json benchmarks/results/kernels.json
+
+The cases of an op are in ``kernel_cases/OP.py``: ``cases()`` gives them one by one. A time is the median
+of `triton.testing.do_bench`, forward, without gradients; it overwrites the L2 cache before each run, so
+that no input is found there. The limit is the larger of FLOPs / (rate of a bfloat16 matrix product) and
+bytes / (bandwidth of a copy), both measured in the same process. A peer that fails has its error in place
+of its time.
+"""
+
+import argparse
+import math
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from kernel_case import Case
+from triton.testing import do_bench
+
+from argap.atomic import write_json
+
+CASES = Path(__file__).resolve().parent / "kernel_cases"
+PEERS = ("flash-linear-attention", "fla-core", "liger-kernel", "cut-cross-entropy", "causal-conv1d")
+MATRIX = 8192
+COPIED = 2**32  # bytes
+
+
+def main() -> None:
+    known = sorted(path.stem for path in CASES.glob("*.py"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ops", nargs="*", default=known, metavar="op", help=f"all by default: {', '.join(known)}")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.ops) - set(known):
+        parser.error(f"no cases for {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if not torch.cuda.is_available():
+        parser.error("needs a GPU")
+    with torch.no_grad():
+        machine = measure_machine()
+        print(
+            f"{machine['gpu']}: {machine['flops_per_s'] / 1e12:.0f} TFLOP/s, {machine['bytes_per_s'] / 1e12:.2f} TB/s"
+        )
+        rows = []
+        for op in arguments.ops:
+            for case in import_module(f"kernel_cases.{op}").cases():
+                rows.append(row := measure(case, machine))
+                print(in_short(row), flush=True)
+    if arguments.json:
+        write_json(arguments.json, {"machine": machine, "rows": rows})
+
+
+def measure_machine() -> dict[str, Any]:
+    """The rates that the limits are made of, and what ran here."""
+    a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product = milliseconds(lambda: a @ b)
+    source = torch.randn(COPIED // 4, device="cuda")
+    target = torch.empty_like(source)
+    copy = milliseconds(lambda: target.copy_(source))
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__}
+    for package in PEERS:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "gpu": torch.cuda.get_device_name(),
+        "flops_per_s": 2 * MATRIX**3 / product * 1e3,
+        "bytes_per_s": 2 * COPIED / copy * 1e3,
+        "versions": versions,
+    }
+
+
+def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
+    """Error, time and memory of ours and of each peer."""
+    limit = 1e3 * max(case.flops / machine["flops_per_s"], case.bytes / machine["bytes_per_s"])
+    runs = {"ours": case.ours, **case.peers}
+    found = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
+    ours = found.pop("ours")
+    timed = {name: peer["ms"] for name, peer in found.items() if "ms" in peer}
+    best = min(timed, key=timed.__getitem__, default=None)
+    ratio = None if best is None or "ms" not in ours else timed[best] / ours["ms"]
+    least = {"flops": case.flops, "bytes": case.bytes, "limit_ms": limit}
+    return {
+        "op": case.op,
+        "shape": case.shape,
+        **least,
+        "ours": ours,
+        "peers": found,
+        "best_peer": best,
+        "times_best_peer": ratio,
+    }
+
+
+def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limit: float) -> dict[str, Any]:
+    """The milliseconds, the share of the limit, the error, and the memory beside inputs, output included."""
+    try:
+        error = check(function())
+        if not math.isfinite(error):
+            return {"failed": f"an error of {error}"}
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        extra = torch.cuda.max_memory_allocated() - before
+        time = milliseconds(function)
+    except Exception as failure:  # a peer's failure is a result
+        torch.cuda.synchronize()
+        return {"failed": f"{type(failure).__name__}: {failure}".splitlines()[0]}
+    return {"ms": time, "share_of_limit": limit / time, "error": error, "extra_bytes": extra}
+
+
+def milliseconds(function: Callable[[], Any]) -> float:
+    return do_bench(function, warmup=25, rep=100, return_mode="median")  # pyright: ignore[reportReturnType]
+
+
+def in_short(row: dict[str, Any]) -> str:
+    """A row of the table: ours, then the peers from the fastest to the slowest."""
+    peers = sorted(row["peers"].items(), key=lambda item: item[1].get("ms", float("inf")))
+    parts = [one_in_short("ours", row["ours"]), *(one_in_short(name, peer) for name, peer in peers)]
+    ratio = "" if row["times_best_peer"] is None else f"{row['times_best_peer']:5.2f}×"
+    return f"{row['op']:18} {row['shape']:42} {ratio:6} {' | '.join(parts)}"
+
+
+def one_in_short(name: str, found: dict[str, Any]) -> str:
+    if "failed" in found:
+        return f"{name} failed: {found['failed'][:80]}"
+    return f"{name} {found['ms']:.4f} ms ({found['share_of_limit']:.0%}, error {found['error']:.1e})"
+
+
+if __name__ == "__main__":
+    main()
