@@ -56,13 +56,14 @@ def build_from_source(
     keep: bool = False,
     stats: bool = False,
     memory: int | None = None,
+    device: str = "cpu",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BigramIndex:
     """Count a share of text corpora and token files and write the index ``out``, as `build_index` does.
 
     ``keep``: write the text's tokens to the folder `tokens_beside`, and go on behind those that are there.
-    ``stats``: also count single tokens (`argap.bigram_index.stats`).
+    ``stats``: also count single tokens (`argap.bigram_index.stats`). ``device``: ``cuda`` sorts on a GPU.
     """
     tokenizer = source.tokenizer
     sources = sorted(source.share.label(corpus.spec) for corpus in source.corpora)
@@ -79,12 +80,14 @@ def build_from_source(
                 counter.add(document)
                 if progress is not None:
                     progress(counter.documents, counter.tokens)
-        source.count_token_files(counter)
+        for _ in source.count_token_files(counter):
+            if progress is not None:
+                progress(counter.documents, counter.tokens)
 
     name, fingerprint = tokenizer.name, tokenizer.fingerprint
     may_be_empty = source.share.of > 1  # the others have the documents, and the merge wants all N
     return _build(
-        add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty, stats
+        add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty, stats, device
     )
 
 
@@ -104,11 +107,12 @@ def _build(
     overwrite: bool,
     may_be_empty: bool = False,
     stats: bool = False,
+    device: str = "cpu",
 ) -> BigramIndex:
     out = Path(out)
     chunk = chunk_tokens(memory, vocab_size)
     with replacing_folder(out, overwrite=overwrite) as folder:
-        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats)
+        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats, device=device)
         add_all(counter)
         if not counter.tokens and not may_be_empty:
             raise ArgapError(

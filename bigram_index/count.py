@@ -45,9 +45,10 @@ class BigramCounter:
 
     ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, made
     when it is needed and removed by `close`. ``stats``: also count tokens and the documents that have them.
+    ``device``: a GPU that sorts each chunk instead, ``cuda``.
     """
 
-    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False) -> None:
+    def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False, device: str = "cpu") -> None:
         self.vocab_size = vocab_size
         self.documents = 0
         self.empty_documents = 0
@@ -57,6 +58,7 @@ class BigramCounter:
         self._scratch = scratch
         self._runs: list[FileRun] = []
         self.stats = TokenCounter(vocab_size) if stats else None
+        self._device = device
 
     def add(self, ids: np.ndarray) -> None:
         """Count one document: `[N]` of any integer type, N = 0 allowed. No bigram crosses its ends.
@@ -127,4 +129,10 @@ class BigramCounter:
         if self.stats is not None:
             # The first token of a chunk behind the first was the last of the one before.
             self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
-        return count_stream(self._buffer[: self._filled], self.vocab_size, boundary=self.vocab_size)
+        filled = self._buffer[: self._filled]
+        if self._device != "cpu":
+            from argap.bigram_index import count_torch
+
+            on_device = count_torch.to_device(filled, self._device)
+            return count_torch.count_stream(on_device, self.vocab_size, boundary=self.vocab_size)
+        return count_stream(filled, self.vocab_size, boundary=self.vocab_size)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from argap.corpus.remote import local_file
 from argap.errors import FormatError
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -23,7 +24,7 @@ def is_pair(path: Path) -> bool:
     index = path.with_suffix(".idx")
     if path.suffix != ".bin" or not index.is_file():
         return False
-    with open(index, "rb") as file:
+    with index.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
@@ -33,22 +34,25 @@ def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises `FormatError` naming the file where header, length or bounds do not fit.
     """
     index = path.with_suffix(".idx")
-    with open(index, "rb") as file:
+    with index.open("rb") as file:
         header = file.read(HEADER.size)
         if len(header) < HEADER.size:
             raise FormatError(f"{index}: truncated at byte {len(header)}, inside its header")
         _, version, code, sequences, documents = HEADER.unpack(header)
         if version != 1 or code not in TYPES:
             raise FormatError(f"{index}: version {version}, type code {code}; expected version 1 and integers")
-        sizes = np.fromfile(file, "<i4", sequences).astype(np.int64)
-        pointers = np.fromfile(file, "<i8", sequences)
-    expected = HEADER.size + 12 * sequences + 8 * documents
-    if index.stat().st_size != expected:
-        raise FormatError(f"{index}: {index.stat().st_size} bytes, its header announces {expected}; is it truncated?")
+        expected = HEADER.size + 12 * sequences + 8 * documents
+        if index.stat().st_size != expected:
+            raise FormatError(
+                f"{index}: {index.stat().st_size} bytes, its header announces {expected}; is it truncated?"
+            )
+        sizes = np.frombuffer(file.read(4 * sequences), "<i4").astype(np.int64)
+        pointers = np.frombuffer(file.read(8 * sequences), "<i8")
     kind = np.dtype(TYPES[code]).newbyteorder("<")
     if not path.stat().st_size:
         return np.empty(0, kind), np.empty((0, 2), np.int64)
-    tokens = np.memmap(path, kind, "r", shape=path.stat().st_size // kind.itemsize)
+    with local_file(path) as local:
+        tokens = np.memmap(local, kind, "r", shape=path.stat().st_size // kind.itemsize)
     starts = pointers // kind.itemsize
     bounds = np.stack([starts, starts + sizes], axis=1)
     if len(bounds) and (bounds.min() < 0 or bounds.max() > len(tokens) or sizes.min() < 0):

@@ -31,6 +31,16 @@ class Source:
     tally: Tally = field(default_factory=Tally)
     """Of the text: documents, documents without a token, invalid UTF-8."""
     token_files: list[TokenShard] = field(default_factory=list)
+    _token_bytes: int = 0
+    """Of the token files that are counted."""
+
+    def share_read(self) -> float | None:
+        """How much of the corpora's files has been read, 0 to 1; None where their size is not known."""
+        sizes = [corpus.size for corpus in self.corpora]
+        if None in sizes or not any(sizes):
+            return None
+        done = self._token_bytes + sum(corpus.tally.bytes_read for corpus in self.corpora)
+        return min(done / sum(size for size in sizes if size), 1.0)
 
     def documents(self, skip: int = 0) -> Iterator[np.ndarray]:
         """The text's documents as token ids, `[N]` int32; the first ``skip`` are not even tokenized.
@@ -66,8 +76,8 @@ class Source:
         for _ in self._text(skip=2**62):
             pass
 
-    def count_token_files(self, counter: BigramCounter) -> None:
-        """Add the token files' share to ``counter``. Raises `FormatError` naming file and token."""
+    def count_token_files(self, counter: BigramCounter) -> Iterator[None]:
+        """Add the token files' share to ``counter``, a file a step. Raises `FormatError` naming file and token."""
         for shard in self.token_files:
             try:
                 if megatron.is_pair(shard.path):
@@ -78,6 +88,8 @@ class Source:
                 if str(shard.path) in str(error):
                     raise
                 raise FormatError(f"{shard.path}: {error}") from None
+            self._token_bytes += shard.path.stat().st_size
+            yield
 
     def _count_stream(self, shard: TokenShard, counter: BigramCounter) -> None:
         tokens = open_tokens(shard, self.tokenizer.vocab_size)

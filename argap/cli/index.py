@@ -38,6 +38,7 @@ def build(
     stats: Annotated[
         bool, typer.Option("--stats", help="Also count single tokens and the documents that have them.")
     ] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: sort on a GPU.")] = "cpu",
     engine: Annotated[str, typer.Option(help="local, or ray: shares as tasks of a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes reach (OUT.shares).")] = None,
@@ -65,9 +66,16 @@ def build(
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
     source = Source(corpora, load_tokenizer(tokenizer), Share.parse(shard))
-    meter = Meter()
+    meter = Meter(source.share_read)
     index = build_from_source(
-        source, out, keep=keep_tokens, stats=stats, memory=limit, overwrite=overwrite, progress=meter
+        source,
+        out,
+        keep=keep_tokens,
+        stats=stats,
+        memory=limit,
+        device=device,
+        overwrite=overwrite,
+        progress=meter,
     )
     for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
         print(f"argap: {remark}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
@@ -45,19 +46,31 @@ def parse_tokens(text: str) -> float:
     return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
 
 
+def time_left(seconds: float, share: float) -> str:
+    """What is left after ``seconds`` for ``share`` (0 to 1) of the work: ``42 s``, ``3:05 min``, ``2:10 h``."""
+    left = round(seconds * (1 - share) / share)
+    if left < 60:
+        return f"{left} s"
+    return f"{left // 60}:{left % 60:02} min" if left < 3600 else f"{left // 3600}:{left % 3600 // 60:02} h"
+
+
+LOOK = 2**16
+
+
 class Meter:
     """Progress on stderr: one line that is rewritten on a terminal, a line every half minute elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, share_read: Callable[[], float | None]) -> None:
+        self._share_read = share_read
         self._terminal = sys.stderr.isatty()
         self._begun = self._shown = time.monotonic()
-        self._calls = self._documents = self._tokens = 0
+        self._looked = self._documents = self._tokens = 0
 
     def __call__(self, documents: int, tokens: int) -> None:
         self._documents, self._tokens = documents, tokens
-        self._calls += 1
-        if self._calls % 64:  # looking at the clock for every document would cost more than counting it
+        if tokens - self._looked < LOOK:  # at the clock; for every document it would cost more than counting it
             return
+        self._looked = tokens
         now = time.monotonic()
         if now - self._shown > (0.5 if self._terminal else 30):
             self._shown = now
@@ -71,6 +84,9 @@ class Meter:
             print(file=sys.stderr)
 
     def _print(self, start: str) -> None:
-        rate = self._tokens / max(time.monotonic() - self._begun, 1e-9)
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        rate, share = self._tokens / seconds, self._share_read()
         line = f"argap: {self._documents:,} documents, {self._tokens:,} tokens, {rate / 1e6:.2f} M tokens/s"
+        if share and share < 1:
+            line += f", {share:.0%} read, {time_left(seconds, share)} left"
         print(start + line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ A corpus is named by one string:
 - a file: ``.jsonl``/``.ndjson`` (also ``.gz``, ``.zst``), ``.parquet``, ``.bin``/``.npy`` (tokens), else text
 - a folder: all such files below it, sorted by path
 - ``hub:NAME?split=train&config=...&column=text&revision=...``: a data set of the Hugging Face hub, streamed
+- ``s3://...``, ``gs://...`` and other paths that fsspec reaches: such a file or folder there
 - ``stdlib:heldout`` and ``stdlib:train``: the source of this Python's standard library, the demo's text
 
 Everything streams: memory does not grow with the corpus.
@@ -17,6 +18,7 @@ import numpy as np
 
 from argap.corpus import jsonl, parquet, shards, text
 from argap.corpus.document import Tally, TextDocument, TokenShard
+from argap.corpus.remote import is_remote, remote_path
 from argap.errors import ArgapError
 
 Reader = Callable[[Path, str, str, Tally], Iterator[TextDocument]]
@@ -32,9 +34,13 @@ READERS: dict[str, Reader] = {
 class Corpus:
     """An iterable of `TextDocument` and `TokenShard`; ``tally`` fills while it is read."""
 
-    def __init__(self, spec: str, open_items: Callable[[Tally], Iterator[TextDocument | TokenShard]]) -> None:
+    def __init__(
+        self, spec: str, open_items: Callable[[Tally], Iterator[TextDocument | TokenShard]], size: int | None = None
+    ) -> None:
         self.spec = spec
         self.tally = Tally()
+        self.size = size
+        """Bytes of its files, where they are known."""
         self._open_items = open_items
 
     def __iter__(self) -> Iterator[TextDocument | TokenShard]:
@@ -60,9 +66,10 @@ def open_corpus(spec: str | Path, *, text_column: str = "text", token_dtype: str
 
         return Corpus(name, lambda tally: hub.read(name.removeprefix("hub:"), text_column, tally))
     dtype = shards.token_dtype(token_dtype)
-    root = Path(spec)
+    root = remote_path(name) if is_remote(name) else Path(spec)
     files = _files(root)
-    return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally))
+    size = sum(path.stat().st_size for path in files)
+    return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally), size)
 
 
 def _files(root: Path) -> list[Path]:

@@ -44,6 +44,8 @@ class Tally:
     """Documents without a token: skipped."""
     invalid_utf8: int = 0
     """Documents with bytes that are no UTF-8, read with U+FFFD in their place."""
+    bytes_read: float = 0
+    """Of the files of text, as they lie on disk: what progress is measured by."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def decode(self, data: bytes) -> str:

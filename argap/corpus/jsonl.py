@@ -22,8 +22,10 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
     """
     number = 0
     try:
-        with _open(path) as file:
+        with path.open("rb") as raw, _unpacked(raw, path.suffix) as file:
+            before = tally.bytes_read
             for number, line in enumerate(file, start=1):
+                tally.bytes_read = before + raw.tell()
                 if not line.strip():
                     continue
                 row = _parse(line, path, number, tally)
@@ -37,14 +39,14 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
         raise FormatError(f"{path}: broken off or unreadable after line {number} ({error})") from error
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.suffix == ".zst":
+def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.open(raw, "rb"))
+    if suffix == ".zst":
         import pyarrow
 
-        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
-    return open(path, "rb")
+        return io.BufferedReader(pyarrow.input_stream(raw, compression="zstd"))
+    return raw
 
 
 def _parse(line: bytes, path: Path, number: int, tally: Tally) -> dict[str, Any]:

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from argap.corpus.document import Tally, TextDocument
 from argap.errors import FormatError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 SUFFIXES = (".parquet",)
 ROWS = 256  # rows decoded at once; documents can be long
@@ -16,10 +20,10 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
     Raises `FormatError` for a broken file and for one without the column (its columns are listed).
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with _open(path) as file:
+            a_row = path.stat().st_size / max(file.metadata.num_rows, 1)
             schema = file.schema_arrow
             _check_column(path, schema, text_column)
             columns = [
@@ -32,12 +36,19 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
                 texts = batch.column(text_column).cast(pa.large_string()).cast(pa.large_binary())
                 domains = batch.column("domain").to_pylist() if "domain" in columns else [None] * len(texts)
                 sources = batch.column("source").to_pylist() if "source" in columns else [None] * len(texts)
+                tally.bytes_read += a_row * len(batch)
                 for text, own, source in zip(texts, domains, sources, strict=True):
                     place = f"{path}#{number}" if source is None else f"{source}#{number}"
                     yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), place)
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _open(path: Path) -> "pq.ParquetFile":
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path) if isinstance(path, Path) else pq.ParquetFile(path.open("rb"))
 
 
 def _check_column(path: Path, schema, text_column: str) -> None:

@@ -1,7 +1,7 @@
 """Token shards: flat files of token ids, documents separated by EOS.
 
 ``.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32), ``.npy`` says its
-own type. Shards are memory-mapped and documents are copied out one at a time.
+own type. Shards are memory-mapped (of an object store: a local copy) and documents are copied out one at a time.
 """
 
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from argap.corpus.document import TokenDocument, TokenShard
+from argap.corpus.remote import local_file
 from argap.errors import ArgapError, FormatError
 
 SUFFIXES = (".bin", ".npy")
@@ -45,7 +46,8 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
         return np.empty(0, dtype=np.uint16)
     if path.suffix == ".npy":
         try:
-            tokens = np.load(path, mmap_mode="r")
+            with local_file(path) as local:
+                tokens = np.load(local, mmap_mode="r")
         except (ValueError, OSError, EOFError) as error:
             raise FormatError(f"{path}: not a whole .npy file ({error})") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
@@ -58,7 +60,8 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
             f"{path}: {size} bytes are no whole number of {dtype.name} tokens; is it truncated, or is "
             "another --token-dtype meant?"
         )
-    return np.memmap(path, dtype=dtype, mode="r")
+    with local_file(path) as local:
+        return np.memmap(local, dtype=dtype, mode="r")
 
 
 def _document_ends(tokens: np.ndarray, eos: int | None, vocab_size: int, shard: TokenShard) -> Iterator[int]:

@@ -21,8 +21,9 @@ PIECE = 16 * 2**20
 def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
     """The documents of one text file. ``text_column`` has no meaning here."""
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             for number, piece in enumerate(_pieces(file)):
+                tally.bytes_read += len(piece)
                 source = f"{path}#{number}" if number else str(path)
                 yield TextDocument(tally.decode(piece), domain, source)
     except OSError as error:

@@ -8,10 +8,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_reference, count_scipy, csr, gather, lookup, probe, scatter
+from argap.bigram_index import count_reference, count_scipy, count_torch, csr, gather, lookup, probe, scatter
 from argap.bigram_index.build import build_index
 from argap.bigram_index.runs import Rows
 from argap.bigram_index.store import open_index
@@ -28,7 +29,14 @@ def equal(run, reference):
         np.testing.assert_array_equal(getattr(run, name), getattr(reference, name))
 
 
-@pytest.mark.parametrize("count", [count_reference.count_stream, count_scipy.count_stream, scatter.count_stream])
+def count_by_torch(tokens, vocab_size, boundary=None):
+    return count_torch.count_stream(count_torch.to_device(tokens, "cpu"), vocab_size, boundary)
+
+
+COUNTING = [count_reference.count_stream, count_scipy.count_stream, scatter.count_stream, count_by_torch]
+
+
+@pytest.mark.parametrize("count", COUNTING)
 def test_stream_by_hand(count):
     run = count(BY_HAND, 5, 4)
     assert run.indptr.tolist() == [0, 0, 1, 3, 3, 3]
@@ -61,12 +69,23 @@ def test_scatter_equals_the_reference(case, threads):
 
 
 @pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
-def test_scipy_equals_the_reference(case):
+@pytest.mark.parametrize("count", [count_scipy.count_stream, count_by_torch])
+def test_scipy_and_torch_equal_the_reference(count, case):
     _, tokens, vocab_size, boundary = case
-    equal(
-        count_scipy.count_stream(tokens, vocab_size, boundary),
-        count_reference.count_stream(tokens, vocab_size, boundary),
-    )
+    equal(count(tokens, vocab_size, boundary), count_reference.count_stream(tokens, vocab_size, boundary))
+
+
+@pytest.mark.gpu
+def test_a_stream_on_the_gpu():
+    tokens = RNG.zipf(1.2, 100_000).clip(max=50_000).astype(np.uint16)
+    run = count_torch.count_stream(count_torch.to_device(tokens, "cuda"), 50_001, 3)
+    equal(run, count_reference.count_stream(tokens, 50_001, 3))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ArgapError, match="no CUDA device here; use --device cpu"):
+        count_torch.to_device(np.zeros(3, np.uint16), "cuda")
 
 
 @settings(max_examples=60, deadline=None)

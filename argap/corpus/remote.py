@@ -1,0 +1,50 @@
+"""Corpora on object stores: ``s3://``, ``gs://`` and whatever else fsspec reaches, through paths like local ones."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from argap.errors import ArgapError
+
+
+def is_remote(spec: str) -> bool:
+    """Whether ``spec`` is ``protocol://...``."""
+    return "://" in spec
+
+
+def remote_path(spec: str) -> Path:
+    """What has the methods of a `Path` that reading needs: ``open``, ``rglob``, ``stat``.
+
+    Raises `ArgapError` for a protocol that is unknown or whose package is not installed.
+    """
+    try:
+        from upath import UPath
+    except ImportError:
+        raise ArgapError(
+            f"{spec}: an object store is read with universal-pathlib; install it with `pip install argap[cluster]`"
+        ) from None
+    try:
+        path = UPath(spec)
+        path.exists()  # the protocol's package is imported and the store asked
+    except (ValueError, ImportError, OSError) as error:
+        raise ArgapError(f"{spec}: cannot be reached ({str(error).splitlines()[0]})") from error
+    return cast(Path, path)
+
+
+@contextmanager
+def local_file(path: Path) -> Iterator[Path]:
+    """``path`` itself where it is local, else a copy for as long as the block lasts.
+
+    A memory map of the copy outlives it: the system keeps the file's blocks until the map is gone.
+    """
+    if isinstance(path, Path):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=path.suffix) as copy:
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, copy, 2**24)
+        copy.flush()
+        yield Path(copy.name)

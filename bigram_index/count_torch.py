@@ -1,0 +1,31 @@
+"""Counting a stream of tokens on a GPU, by a sort: a convenience where the tokens lie there already."""
+
+import numpy as np
+import torch
+
+from argap.bigram_index.runs import MemoryRun
+from argap.errors import ArgapError
+
+
+def count_stream(tokens: torch.Tensor, vocab_size: int, boundary: int | None = None) -> MemoryRun:
+    """What `argap.bigram_index.count_reference.count_stream` gives, in memory, from ``tokens``, `[N]` of any
+    integer type on any device: packs each pair into one int64, sorts, and counts equal neighbours."""
+    ids = tokens.to(torch.int64)
+    first, second = ids[:-1], ids[1:]
+    keys = first * (vocab_size + 1) + second
+    if boundary is not None:
+        keys = keys[(first != boundary) & (second != boundary)]
+    keys, count = torch.unique(keys, return_counts=True)  # sorted
+    first = torch.div(keys, vocab_size + 1, rounding_mode="floor")
+    rows = torch.bincount(first, minlength=vocab_size)
+    indptr = np.concatenate([[0], rows.cumsum(0).cpu().numpy()])
+    second = (keys % (vocab_size + 1)).cpu().numpy()
+    return MemoryRun(indptr, second.astype(np.uint16 if vocab_size < 2**16 else np.uint32), count.cpu().numpy())
+
+
+def to_device(tokens: np.ndarray, device: str) -> torch.Tensor:
+    """A stream of uint16 or uint32 on ``device``, as int32. Raises `ArgapError` where that is not there."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ArgapError(f"--device {device}: no CUDA device here; use --device cpu")
+    signed = torch.from_numpy(tokens.view(f"i{tokens.itemsize}")).to(device, torch.int32)
+    return signed & 0xFFFF if tokens.itemsize == 2 else signed
