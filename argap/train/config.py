@@ -1,14 +1,14 @@
 """What a training run is: one frozen record, from flags over a YAML file over defaults."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
+from argap.configuration import build, one_line, read_yaml
 from argap.errors import ArgapError
 
 Switch = Literal["auto", "true", "false"]
-Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class DataSource:
     """What `argap.corpus.open_corpus` takes: a file, a folder, ``hub:...`` or ``stdlib:train``."""
     repeat: int = 1
     text_column: str = "text"
+
+    @classmethod
+    def from_text(cls, path: str) -> "DataSource":
+        """A corpus named by its path alone, read once."""
+        return cls(path)
 
 
 @dataclass(frozen=True)
@@ -123,14 +128,14 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
     Raises `ArgapError`, one line that begins with the file's name, for YAML that cannot be read, an
     unknown key, a value of the wrong type, and a missing or contradictory field.
     """
-    values = {} if path is None else _read_yaml(path)
+    values = {} if path is None else read_yaml(path)
     values.update(overrides)
     for one, other in (("steps", "tokens"), ("architecture", "mixers")):
         for given, dropped in ((one, other), (other, one)):
             if overrides.get(given) is not None and dropped not in overrides:
                 values.pop(dropped, None)  # a flag for one of two alternatives replaces the file's other
     try:
-        return _build(TrainConfig, values)
+        return build(TrainConfig, values)
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}" if path else str(error)) from None
 
@@ -147,81 +152,11 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         try:
             values[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ArgapError(f"--set {setting}: the value is no YAML ({_one_line(error)})") from None
+            raise ArgapError(f"--set {setting}: the value is no YAML ({one_line(error)})") from None
     return values
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgapError(f"{path}: not readable ({error})") from None
-    except yaml.YAMLError as error:
-        raise ArgapError(f"{path}: not readable as YAML ({_one_line(error)})") from None
-    if not isinstance(values, dict):
-        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {type(values).__name__}")
-    return values
-
-
-def _build(kind: type[Built], values: Mapping[str, Any]) -> Built:
-    """A dataclass from a mapping: unknown and missing keys are named, values are converted by type."""
-    known = {f.name: f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
-    if unknown := [str(key) for key in values if key not in known]:
-        raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
-    required = [
-        name
-        for name, f in known.items()
-        if f.default is MISSING and f.default_factory is MISSING and values.get(name) is None
-    ]
-    if required:
-        raise ArgapError(f"{', '.join(required)}: missing")
-    hints = get_type_hints(kind)
-    return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
-
-
-def _convert(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as ``hint`` says, or an `ArgapError`. YAML reads ``1e-3`` as text and ``on`` as true."""
-    options = get_args(hint)
-    if type(None) in options:
-        return None if value is None else _convert(name, value, options[0])
-    if hint is Any or (get_origin(hint) is get_origin(Mapping[str, Any]) and isinstance(value, dict)):
-        return value
-    if get_origin(hint) is Literal:
-        text = str(value).lower() if isinstance(value, bool) else value
-        if text in options:
-            return text
-        raise ArgapError(f"{name}: expected {', '.join(options)}, found {value!r}")
-    if get_origin(hint) is tuple:
-        items = list(value) if isinstance(value, list | tuple) else [value]
-        if options[-1] is not Ellipsis and len(items) != len(options):
-            raise ArgapError(f"{name}: expected {len(options)} values, found {value!r}")
-        return tuple(_convert(name, item, options[0]) for item in items)
-    if hint is DataSource and isinstance(value, str | Mapping):
-        return _build(DataSource, {"path": value} if isinstance(value, str) else value)
-    if hint is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            pass
-    if hint is int and not isinstance(value, bool):
-        try:
-            if float(value) == int(float(value)):
-                return int(float(value)) if isinstance(value, str) else int(value)
-        except (TypeError, ValueError, OverflowError):
-            pass
-    if hint is str and isinstance(value, str):
-        return value
-    expected = {int: "a whole number", float: "a number", str: "text"}.get(hint, "KEY: VALUE lines")
-    raise ArgapError(f"{name}: expected {expected}, found {value!r}")
 
 
 def _at_least(config: TrainConfig, name: str, least: int) -> None:
     value = getattr(config, name)
     if value is not None and value < least:
         raise ArgapError(f"{name}: expected at least {least}, found {value}")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

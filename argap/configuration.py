@@ -1,0 +1,88 @@
+"""Configurations: frozen dataclasses from YAML, where an unknown key and a wrong type are one clear line."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from argap.errors import ArgapError
+
+Built = TypeVar("Built")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a file holds. Raises `ArgapError` for a file that is missing, no YAML, or no mapping."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgapError(f"{path}: not readable ({error})") from None
+    except yaml.YAMLError as error:
+        raise ArgapError(f"{path}: not readable as YAML ({one_line(error)})") from None
+    if not isinstance(values, dict):
+        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {type(values).__name__}")
+    return values
+
+
+def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
+    """A dataclass from a mapping: unknown and missing keys are named, values are converted by type.
+
+    A field that holds such a dataclass takes a mapping, or what the class's ``from_text`` takes. Raises
+    `ArgapError`, one line without a file's name.
+    """
+    known = {f.name: f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
+    if unknown := [str(key) for key in values if key not in known]:
+        raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
+    required = [
+        name
+        for name, f in known.items()
+        if f.default is MISSING and f.default_factory is MISSING and values.get(name) is None
+    ]
+    if required:
+        raise ArgapError(f"{', '.join(required)}: missing")
+    hints = get_type_hints(kind)
+    return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """``value`` as ``hint`` says, or an `ArgapError`. YAML reads ``1e-3`` as text and ``on`` as true."""
+    options = get_args(hint)
+    if type(None) in options:
+        return None if value is None else _convert(name, value, options[0])
+    if hint is Any or (get_origin(hint) is get_origin(Mapping[str, Any]) and isinstance(value, dict)):
+        return value
+    if get_origin(hint) is Literal:
+        text = str(value).lower() if isinstance(value, bool) else value
+        if text in options:
+            return text
+        raise ArgapError(f"{name}: expected {', '.join(options)}, found {value!r}")
+    if get_origin(hint) is tuple:
+        items = list(value) if isinstance(value, list | tuple) else [value]
+        if options[-1] is not Ellipsis and len(items) != len(options):
+            raise ArgapError(f"{name}: expected {len(options)} values, found {value!r}")
+        return tuple(_convert(name, item, options[0]) for item in items)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+        return build(hint, value)
+    if is_dataclass(hint) and isinstance(value, str) and hasattr(hint, "from_text"):
+        return hint.from_text(value)  # pyright: ignore[reportAttributeAccessIssue]
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    if hint is int and not isinstance(value, bool):
+        try:
+            if float(value) == int(float(value)):
+                return int(float(value)) if isinstance(value, str) else int(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    if hint is str and isinstance(value, str):
+        return value
+    expected = {int: "a whole number", float: "a number", str: "text"}.get(hint, "KEY: VALUE lines")
+    raise ArgapError(f"{name}: expected {expected}, found {value!r}")
+
+
+def one_line(error: Exception) -> str:
+    """An error's text without its line breaks."""
+    return " ".join(str(error).split())
