@@ -10,6 +10,8 @@ from argap.models.mixer import Mixer
 MIXERS: dict[str, str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
+    "base_conv_programmatic": "argap.models.input_dependent_conv:ProgrammaticConv",
+    "base_conv_autocorrelation": "argap.models.input_dependent_conv:AutocorrelationConv",
     "based_conv": "argap.models.based:BasedConv",
     "delta_net": "argap.models.delta_net:DeltaNet",
     "gla": "argap.models.gla:GLA",
