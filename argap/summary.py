@@ -25,10 +25,7 @@ def summarize(
     of them.
     """
     hits = ar_hits(cells, threshold)
-    models = sorted(models_of(cells), key=lambda m: m != reference)
-    rows = [_row(cells, hits, model, reference) for model in models]
-    if base is not None:
-        _add_closed(rows, base, reference)
+    rows = gap_rows(cells, reference=reference, threshold=threshold, base=base)
     bins = {
         "frequency": frequency_bins(threshold).describe(),
         "distance": distance_bins(seq_len).describe(),
@@ -42,6 +39,17 @@ def summarize(
         "breakdowns": breakdowns(cells, bins, reference=reference, hits=hits),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def gap_rows(cells: pd.DataFrame, *, reference: str, threshold: float, base: str | None = None) -> list[dict[str, Any]]:
+    """``rows`` of ``gap.json``, the reference's first, from cells that hold at least ``document``, ``repeated``
+    and ``frequency``. Raises `ArgapError` where ``base`` is none of the models."""
+    hits = ar_hits(cells, threshold)
+    models = sorted(models_of(cells), key=lambda m: m != reference)
+    rows = [_row(cells, hits, model, reference) for model in models]
+    if base is not None:
+        _add_closed(rows, base, reference)
+    return rows
 
 
 def _row(cells: pd.DataFrame, hits: np.ndarray, model: str, reference: str) -> dict[str, Any]:

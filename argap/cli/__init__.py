@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, models, paper, ref, report, score, train
+from argap.cli import demo, index, models, paper, ref, report, score, suite, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.add_typer(ref.app, name="ref")
 app.command()(report.report)
 app.add_typer(models.app, name="models")
 app.command()(train.train)
+app.add_typer(suite.app, name="suite")
 app.command()(paper.paper)
 
 

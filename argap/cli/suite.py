@@ -1,0 +1,81 @@
+"""``argap suite``: train, score and compare a list of models that differ in their mixers alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Many models, trained and measured alike, in one table.", no_args_is_help=True)
+
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file of the suite.")]
+SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this size; may be repeated.")]
+WorkOption = Annotated[
+    Path | None, typer.Option("--work", help="Folder of checkpoints, tokens and runs [runs/NAME of the file].")
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the result [results/NAME of the file].")]
+
+
+@app.command()
+def run(
+    suite: SuiteFile,
+    size: SizeOption = None,
+    member: Annotated[list[str] | None, typer.Option("--member", help="Only this model; may be repeated.")] = None,
+    work: WorkOption = None,
+    out: OutOption = None,
+    threshold: Annotated[str, typer.Option(help="AR hits: a whole number of occurrences, or scaled.")] = "1250",
+    device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
+    keep: Annotated[bool, typer.Option(help="Keep the weights of a model that is scored.")] = True,
+    collect: Annotated[bool, typer.Option(help="Write the result; not where members run on several machines.")] = True,
+) -> None:
+    """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
+    from argap.errors import ArgapError
+    from argap.labels import label
+    from argap.pipeline import parse_threshold
+    from argap.reports.suite import write_suite
+    from argap.suite.collect import collect as collect_size
+    from argap.suite.config import load_suite
+    from argap.suite.members import Places, evaluation_set, run_member, training_index
+
+    loaded = load_suite(suite)
+    places = Places(work or Path("runs") / suite.stem)
+    folder = out or Path("results") / suite.stem
+    sizes = size or list(loaded.sizes)
+    chosen = [entry for each in sizes for entry in loaded.entries(each) if not member or entry.name in member]
+    if not chosen:
+        known = ", ".join(entry.name for entry in loaded.entries(sizes[0]))
+        raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
+    data, tokenizer = evaluation_set(loaded)
+    for entry in chosen:
+        run_member(loaded, entry, places, data, device=device, keep=keep)
+    if collect:
+        index = training_index(loaded, places)
+        labels = label(data, index)
+        tau = parse_threshold(threshold, index.tokens)
+        for each in sizes:
+            collect_size(loaded, each, places, labels, tokenizer, folder / each, threshold=tau)
+        typer.echo(write_suite(loaded, folder))
+
+
+@app.command()
+def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None) -> None:
+    """What is trained and scored."""
+    from argap.suite.config import load_suite
+    from argap.suite.members import Places, finished_run, steps_done
+
+    loaded = load_suite(suite)
+    places = Places(work or Path("runs") / suite.stem)
+    for entry in (entry for each in size or loaded.sizes for entry in loaded.entries(each)):
+        done, steps = steps_done(entry, places), entry.config.total_steps
+        state = "not begun" if not done else f"step {done:,} of {steps:,}" if done < steps else "trained"
+        if finished_run(entry, places) is not None:
+            state = "scored"
+        typer.echo(f"{entry.size:<8}  {entry.name:<28}  {state}")
+
+
+@app.command()
+def table(suite: SuiteFile, out: OutOption = None) -> None:
+    """Rebuild table, intervals and figures from the files of the result; no model and no GPU is needed."""
+    from argap.reports.suite import write_suite
+    from argap.suite.config import load_suite
+
+    typer.echo(write_suite(load_suite(suite), out or Path("results") / suite.stem))

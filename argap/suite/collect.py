@@ -1,0 +1,123 @@
+"""From the runs of a suite to its result: small files from which table, intervals and figures are rebuilt.
+
+Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.parquet``, ``distances.parquet``,
+``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json`` and ``logs/NAME.jsonl``.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from argap.atomic import read_json, replacing, write_json
+from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
+from argap.errors import ArgapError
+from argap.examples import choose_examples
+from argap.labels import Labels
+from argap.models.configuration import ArgapConfig
+from argap.models.cost import cost
+from argap.pipeline import parse_threshold
+from argap.runs import Run, environment, read_logprobs, read_token_ids
+from argap.suite.config import Entry, Suite
+from argap.suite.curve import build_curve
+from argap.suite.distances import build_distances
+from argap.suite.members import Places, finished_run
+from argap.suite.prevalence import build_prevalence
+from argap.summary import summarize
+from argap.tokenizer import Tokenizer
+
+KEPT = [key for key in KEYS if key not in ("window", "position")]
+"""Keys of the committed cells: intervals are over documents, and `gap.json` has the positions."""
+EXAMPLES = 12
+
+
+def collect(
+    suite: Suite, size: str, places: Places, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
+) -> dict[str, Any]:
+    """Write the result of every member of ``size`` that is finished to ``out``; returns ``gap.json``.
+
+    Raises `ArgapError` where the reference is not finished.
+    """
+    runs: dict[str, Run] = {}
+    entries: dict[str, Entry] = {}
+    for entry in suite.entries(size):
+        run = finished_run(entry, places)
+        if run is not None:
+            runs[entry.name], entries[entry.name] = run, entry
+    if suite.reference not in runs:
+        raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
+    scores = {name: read_logprobs(run) for name, run in runs.items()}
+    logprobs = {name: logprob for name, (logprob, _) in scores.items()}
+    cells = build_cells(labels, logprobs, threshold)
+    first = [name for name, entry in entries.items() if entry.seed == 0]
+    tokens = read_token_ids(runs[suite.reference])
+    gap = _gap(suite, cells, first, runs, labels, threshold)
+    examples = choose_examples(
+        tokens,
+        labels,
+        {name: scores[name] for name in first},
+        tokenizer,
+        reference=suite.reference,
+        threshold=threshold,
+        count=EXAMPLES,
+    )
+    histogram, sums = build_distances(labels, threshold)
+    write_cells(sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet")
+    scaled = parse_threshold("scaled", labels.record["index"]["tokens"])
+    _write_table(build_curve(labels, logprobs, (threshold, scaled)), out / "curve.parquet")
+    _write_table(histogram, out / "distances.parquet")
+    _write_table(sums, out / "distance_sums.parquet")
+    _write_table(build_prevalence(labels, tokens, tokenizer), out / "prevalence.parquet")
+    write_json(out / "examples.json", examples)
+    members = [_member(entries[name], run, places, labels) for name, run in runs.items()]
+    write_json(out / "members.json", {"members": members})
+    for name, entry in entries.items():
+        (out / "logs").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(places.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
+    write_json(out / "gap.json", gap)
+    return gap
+
+
+def _gap(
+    suite: Suite, cells: pd.DataFrame, models: list[str], runs: dict[str, Run], labels: Labels, threshold: int
+) -> dict[str, Any]:
+    chosen = cast(pd.DataFrame, cells[[*KEYS, "n", *(PREFIX + name for name in models)]])
+    base = suite.base if suite.base in models else None
+    evaluation = labels.record["evaluation"]
+    gap = summarize(chosen, reference=suite.reference, threshold=threshold, seq_len=evaluation["seq_len"], base=base)
+    for row in gap["rows"]:
+        row["parameters"] = runs[row["model"]].record["finished"]["parameters"]
+        row["run"] = runs[row["model"]].record["checkpoint"]["fingerprint"]
+    return gap | {
+        "fingerprint": evaluation["fingerprint"],
+        "run": "",
+        "evaluation": {**evaluation, "data": list(suite.evaluation.data)},
+        "index": labels.record["index"],
+        "versions": environment()["versions"],
+    }
+
+
+def _member(entry: Entry, run: Run, places: Places, labels: Labels) -> dict[str, Any]:
+    """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
+    folder = places.checkpoint(entry)
+    trained = read_json(folder / "train.json")
+    spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
+    return {
+        "name": entry.name,
+        "member": entry.member,
+        "size": entry.size,
+        "seed": entry.seed,
+        "parameters": spent.parameters,
+        "flops": spent.flops,
+        "state_size": spent.state_size,
+        "checkpoint": run.record["checkpoint"]["fingerprint"],
+        "evaluation": labels.record["evaluation"]["fingerprint"],
+        "train": trained,
+        "scoring": run.record["finished"],
+    }
+
+
+def _write_table(frame: pd.DataFrame, path: Path) -> None:
+    with replacing(path) as temporary:
+        frame.to_parquet(temporary, index=False, compression="zstd")

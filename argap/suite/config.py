@@ -1,0 +1,103 @@
+"""What a suite is: one data order and one schedule, and the members that differ in their mixers alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from argap.configuration import build, read_yaml
+from argap.errors import ArgapError
+from argap.evaluation import Packing
+from argap.models.presets import ARCHITECTURES
+from argap.train.config import TrainConfig
+
+SEEDS = "seeds"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The text that every member is scored on."""
+
+    data: tuple[str, ...]
+    seq_len: int = 1024
+    packing: Packing = "packed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model to train: a member at a size, from one seed."""
+
+    size: str
+    member: str
+    seed: int
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        """The member's name; further seeds say which."""
+        return self.member if self.seed == 0 else f"{self.member}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite as its YAML file has it."""
+
+    reference: str
+    """The member that the gap of the others is measured to."""
+    train: Mapping[str, Any]
+    """Fields of `argap.train.TrainConfig` that all members share: tokenizer, data, seq_len, ..."""
+    sizes: Mapping[str, Any]
+    """Name of a size to the fields it sets: hidden_size, num_layers, tokens, lr, ..."""
+    members: Mapping[str, Any]
+    """Name of a member to the fields it sets; by default ``architecture``: its name. ``seeds: [0, 1]`` trains
+    it from several seeds."""
+    evaluation: Evaluation
+    base: str | None = None
+    """The member of whose gap the others close a share."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Name of a member to its name in the paper's tables, whose figures are then shown beside it."""
+
+    def __post_init__(self) -> None:
+        for field_name in ("reference", "base"):
+            name = getattr(self, field_name)
+            if name is not None and name not in self.members:
+                raise ArgapError(f"{field_name}: {name!r} is no member; members are {', '.join(self.members)}")
+        if not self.sizes:
+            raise ArgapError("sizes: expected at least one")
+        for name, own in self.members.items():
+            own = own or {}
+            if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
+                raise ArgapError(
+                    f"members: {name}: no architecture of that name; give `architecture` (known are "
+                    f"{', '.join(ARCHITECTURES)}) or `mixers`"
+                )
+        for size in self.sizes:
+            self.entries(size)  # a field that is wrong is found before any work
+
+    def entries(self, size: str) -> list[Entry]:
+        """The models of one size, in order, all members from seed 0 before any further seed.
+
+        Raises `ArgapError` for an unknown size and for fields that make no `TrainConfig`.
+        """
+        if size not in self.sizes:
+            raise ArgapError(f"size {size!r}: not in the suite; its sizes are {', '.join(self.sizes)}")
+        found = []
+        for member, own in self.members.items():
+            own = dict(own or {})
+            for seed in own.pop(SEEDS, [0]):
+                named = {} if "mixers" in own else {"architecture": member}
+                fields = {**self.train, **(self.sizes[size] or {}), **named, **own, "seed": seed}
+                try:
+                    found.append(Entry(size, member, seed, build(TrainConfig, fields)))
+                except ArgapError as error:
+                    raise ArgapError(f"{member} at {size}: {error}") from None
+        return sorted(found, key=lambda entry: entry.seed)
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite. Raises `ArgapError`, one line that begins with the file's name."""
+    values = read_yaml(path)
+    try:
+        return build(Suite, values)
+    except ArgapError as error:
+        raise ArgapError(f"{path}: {error}") from None

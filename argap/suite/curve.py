@@ -1,0 +1,61 @@
+"""The share of the gap that is associative recall, for every threshold τ at once.
+
+Repeated tokens are sorted into fine bins of their bigram's training count; the AR hits of any τ that is a
+bin's upper end are the bins up to it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from argap.cells import PREFIX, models_of
+from argap.gap import gap_due_to_ar
+from argap.labels import Labels
+
+SINGLE = 10
+"""Counts up to this have a bin each."""
+A_DECADE = 20
+"""Bins a decade above."""
+
+
+def fine_bounds(highest: int, thresholds: Sequence[int] = ()) -> np.ndarray:
+    """Upper ends of the bins, int64 ascending: 0 … 10, then 20 a decade, up to at least ``highest``, and
+    every one of ``thresholds``."""
+    decades = np.log10(max(highest, SINGLE) / SINGLE)
+    grid = SINGLE * 10 ** (np.arange(0, np.ceil(decades * A_DECADE) + 1) / A_DECADE)
+    return np.unique(np.concatenate([np.arange(SINGLE), np.ceil(grid).astype(np.int64), thresholds]).astype(np.int64))
+
+
+def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: Sequence[int] = ()) -> pd.DataFrame:
+    """One row a bin of repeated, scored tokens: ``high``, ``n`` and each model's sum of log p (float64).
+    ``thresholds`` are ends of bins."""
+    rows = np.flatnonzero(labels.repeated & labels.scored)
+    counts = labels.train_count[rows]
+    bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
+    place = np.searchsorted(bounds, counts)
+    columns: dict[str, np.ndarray] = {"high": bounds, "n": np.bincount(place, minlength=len(bounds))}
+    for model, values in logprobs.items():
+        columns[PREFIX + model] = np.bincount(place, values[rows].astype(np.float64), minlength=len(bounds))
+    return pd.DataFrame(columns)
+
+
+def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> pd.DataFrame:
+    """For each bin's upper end as τ: ``threshold``, ``share_ar_hits``, and each model's raw share of the gap
+    (NaN where there is none).
+
+    ``totals``: ``n`` and each model's sum of log p over all scored tokens.
+    """
+    n = curve["n"].to_numpy().cumsum()
+    total = totals["n"]
+    share = n / total
+    result: dict[str, np.ndarray] = {"threshold": curve["high"].to_numpy(), "share_ar_hits": share}
+    for model in models_of(curve):
+        if model == reference:
+            continue
+        lost = (curve[PREFIX + model] - curve[PREFIX + reference]).to_numpy().cumsum()
+        delta = (totals[PREFIX + model] - totals[PREFIX + reference]) / total
+        hits = lost / np.maximum(n, 1)
+        raw = [gap_due_to_ar(h, delta, p).raw if delta < 0 else None for h, p in zip(hits, share, strict=True)]
+        result[model] = np.array(raw, dtype=np.float64)
+    return pd.DataFrame(result)

@@ -1,0 +1,72 @@
+"""How far back AR hits reach, and the power law p(d) ∝ d^−α that fits their distances.
+
+α by maximum likelihood on the distances 1 … L that a window allows: the α at which the law's mean of log d
+is the data's, for which Σ log d is a sufficient statistic. Its interval: a bootstrap over documents.
+"""
+
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from argap.bootstrap import LEVEL, RESAMPLES, SEED
+from argap.cells import sum_by
+from argap.labels import Labels
+
+GRID = np.linspace(-2, 6, 1601)
+"""Exponents between which the solution is interpolated."""
+
+
+def build_distances(labels: Labels, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of the AR hits at ``threshold``: the histogram ``domain, distance, n``, and of each ``document, domain``
+    ``n`` and ``log_distance``, the sum of log d."""
+    rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
+    hits = pd.DataFrame(
+        {
+            "document": labels.document_of_window[labels.window[rows]],
+            "domain": np.array(labels.domains, dtype=object)[labels.domain[rows]],
+            "distance": labels.distance[rows],
+            "n": 1,
+            "log_distance": np.log(labels.distance[rows]),
+        }
+    )
+    histogram = sum_by(hits.drop(columns=["document", "log_distance"]), ["domain", "distance"])
+    return histogram, sum_by(hits.drop(columns="distance"), ["document", "domain"])
+
+
+def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
+    """One row a domain, and one for ``all``: ``domain, n, exponent, low, high`` (α and its 95% interval).
+
+    ``longest``: the largest distance that a window allows. The interval is NaN for a single document.
+    """
+    names = ["all", *documents["domain"].unique().tolist()]
+    means = expected_log(GRID, longest)
+    rows = []
+    for name in names:
+        part = documents if name == "all" else cast(pd.DataFrame, documents[documents["domain"] == name])
+        n, total = part["n"].to_numpy(np.float64), part["log_distance"].to_numpy(np.float64)
+        low, high = _interval(n, total, means)
+        exponent = float(_solve(np.array(total.sum() / n.sum()), means))
+        rows.append({"domain": name, "n": int(n.sum()), "exponent": exponent, "low": low, "high": high})
+    return pd.DataFrame(rows)
+
+
+def expected_log(exponents: np.ndarray, longest: int) -> np.ndarray:
+    """The mean of log d under p(d) ∝ d^−α on 1 … ``longest``, for each α."""
+    log = np.log(np.arange(1, longest + 1))
+    weights = np.exp(-exponents[:, None] * log)
+    return weights @ log / weights.sum(axis=1)
+
+
+def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The exponent of each mean of log d; ``means`` (of `GRID`) falls."""
+    return np.asarray(np.interp(-mean, -means, GRID))
+
+
+def _interval(n: np.ndarray, total: np.ndarray, means: np.ndarray) -> tuple[float, float]:
+    if len(n) < 2:
+        return np.nan, np.nan
+    drawn = np.random.default_rng(SEED).multinomial(len(n), np.full(len(n), 1 / len(n)), size=RESAMPLES)
+    exponents = _solve((drawn @ total) / np.maximum(drawn @ n, 1), means)
+    low, high = np.quantile(exponents, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

@@ -1,0 +1,107 @@
+"""Training and scoring the members of a suite; what is finished is passed over.
+
+The work folder: ``index/`` of the training text, ``tokens/`` (packed, shared by all), and for each size
+``SIZE/NAME/`` (the trained checkpoint and its log) and ``SIZE/runs/NAME/`` (its log-probs).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from argap.bigram_index.build import build_from_source
+from argap.bigram_index.source import Source
+from argap.bigram_index.store import BigramIndex, open_index
+from argap.checkpoint import find_checkpoint
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, FormatError
+from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.progress import say
+from argap.runs import Run, open_run
+from argap.scorer import ScoreOptions, score
+from argap.suite.config import Entry, Suite
+from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.train import read_log, train
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie below the work folder."""
+
+    work: Path
+
+    @property
+    def index(self) -> Path:
+        return self.work / "index"
+
+    @property
+    def tokens(self) -> Path:
+        return self.work / "tokens"
+
+    def checkpoint(self, entry: Entry) -> Path:
+        return self.work / entry.size / entry.name
+
+    def run(self, entry: Entry) -> Path:
+        return self.work / entry.size / "runs" / entry.name
+
+
+def run_member(
+    suite: Suite, entry: Entry, places: Places, data: EvaluationSet, *, device: str = "auto", keep: bool = True
+) -> Run:
+    """Train and score one member. ``keep`` False: its weights are removed once it is scored.
+
+    Raises what `argap.train.train` and `argap.scorer.score` raise.
+    """
+    finished = finished_run(entry, places)
+    if finished is not None:
+        say(f"{entry.size} {entry.name}: trained and scored already")
+        return finished
+    folder = places.checkpoint(entry)
+    train(entry.config, folder, device=device, tokens=places.tokens)
+    run = score(
+        find_checkpoint(folder),
+        data,
+        places.run(entry),
+        model_name=entry.name,
+        source={
+            "data": list(suite.evaluation.data),
+            "index": str(places.index),
+            "seq_len": suite.evaluation.seq_len,
+            "packing": suite.evaluation.packing,
+        },
+        options=ScoreOptions(device=device),
+    )
+    if not keep:
+        (folder / "model.safetensors").unlink()
+    return run
+
+
+def finished_run(entry: Entry, places: Places) -> Run | None:
+    """The run of a member that is trained and scored; None where it is not."""
+    try:
+        return open_run(places.run(entry))
+    except (ArgapError, FormatError):
+        return None
+
+
+def steps_done(entry: Entry, places: Places) -> int:
+    """Optimizer steps that a member's log shows."""
+    log = places.checkpoint(entry) / "log.jsonl"
+    lines = read_log(log) if log.is_file() else []
+    return max((line["step"] for line in lines), default=0)
+
+
+def training_index(suite: Suite, places: Places) -> BigramIndex:
+    """The index of the training text, each document once however often it is trained on; built where it
+    is not there."""
+    if (places.index / "index.json").is_file():
+        return open_index(places.index)
+    config = suite.entries(next(iter(suite.sizes)))[0].config
+    corpora = [open_corpus(source.path, text_column=source.text_column) for source in config.data]
+    return build_from_source(Source(corpora, load_tokenizer(config.tokenizer)), places.index)
+
+
+def evaluation_set(suite: Suite) -> tuple[EvaluationSet, Tokenizer]:
+    """The windows that every member is scored on, and the tokenizer of all."""
+    tokenizer = load_tokenizer(suite.entries(next(iter(suite.sizes)))[0].config.tokenizer)
+    corpora = [open_corpus(spec) for spec in suite.evaluation.data]
+    chosen = suite.evaluation
+    return build_evaluation_set(corpora, tokenizer, seq_len=chosen.seq_len, packing=chosen.packing), tokenizer

@@ -1,0 +1,31 @@
+"""``write_suite``: tables, figures and pages of a suite's result, from its committed files alone."""
+
+from pathlib import Path
+
+from argap.atomic import replacing
+from argap.reports.suite_figures import draw_suite
+from argap.reports.suite_tables import suite_csv, tables_of_size
+from argap.reports.tables import markdown
+from argap.reports.write import write_report
+from argap.suite.config import Suite
+from argap.suite.result import read_results
+
+
+def write_suite(suite: Suite, out: Path) -> str:
+    """Write ``table.md`` and ``table.csv`` to ``out`` and, for each size that has a result, its report and
+    figures to ``out/SIZE``. Returns the text of ``table.md``.
+
+    Raises `FormatError` where there is no result, or a file of it is missing or broken.
+    """
+    results = read_results(out, list(suite.sizes))
+    sections = []
+    for result in results:
+        tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
+        sections.append(f"## {result.size}\n\n{tables}")
+        write_report(result.folder, result.folder)
+        draw_suite(result, result.folder / "figures")
+    text = "\n".join(sections)
+    for name, content in (("table.md", text), ("table.csv", suite_csv(results))):
+        with replacing(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8", newline="\n")
+    return text

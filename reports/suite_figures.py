@@ -1,0 +1,231 @@
+"""Figures of a suite: the share of the gap against τ, distances, prevalence, where the gap lies, learning curves."""
+
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from argap.cells import PREFIX
+from argap.pipeline import parse_threshold
+from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, plain, save, style
+from argap.reports.tables import threshold_text
+from argap.suite.result import Result
+
+COLUMNS = 3
+FEW = 30  # tokens: fewer make a mean a matter of luck
+
+
+def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
+    """Write every figure of one size as SVG and PNG; returns the SVG of each by its name."""
+    figures = {
+        "share_by_threshold": share_by_threshold(result),
+        "distances": distances(result),
+        "prevalence": prevalence(result),
+        "learning_curves": learning_curves(result),
+    }
+    if len(result.gap["rows"]) > 1:
+        figures["gap_by_distance_and_frequency"] = heat(result)
+    return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
+
+
+@style()
+def share_by_threshold(result: Result) -> Figure:
+    """The share of each model's gap that is AR, for every threshold τ; below, the share of tokens that hit."""
+    curve = result.curve()
+    models = [row["model"] for row in result.gap["rows"]]
+    look = looks(models)
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    tau = curve["threshold"].to_numpy(np.float64)
+    for model in models[1:]:
+        every = slice(None, None, max(1, len(curve) // 12))
+        above.plot(tau, curve[model], color=look[model].colour, linewidth=1.5, label=plain(model))
+        above.plot(tau[every], curve[model][every], look[model].marker, color=look[model].colour, markersize=4)
+    below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
+    marks = {int(result.gap["threshold"]), parse_threshold("scaled", result.gap["index"]["tokens"])}
+    for axes in (above, below):
+        grid(axes)
+        axes.set_xscale("symlog", linthresh=1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        for mark in marks:
+            axes.axvline(mark, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+    for mark in marks:
+        above.annotate(
+            f"τ = {threshold_text(mark)}",
+            (mark, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=FAINT,
+        )
+    above.set_ylabel("% of gap due to AR")
+    below.set_ylabel("AR hits")
+    below.set_xlabel("Threshold τ: most occurrences of an AR hit's bigram in the training text")
+    _legend(figure, above)
+    return figure
+
+
+@style()
+def distances(result: Result) -> Figure:
+    """How far back AR hits reach in each domain, in bins of doubling width, with the fitted power law."""
+    histogram = result.distances()
+    exponents = {str(row["domain"]): row for row in result.exponents().to_dict("records")}
+    names = list(exponents)
+    columns = min(COLUMNS, len(names))
+    lines = ceil(len(names) / columns)
+    figure = Figure(figsize=(WIDTH, 0.7 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in panels[len(names) :]:
+        axes.remove()
+    longest = result.seq_len - 2
+    for name, axes in zip(names, panels, strict=False):
+        part = histogram if name == "all" else histogram.loc[histogram["domain"] == name]
+        counts = np.bincount(part["distance"].to_numpy(), part["n"].to_numpy(), minlength=longest + 1)[1:]
+        centre, density = _doubling(counts / counts.sum())
+        fit = exponents[name]
+        law = np.arange(1, longest + 1) ** -fit["exponent"]
+        axes.loglog(centre, density, "o", color="#0072B2", markersize=4)
+        axes.loglog(*_doubling(law / law.sum()), color="#D55E00", linewidth=1.5)
+        axes.set_title(plain(name, 24))
+        axes.annotate(
+            f"α = {fit['exponent']:.2f}\n({fit['low']:.2f}–{fit['high']:.2f})",
+            (0.96, 0.94),
+            xycoords="axes fraction",
+            ha="right",
+            va="top",
+            fontsize=8,
+        )
+        grid(axes)
+    figure.supxlabel("Tokens back to the bigram's nearest occurrence, d", fontsize=9)
+    figure.supylabel("Share of the AR hits a token of distance", fontsize=9)
+    return figure
+
+
+@style()
+def prevalence(result: Result) -> Figure:
+    """How many tokens repeat a bigram of their window: by domain, and by position in the window."""
+    table = result.prevalence()
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    kinds = {"all bigrams": table, "without function words and punctuation": table.loc[table["content"]]}
+    domains, positions = sorted(table["domain"].unique()), sorted(table["position"].unique())
+    for k, (label, part) in enumerate(kinds.items()):
+        colour = ("#56B4E9", "#0072B2")[k]
+        places = np.arange(len(domains))[::-1] + (0.2 - 0.4 * k)
+        left.barh(places, _share(part, "domain", domains), 0.38, color=colour, label=label)
+        right.plot(positions, _share(part, "position", positions), "os"[k] + "-", color=colour, markersize=4)
+    left.set_yticks(np.arange(len(domains))[::-1], [plain(d, 24) for d in domains])
+    left.grid(axis="x")
+    left.tick_params(length=0)
+    left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    grid(right)
+    right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    right.set_ylim(bottom=0)
+    ends = [bin_["high"] for bin_ in result.gap["bins"]["position"]]
+    right.set_xticks(positions, [str(ends[p]) if ends[p] is not None else "" for p in positions], rotation=45)
+    right.set_xlabel("Position in the window, up to")
+    left.set_xlabel("Tokens that repeat a bigram")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=2)
+    return figure
+
+
+@style()
+def heat(result: Result) -> Figure:
+    """Where each model loses on repeated tokens: nats per token by distance and training count.
+
+    A cell's colour is the mean loss against the reference; cells of few tokens are left empty.
+    """
+    table = result.heat()
+    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
+    bins = result.gap["bins"]
+    rows, columns = sorted(table["frequency"].unique()), sorted(table["distance"].unique())
+    lines, across = ceil(len(models) / COLUMNS), min(COLUMNS, len(models))
+    figure = Figure(figsize=(WIDTH, 0.9 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, across, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in panels[len(models) :]:
+        axes.remove()
+    grids = {model: _mean_loss(table, model, result.reference, rows, columns) for model in models}
+    top = float(np.nanmax([np.nanquantile(values, 0.98) for values in grids.values()]))
+    image = None
+    for model, axes in zip(models, panels, strict=False):
+        image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
+        axes.set_title(plain(model, 24))
+        axes.set_xticks(
+            range(0, len(columns), 2), [_end(bins["distance"][columns[k]]) for k in range(0, len(columns), 2)]
+        )
+        axes.set_yticks(range(0, len(rows), 3), [_end(bins["frequency"][rows[k]]) for k in range(0, len(rows), 3)])
+        axes.tick_params(length=0, labelsize=7.5)
+    assert image is not None
+    figure.colorbar(image, ax=list(panels[: len(models)]), label="Nats per token lost to the reference", shrink=0.8)
+    figure.supxlabel("Tokens back to the bigram's nearest occurrence, up to", fontsize=9)
+    figure.supylabel("Occurrences of the bigram in training, up to", fontsize=9)
+    return figure
+
+
+@style()
+def learning_curves(result: Result) -> Figure:
+    """Training loss against tokens, a running mean over a fiftieth of the run."""
+    models = [row["model"] for row in result.gap["rows"]]
+    look = looks(models)
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for model in models:
+        lines = [line for line in result.log(model) if "loss" in line]
+        loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
+        tokens = [line["tokens"] / 1e6 for line in lines]
+        axes.plot(tokens, loss, color=look[model].colour, linewidth=1.3)
+        every = slice(len(lines) // 12, None, max(1, len(lines) // 8))
+        axes.plot(tokens[every], loss[every], look[model].marker, color=look[model].colour, markersize=4)
+        axes.plot([], [], look[model].marker + "-", color=look[model].colour, markersize=4, label=plain(model))
+    grid(axes)
+    axes.set_xscale("log")
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("Training tokens (millions)")
+    axes.set_ylabel("Loss (nats per token)")
+    _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+
+
+def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of a density on 1 … L over bins 1, 2–3, 4–7, 8–15 …, and the bins' geometric centres."""
+    edges = np.unique(np.minimum(2 ** np.arange(np.ceil(np.log2(len(density))) + 2), len(density) + 1)).astype(int)
+    pairs = list(pairwise(edges.tolist()))
+    centre = np.array([np.sqrt(a * (b - 1)) for a, b in pairs])
+    mean = np.array([density[a - 1 : b - 1].mean() for a, b in pairs])
+    return centre[mean > 0], mean[mean > 0]
+
+
+def _share(part: pd.DataFrame, by: str, order: list) -> list[float]:
+    """Repeated over all tokens of each group."""
+    group, n, repeated = (part[name].to_numpy() for name in (by, "n", "repeated"))
+    return [repeated[group == each].sum() / n[group == each].sum() for each in order]
+
+
+def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, columns: list) -> np.ndarray:
+    """Nats a token, ``[rows, columns]``; NaN where fewer than `FEW` tokens lie."""
+    lost = (table[PREFIX + reference] - table[PREFIX + model]).to_numpy()
+    n = table["n"].to_numpy()
+    mean = np.full((len(rows), len(columns)), np.nan)
+    at = (np.searchsorted(rows, table["frequency"].to_numpy()), np.searchsorted(columns, table["distance"].to_numpy()))
+    mean[at] = np.where(n >= FEW, lost / n, np.nan)
+    return mean
+
+
+def _end(bin_: dict) -> str:
+    high = bin_["high"]
+    if high is None:
+        return "…"
+    for unit, size in (("M", 10**6), ("k", 10**3)):
+        if high >= size:
+            return f"{high // size}{unit}"
+    return str(high)

@@ -1,0 +1,151 @@
+"""A suite's tables: the gap in the form of the paper's Table 1, what each member costs, and the paper beside it."""
+
+import csv
+import io
+from typing import Any
+
+from argap.paper import GAP_TABLES, HYBRID_TABLE, PublishedRow
+from argap.pipeline import PAPER_THRESHOLD, parse_threshold
+from argap.reports.tables import DASH, Column, Table, closed_table, gap_table, number, percent, threshold_text
+from argap.suite.result import Result
+
+
+def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
+    """The gap with its spread over seeds, the share closed, the cost, the thresholds, and the paper's figures.
+
+    ``labels``: member to its name in the paper's tables.
+    """
+    found = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
+    if labels:
+        found.append(paper_table(result, labels))
+    return [table for table in found if table is not None]
+
+
+def cost_table(result: Result) -> Table:
+    """Parameters, operations, state and training rate of every model of the gap table."""
+    columns = (
+        Column("Model", "left"),
+        Column("Params"),
+        Column("GFLOPs"),
+        Column("State"),
+        Column("Tokens/s in training"),
+        Column("Training loss at the end"),
+    )
+    by_name = {member["name"]: member for member in result.members}
+    rows = []
+    for row in result.gap["rows"]:
+        member = by_name[row["model"]]
+        done = member["train"]["finished"]
+        rows.append(
+            (
+                row["model"],
+                f"{member['parameters']:,}",
+                f"{member['flops'] / 1e9:.1f}",
+                f"{member['state_size']:,}",
+                f"{done['tokens_per_s']:,.0f}",
+                f"{done['loss']:.3f}",
+            )
+        )
+    first = result.members[0]["train"]
+    note = (
+        f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
+        f"{first['finished']['tokens']:,} tokens on {first['device']}."
+    )
+    return Table(columns, tuple(rows), (note,))
+
+
+def threshold_table(result: Result) -> Table:
+    """The share of the gap at the paper's threshold and at the one scaled to this index."""
+    curve = result.curve()
+    tokens = result.gap["index"]["tokens"]
+    chosen = [PAPER_THRESHOLD, parse_threshold("scaled", tokens)]
+    columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
+    at = {row["threshold"]: row for row in curve.to_dict("records")}
+    rows = []
+    for row in result.gap["rows"]:
+        if not row["reference"]:
+            values = [float(at[tau][row["model"]]) for tau in chosen]
+            rows.append((row["model"], *(percent(min(v, 1)) if v == v else DASH for v in values)))
+    shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
+    note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
+    return Table(tuple(columns), tuple(rows), (note,))
+
+
+def paper_table(result: Result, labels: dict[str, str]) -> Table:
+    """This suite's percentage beside those that the Zoology paper prints for the same mixer."""
+    scales = ("70M", "125M", "360M", "1.4B")
+    columns = (Column("Model", "left"), Column("Here"), *(Column(f"Paper, {scale}") for scale in scales))
+    rows = []
+    for row in result.gap["rows"]:
+        label = labels.get(row["model"])
+        if label is None or row["reference"]:
+            continue
+        value = row["gap_due_to_ar"]["value"]
+        cells = [_printed(label, scale) for scale in scales]
+        rows.append((row["model"], DASH if value is None else percent(value), *cells))
+    note = (
+        "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
+        "its table 2 imply it; models of other sizes, trained on other text."
+    )
+    return Table(columns, tuple(rows), (note,))
+
+
+def suite_csv(results: list[Result]) -> str:
+    """One line a model and size, numbers at full precision."""
+    fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
+    slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
+    due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*fields, *slices, *due], lineterminator="\n")
+    writer.writeheader()
+    for result in results:
+        by_name = {member["name"]: member for member in result.members}
+        for row in result.gap["rows"]:
+            writer.writerow(_record(result.size, row, by_name[row["model"]]))
+    return out.getvalue()
+
+
+def _record(size: str, row: dict[str, Any], member: dict[str, Any]) -> dict[str, Any]:
+    gap = row["gap_due_to_ar"] or {}
+    low, high = gap.get("ci95") or (None, None)
+    done = member["train"]["finished"]
+    record = {"size": size, "model": row["model"], "train_tokens": done["tokens"], "tokens_per_s": done["tokens_per_s"]}
+    record |= {key: member[key] for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
+    for part in ("overall", "ar_hits", "other"):
+        record |= {f"{part}_{key}": row[part][key] for key in ("n", "nll", "ppl")}
+    return record | {
+        "share_ar_hits": row["share_ar_hits"],
+        "gap_due_to_ar": gap.get("value"),
+        "raw": gap.get("raw"),
+        "case": gap.get("case"),
+        "ci95_low": low,
+        "ci95_high": high,
+    }
+
+
+def _gap_with_spread(result: Result) -> Table:
+    """`gap_table`, with a note for each member that was trained from several seeds."""
+    table = gap_table(result.gap)
+    notes = [
+        f"{member}, {len(values)} seeds: {', '.join(percent(v) if v == v else DASH for v in values)}."
+        for member, values in result.spread().items()
+    ]
+    return Table(table.columns, table.rows, (*table.notes, *notes))
+
+
+def _printed(label: str, scale: str) -> str:
+    for row in GAP_TABLES:
+        if (row.model, row.scale) == (label, scale) and row.printed is not None:
+            return f"{row.printed}%"
+    by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
+    if label in by_model:
+        return f"({number(_implied(by_model[label], by_model['Attention']))}%)"
+    return DASH
+
+
+def _implied(row: PublishedRow, attention: PublishedRow) -> float:
+    """Percent, from the printed perplexities; the share of AR hits from the attention row's own identity."""
+    from math import log
+
+    share = log(attention.overall / attention.other) / log(attention.ar_hits / attention.other)
+    return 100 * min(share * log(row.ar_hits / attention.ar_hits) / log(row.overall / attention.overall), 1)

@@ -1,0 +1,65 @@
+"""The share of the gap against τ: by hand, and equal to the metric at any one threshold."""
+
+import numpy as np
+import pytest
+
+from argap.cells import PREFIX
+from argap.gap import gap_due_to_ar
+from argap.labels import Labels
+from argap.suite.curve import build_curve, fine_bounds, share_by_threshold
+
+
+def labels_of(repeated, counts, position=None):
+    n = len(repeated)
+    zeros = np.zeros(n, np.int32)
+    position = np.arange(1, n + 1, dtype=np.int32) if position is None else position
+    return Labels(
+        zeros, position, np.array(repeated), zeros, zeros, np.array(counts), zeros, ["d"], zeros[:1], {"evaluation": {}}
+    )
+
+
+def test_by_hand():
+    # Five scored tokens; the reference gives -1 everywhere. The model loses 1, 2 and 3 nats on repeated
+    # bigrams seen 0, 5 and 100 times, and 4 on a token that is not repeated: 10 nats in all.
+    labels = labels_of([True, True, True, False, False], [0, 5, 100, 7, 7])
+    logprobs = {"ref": np.full(5, -1.0), "model": np.array([-2.0, -3, -4, -5, -1])}
+    curve = build_curve(labels, logprobs)
+    totals = {"n": 5.0, **{PREFIX + name: float(values.sum()) for name, values in logprobs.items()}}
+    found = share_by_threshold(curve, totals, "ref").set_index("threshold")
+    assert found.loc[[0, 4, 5], "model"].tolist() == pytest.approx([0.1, 0.1, 0.3])
+    assert found["model"].iloc[-1] == pytest.approx(0.6)
+    assert found["share_ar_hits"].iloc[-1] == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize("threshold", [0, 3, 37, 1250])
+def test_at_any_threshold_it_is_the_metric(threshold):
+    rng = np.random.default_rng(0)
+    n = 5000
+    labels = labels_of(rng.random(n) < 0.4, rng.zipf(1.3, n).clip(max=10**7) - 1)
+    logprobs = {"ref": -rng.exponential(2, n).astype(np.float32), "m": -rng.exponential(2.3, n).astype(np.float32)}
+    hits = labels.ar_hit(threshold)
+    lost = logprobs["m"].astype(np.float64) - logprobs["ref"]
+    expected = gap_due_to_ar(lost[hits].mean(), lost.mean(), hits.mean()).raw
+    totals = {"n": float(n), **{PREFIX + k: float(v.astype(np.float64).sum()) for k, v in logprobs.items()}}
+    curve = share_by_threshold(build_curve(labels, logprobs, (threshold,)), totals, "ref")
+    assert curve.loc[curve["threshold"] == threshold, "m"].item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_model_without_a_gap_has_no_share():
+    labels = labels_of([True, False], [0, 0])
+    logprobs = {"ref": np.array([-2.0, -2.0]), "m": np.array([-1.0, -1.0])}
+    totals = {"n": 2.0, PREFIX + "ref": -4.0, PREFIX + "m": -2.0}
+    found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")["m"].to_numpy()
+    assert np.isnan(found).all()
+
+
+def test_the_first_token_of_a_window_is_not_scored():
+    labels = labels_of([True, True], [0, 0], position=np.array([0, 1], np.int32))
+    assert build_curve(labels, {"ref": np.array([np.nan, -1.0])})["n"].sum() == 1
+
+
+def test_bounds_rise_and_hold_every_threshold():
+    bounds = fine_bounds(10**6, (1250, 17))
+    assert (np.diff(bounds) > 0).all()
+    assert set(range(11)) | {17, 1250} <= set(bounds.tolist())
+    assert bounds[-1] >= 10**6

@@ -1,0 +1,103 @@
+"""A suite of two tiny models, end to end: trained, scored, collected, and rebuilt from its small files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from argap.cli.suite import app
+from argap.suite.result import read_result
+
+ROOT = Path(__file__).parents[2]
+SENTENCE = "The {} of {} came to {} on day {}. "
+
+
+def text(seed: int) -> str:
+    names = ["Ann Kranz", "Bob Lomax", "Cid Mirov", "Dora Novak"]
+    return "".join(
+        SENTENCE.format(("letter", "parcel")[k % 2], names[(k * seed) % 4], names[(k + seed) % 4], k * seed)
+        for k in range(40)
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("suite")
+    for split, seeds in (("train", range(1, 9)), ("val", range(20, 26))):
+        for domain in ("letters", "notes"):
+            folder = root / split / domain
+            folder.mkdir(parents=True)
+            for seed in seeds:
+                (folder / f"{seed}.txt").write_text(text(seed + len(domain)))
+    suite = {
+        "reference": "attention",
+        "base": "base_conv",
+        "train": {
+            "tokenizer": str(ROOT / "argap" / "demo" / "tokenizer"), "data": [str(root / "train")], "seq_len": 64,
+            "batch_size": 4, "steps": 6, "warmup_steps": 1, "log_every": 1, "checkpoint_every": 0,
+        },
+        "sizes": {"tiny": {"hidden_size": 16, "num_layers": 2}},
+        "evaluation": {"data": [str(root / "val")], "seq_len": 64},
+        "members": {"attention": {"seeds": [0, 1]}, "base_conv": {"seeds": [0, 1]}},
+        "labels": {"base_conv": "BaseConv"},
+    }  # fmt: skip
+    (root / "suite.yaml").write_text(yaml.safe_dump(suite))
+    result = command(root, "run")
+    assert result.exit_code == 0, result.output
+    return root
+
+
+def command(root: Path, name: str, *more: str):
+    places = ["--work", str(root / "work")] if name != "table" else []
+    places += ["--out", str(root / "out")] if name != "status" else []
+    return CliRunner().invoke(app, [name, str(root / "suite.yaml"), *places, *more])
+
+
+def test_status_and_a_second_run(place):
+    names = ("attention", "base_conv", "attention-seed1", "base_conv-seed1")
+    assert command(place, "status").output.split() == [word for name in names for word in ("tiny", name, "scored")]
+    weights = place / "work" / "tiny" / "attention" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert command(place, "run").exit_code == 0
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_table_is_rebuilt_from_the_small_files_alone(place, tmp_path):
+    shutil.copytree(place / "out", tmp_path / "out")
+    for path in (tmp_path / "out").rglob("*"):
+        if path.suffix in (".md", ".csv", ".html", ".svg", ".png"):
+            path.unlink()
+    shutil.copy(place / "suite.yaml", tmp_path)
+    assert command(tmp_path, "table").exit_code == 0
+    for path in (place / "out").rglob("*"):
+        if path.suffix in (".md", ".csv", ".svg", ".png"):
+            assert (tmp_path / "out" / path.relative_to(place / "out")).read_bytes() == path.read_bytes(), path.name
+
+
+def test_rows_from_the_cells_are_those_of_gap_json(place):
+    result = read_result(place / "out" / "tiny")
+    written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
+    assert [row["model"] for row in written["rows"]] == ["attention", "base_conv"]  # further seeds have no row
+    for ours, theirs in zip(result.gap["rows"], written["rows"], strict=True):
+        for part in ("overall", "ar_hits", "other"):
+            assert ours[part]["n"] == theirs[part]["n"]
+            assert ours[part]["nll"] == pytest.approx(theirs[part]["nll"], rel=1e-12)
+        assert (ours["gap_due_to_ar"] is None) == (theirs["gap_due_to_ar"] is None)
+        if theirs["gap_due_to_ar"] and theirs["gap_due_to_ar"]["ci95"]:
+            assert ours["gap_due_to_ar"]["ci95"] == pytest.approx(theirs["gap_due_to_ar"]["ci95"], rel=1e-9)
+    assert list(result.spread()) == ["base_conv"]
+
+
+def test_a_model_that_is_none_is_refused(place):
+    result = command(place, "run", "--member", "nobody")
+    assert result.exit_code == 1
+    assert "none of the suite's models, which are attention, base_conv" in str(result.exception)
+
+
+def test_without_a_result_the_table_is_refused(place, tmp_path):
+    shutil.copy(place / "suite.yaml", tmp_path)
+    result = command(tmp_path, "table")
+    assert "no result there" in str(result.exception)
