@@ -1,4 +1,4 @@
-"""Softmax attention with rotary positions: the reference that the others are measured against.
+"""Softmax attention, by default with rotary positions: the reference that the others are measured against.
 
 Legend: B batch, T positions, D width, H heads, K = D / H, w window.
 """
@@ -15,6 +15,7 @@ from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.rotary import rotate, rotation
 
 WindowKind = Literal["sliding", "blocked"]
+Positions = Literal["rope", "none"]
 State = tuple[torch.Tensor, torch.Tensor, int]
 
 
@@ -24,13 +25,15 @@ class Attention(Mixer):
     Options:
 
     - ``heads``: by default one for each 64 of the width.
+    - ``positions``: ``rope``; ``none``, where the model's embedding tells them (its ``learned_positions``)
+      or nothing but the causal mask does.
     - ``rope_theta``: the rotary base.
     - ``window``: positions w that one sees, itself and before; None: all.
     - ``window_kind``: ``sliding``, itself and the w − 1 before (arXiv 2004.05150, section 3.1);
       ``blocked``, those of its block of w, 0 to w − 1, w to 2w − 1 and so on, up to itself.
 
-    Raises `ArgapError` where the width does not split into heads of even width, and for a window that is
-    none of these.
+    Raises `ArgapError` where the width does not split into heads (of even width, to be turned), and for
+    positions or a window that are none of these.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
@@ -41,15 +44,20 @@ class Attention(Mixer):
         max_positions: int | None = None,
         *,
         heads: int | None = None,
+        positions: Positions = "rope",
         rope_theta: float = 10_000.0,
         window: int | None = None,
         window_kind: WindowKind = "sliding",
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 64) if heads is None else heads
-        if self.heads < 1 or width % (2 * self.heads):
+        if positions not in get_args(Positions):
+            raise ArgapError(f"attention: positions {positions!r}; expected {' or '.join(get_args(Positions))}")
+        self.rotary = positions == "rope"
+        if self.heads < 1 or width % (2 * self.heads if self.rotary else self.heads):
+            kind = " of even width" if self.rotary else ""
             raise ArgapError(
-                f"attention: width {width} does not split into {self.heads} heads of even width; set its option heads"
+                f"attention: width {width} does not split into {self.heads} heads{kind}; set its option heads"
             )
         if window is not None and window < 1:
             raise ArgapError(f"attention: window {window}; expected at least 1")
@@ -110,8 +118,10 @@ class Attention(Mixer):
         return min(length, self.window - 1) if self.sliding else length % self.window
 
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k (rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
+        """q, k (with ``rope`` rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if not self.rotary:
+            return q, k, v
         cos, sin = rotation(positions, q.shape[-1], self.rope_theta, torch.promote_types(q.dtype, torch.float32))
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 

@@ -15,9 +15,11 @@ class ArgapConfig(PreTrainedConfig):
     repeated to ``num_hidden_layers``, so that ``config.json`` always lists every layer.
 
     ``max_position_embeddings``: the longest sequence, for mixers that have a length (long filters); None
-    where every mixer takes any length. ``intermediate_size``: by default as `default_intermediate_size`.
+    where every mixer takes any length. ``learned_positions``: a learned vector for each of so many
+    positions is added to the token embedding (for attention with its option ``positions: none``, as the
+    papers' synthetic tasks have it). ``intermediate_size``: by default as `default_intermediate_size`.
     The mixers are looked up when a model is built, not here: a configuration can be read without them.
-    Raises `ArgapError` for a list that does not fit the layers.
+    Raises `ArgapError` for a list that does not fit the layers, and for learned positions without number.
     """
 
     model_type = "argap"
@@ -30,6 +32,7 @@ class ArgapConfig(PreTrainedConfig):
         num_hidden_layers: int = 6,
         mixers: Sequence[MixerSpec] = ("attention",),
         max_position_embeddings: int | None = None,
+        learned_positions: bool = False,
         rms_norm_eps: float = 1e-5,
         initializer_range: float = 0.02,
         tie_word_embeddings: bool = True,
@@ -41,12 +44,15 @@ class ArgapConfig(PreTrainedConfig):
             raise ArgapError(
                 f"mixers: {len(mixers)} entries for {num_hidden_layers} layers; expected one a layer at most"
             )
+        if learned_positions and max_position_embeddings is None:
+            raise ArgapError("learned_positions: set max_position_embeddings, the longest sequence")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size or default_intermediate_size(hidden_size)
         self.num_hidden_layers = num_hidden_layers
         self.mixers = [as_spec(mixers[i % len(mixers)]) for i in range(num_hidden_layers)]
         self.max_position_embeddings = max_position_embeddings
+        self.learned_positions = learned_positions
         self.rms_norm_eps = rms_norm_eps
         self.initializer_range = initializer_range
         super().__init__(**kwargs)

@@ -100,6 +100,8 @@ class ArgapModel(ArgapPreTrainedModel):
     def __init__(self, config: ArgapConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        if config.learned_positions and config.max_position_embeddings is not None:  # the second follows
+            self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_init()
@@ -124,7 +126,7 @@ class ArgapModel(ArgapPreTrainedModel):
         self.check_length(input_ids.shape[1])
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
-        x = self.embed_tokens(input_ids)
+        x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
         for block in self.layers:
             x = block(x, input_ids)
         return BaseModelOutput(last_hidden_state=self.norm(x))
@@ -141,20 +143,25 @@ class ArgapModel(ArgapPreTrainedModel):
         """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
         after it. Raises `ArgapError` past ``max_position_embeddings``."""
         self.check_length(state.position + 1)
-        x = self.embed_tokens(input_ids)
+        x = self._embed(input_ids, torch.full_like(input_ids, state.position))
         layers = []
         for block, before in zip(self.blocks, state.layers, strict=True):
             x, after = block.step(x, before, input_ids)
             layers.append(after)
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
+    def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Token vectors, with those of their positions where these are learned."""
+        x = self.embed_tokens(input_ids)
+        return x + self.embed_positions(positions) if self.config.learned_positions else x
+
     def check_length(self, length: int) -> None:
         """Raises `ArgapError` for a window longer than ``max_position_embeddings``."""
         limit = self.config.max_position_embeddings
         if limit is not None and length > limit:
             raise ArgapError(
-                f"a window of {length} tokens; the model was made for at most {limit} (its filters end there): "
-                f"use windows of --seq-len {limit}"
+                f"a window of {length} tokens; the model was made for at most {limit} "
+                f"(its filters or positions end there): use windows of --seq-len {limit}"
             )
 
 

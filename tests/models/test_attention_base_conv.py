@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from argap.models.attention import Attention, WindowKind
+from argap.models.attention import Attention, Positions, WindowKind
 from argap.models.base_conv import BaseConv
 from argap.models.convolution import long_convolution, short_convolution
 from argap.models.filters import ImplicitFilter
@@ -23,19 +23,22 @@ def inputs(batch: int, length: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("window", "kind"), [(None, "sliding"), (1, "sliding"), (5, "sliding"), (12, "sliding"), (5, "blocked")]
 )
+@pytest.mark.parametrize("positions", ["rope", "none"])
 @torch.no_grad()
-def test_attention_is_the_papers_loop(heads: int, window: int | None, kind: WindowKind) -> None:
+def test_attention_is_the_papers_loop(heads: int, window: int | None, kind: WindowKind, positions: Positions) -> None:
     torch.manual_seed(1)
     theta, length, size = 50.0, 12, WIDTH // heads
-    mixer = Attention(WIDTH, heads=heads, rope_theta=theta, window=window, window_kind=kind).double()
+    mixer = Attention(
+        WIDTH, heads=heads, positions=positions, rope_theta=theta, window=window, window_kind=kind
+    ).double()
     x = inputs(1, length)
     q_all, k_all, v_all = (weight @ x[0].T for weight in mixer.qkv.weight.chunk(3))  # each [D, T]
 
     def turned(vector: torch.Tensor, m: int) -> list[complex]:
         # RoPE's eq. 34 in complex form: the pair (i, i + K/2) is one number, turned by m·θ^(−2i/K).
-        half = size // 2
+        half, turns = size // 2, m if positions == "rope" else 0
         return [
-            complex(vector[i], vector[i + half]) * cmath.exp(1j * m * theta ** (-2 * i / size)) for i in range(half)
+            complex(vector[i], vector[i + half]) * cmath.exp(1j * turns * theta ** (-2 * i / size)) for i in range(half)
         ]
 
     expected = torch.zeros(length, WIDTH, dtype=torch.float64)

@@ -16,6 +16,7 @@ WIDTH, LONGEST = 16, 200
 SPECS: dict[str, dict[str, Any]] = {
     "attention, one head": {"name": "attention"},
     "attention, two heads": {"name": "attention", "heads": 2, "rope_theta": 100.0},
+    "attention, no positions": {"name": "attention", "heads": 16, "positions": "none"},
     "sliding window": {"name": "attention", "heads": 2, "window": 64},
     "sliding window of 1": {"name": "attention", "window": 1},
     "blocked window": {"name": "attention", "heads": 2, "window": 32, "window_kind": "blocked"},

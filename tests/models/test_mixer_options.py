@@ -16,6 +16,8 @@ WIDTH = 8
         ({"name": "attention", "heads": 3}, "does not split into 3 heads"),
         ({"name": "attention", "heads": 0}, "does not split into 0 heads"),
         ({"name": "attention", "heads": 8}, "heads of even width"),  # one number a head cannot be turned
+        ({"name": "attention", "heads": 3, "positions": "none"}, "does not split into 3 heads; set its option heads"),
+        ({"name": "attention", "positions": "alibi"}, "positions 'alibi'; expected rope or none"),
         ({"name": "attention", "window": 0}, "window 0; expected at least 1"),
         ({"name": "attention", "window": 4, "window_kind": "dilated"}, "expected sliding or blocked"),
         ({"name": "attention", "window_kind": "blocked"}, "'blocked' without a window"),

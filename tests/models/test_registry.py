@@ -73,6 +73,7 @@ def test_names_resolve_late_to_classes() -> None:
     assert registry.resolve("attention") is Attention
     assert registry.options_of(Attention) == {
         "heads": None,
+        "positions": "rope",
         "rope_theta": 10_000.0,
         "window": None,
         "window_kind": "sliding",
@@ -123,7 +124,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
         ("atention", r"'atention': unknown; known are attention, base_conv, .*or your own as module:Class"),
         (
             {"name": "attention", "head": 2},
-            r"unknown option head; its options are heads, rope_theta, window, window_kind",
+            r"unknown option head; its options are heads, positions, rope_theta, window, window_kind",
         ),
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
         ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
