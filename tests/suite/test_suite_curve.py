@@ -55,7 +55,7 @@ def test_a_model_without_a_gap_has_no_share():
 
 def test_the_first_token_of_a_window_is_not_scored():
     labels = labels_of([True, True], [0, 0], position=np.array([0, 1], np.int32))
-    assert build_curve(labels, {"ref": np.array([np.nan, -1.0])})["n"].sum() == 1
+    assert build_curve(labels, {"ref": np.array([np.nan, -1.0])})["n"].to_numpy().sum() == 1
 
 
 def test_bounds_rise_and_hold_every_threshold():
