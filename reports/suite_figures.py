@@ -3,12 +3,13 @@
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from argap.cells import PREFIX
 from argap.pipeline import parse_threshold
@@ -66,6 +67,8 @@ def share_by_threshold(result: Result) -> Figure:
         )
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
+    below.set_xlim(0, tau.max())
+    _decades(below, "x")
     below.set_xlabel("Threshold τ: most occurrences of an AR hit's bigram in the training text")
     _legend(figure, above)
     return figure
@@ -92,6 +95,8 @@ def distances(result: Result) -> Figure:
         law = np.arange(1, longest + 1) ** -fit["exponent"]
         axes.loglog(centre, density, "o", color="#0072B2", markersize=4)
         axes.loglog(*_doubling(law / law.sum()), color="#D55E00", linewidth=1.5)
+        _decades(axes, "x")
+        _decades(axes, "y")
         axes.set_title(plain(name, 24))
         axes.annotate(
             f"α = {fit['exponent']:.2f}\n({fit['low']:.2f}–{fit['high']:.2f})",
@@ -185,11 +190,21 @@ def learning_curves(result: Result) -> Figure:
         axes.plot([], [], look[model].marker + "-", color=look[model].colour, markersize=4, label=plain(model))
     grid(axes)
     axes.set_xscale("log")
+    _decades(axes, "x", subs=(1, 2, 5))
     axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("Training tokens (millions)")
     axes.set_ylabel("Loss (nats per token)")
     _legend(figure, axes)
     return figure
+
+
+def _decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
+    """Plain numbers at the powers of ten of a logarithmic axis: ``0.01``, ``1``, ``100``, ``10k``."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if axis.get_scale() == "log":
+        axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
@@ -222,10 +237,12 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
 
 
 def _end(bin_: dict) -> str:
-    high = bin_["high"]
-    if high is None:
-        return "…"
+    return "…" if bin_["high"] is None else _short(bin_["high"])
+
+
+def _short(value: float) -> str:
+    """``10k`` for 10000."""
     for unit, size in (("M", 10**6), ("k", 10**3)):
-        if high >= size:
-            return f"{high // size}{unit}"
-    return str(high)
+        if value >= size:
+            return f"{value / size:g}{unit}" if value % size == 0 else f"{value // size:.0f}{unit}"
+    return f"{value:g}"
