@@ -1,0 +1,1 @@
+"""Synthetic tasks that isolate recall, and models that solve them by hand."""
