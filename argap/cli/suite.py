@@ -25,6 +25,8 @@ def run(
     threshold: Annotated[str, typer.Option(help="AR hits: a whole number of occurrences, or scaled.")] = "1250",
     device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of a model that is scored.")] = True,
+    engine: Annotated[str, typer.Option(help="local, or ray: a task of a Ray cluster for each model.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     collect: Annotated[bool, typer.Option(help="Write the result; not where members run on several machines.")] = True,
 ) -> None:
     """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
@@ -44,9 +46,16 @@ def run(
     if not chosen:
         known = ", ".join(entry.name for entry in loaded.entries(sizes[0]))
         raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
+    if engine not in ("local", "ray"):
+        raise ArgapError(f"--engine {engine}: expected local or ray")
     data, tokenizer = evaluation_set(loaded)
-    for entry in chosen:
-        run_member(loaded, entry, places, data, device=device, keep=keep)
+    if engine == "ray":
+        from argap.suite.cluster import run_on_ray
+
+        run_on_ray(suite, chosen, places, address=address, device=device, keep=keep)
+    else:
+        for entry in chosen:
+            run_member(loaded, entry, places, data, device=device, keep=keep)
     if collect:
         index = training_index(loaded, places)
         labels = label(data, index)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,24 @@ def test_rows_from_the_cells_are_those_of_gap_json(place):
         if theirs["gap_due_to_ar"] and theirs["gap_due_to_ar"]["ci95"]:
             assert ours["gap_due_to_ar"]["ci95"] == pytest.approx(theirs["gap_due_to_ar"]["ci95"], rel=1e-9)
     assert list(result.spread()) == ["base_conv"]
+
+
+def test_on_a_ray_cluster_the_result_is_the_same(place, tmp_path):
+    ray = pytest.importorskip("ray")
+    shutil.copy(place / "suite.yaml", tmp_path)
+    result = command(tmp_path, "run", "--engine", "ray", "--device", "cpu")
+    ray.shutdown()
+    assert result.exit_code == 0, result.output
+    ours, theirs = (json.loads((root / "out" / "tiny" / "gap.json").read_text()) for root in (tmp_path, place))
+    assert [row["overall"] for row in ours["rows"]] == [
+        {**row["overall"], "nll": pytest.approx(row["overall"]["nll"]), "ppl": pytest.approx(row["overall"]["ppl"])}
+        for row in theirs["rows"]
+    ]
+
+
+def test_without_ray_it_says_how_to_install_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install argap[cluster]" in str(command(place, "run", "--engine", "ray").exception)
 
 
 def test_a_model_that_is_none_is_refused(place):
