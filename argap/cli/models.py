@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from argap.cli import bench_models
+
 if TYPE_CHECKING:
     from argap.models import ArgapConfig
 
 app = typer.Typer(help="Parameters, operations and state of the models.", no_args_is_help=True)
+app.command("bench")(bench_models.bench)
 
 WidthOption = Annotated[int, typer.Option("--hidden-size", min=1, help="Width of a named architecture.")]
 LayersOption = Annotated[int, typer.Option("--layers", min=1, help="Layers of a named architecture.")]

@@ -1,0 +1,69 @@
+"""The figure of ``argap models bench``: throughput and memory of training and generation."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from argap.reports.drawing import WIDTH, grid, looks, plain, style
+
+TITLES = {"training": "Training", "generation": "Generation"}
+MIB, GIB = 2**20, 2**30
+
+
+@style()
+def speed(bench: dict[str, Any]) -> Figure:
+    """Tokens a second above, peak memory below; one column for training, one for generation.
+
+    ``bench``: what the command writes. The axis names each shape, length × batch, in the order asked for: at
+    equal tokens a step the form of figure 4 of arXiv 2406.06484. A case that did not fit in memory is missing.
+    """
+    rows = bench["rows"]
+    modes = [mode for mode in TITLES if any(row["mode"] == mode for row in rows)]
+    names = list(dict.fromkeys(row["architecture"] for row in rows))
+    look = looks(names)
+    unit, size = ("GiB", GIB) if max((row.get("peak_bytes", 0) for row in rows), default=0) >= GIB else ("MiB", MIB)
+    figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
+    panels = figure.subplots(2, len(modes), sharex="col", squeeze=False, height_ratios=(3, 2))
+    for mode, (above, below) in zip(modes, panels.T, strict=True):
+        chosen = [row for row in rows if row["mode"] == mode]
+        shapes = list(dict.fromkeys((row["length"], row["batch"]) for row in chosen))
+        for name in names:
+            fits = [row for row in chosen if row["architecture"] == name and "error" not in row]
+            places = [shapes.index((row["length"], row["batch"])) for row in fits]
+            drawn = {"color": look[name].colour, "marker": look[name].marker, "markersize": 4.5, "linewidth": 1.6}
+            above.plot(places, [row["tokens_per_s"] for row in fits], label=plain(name), **drawn)
+            below.plot(places, [row["peak_bytes"] / size for row in fits], **drawn)
+        above.set_title(TITLES[mode])
+        if mode == "training":
+            above.margins(y=0.1)
+            above.set_ylim(bottom=0)
+            above.yaxis.set_major_locator(MaxNLocator(5))
+        else:  # a larger batch is faster by orders of magnitude
+            above.set_yscale("log")
+            above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            above.yaxis.set_minor_formatter(NullFormatter())
+        above.yaxis.set_major_formatter(FuncFormatter(_compact))
+        below.margins(y=0.15)
+        below.set_ylim(bottom=0)
+        below.yaxis.set_major_locator(MaxNLocator(4))
+        below.set_xticks(range(len(shapes)), [f"{length:,}\n× {batch}" for length, batch in shapes])
+        below.set_xlim(-0.4, len(shapes) - 0.6)
+        for axes in (above, below):
+            grid(axes)
+    panels[0, 0].set_ylabel("Tokens per second")
+    panels[1, 0].set_ylabel(f"Peak memory ({unit})")
+    about = f"{plain(bench['device'])}, {bench['dtype']}"
+    about += f", width {bench['hidden_size']:,}, {bench['num_hidden_layers']} layers"
+    figure.supxlabel(f"Length × batch ({about})", fontsize=9)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
+    return figure
+
+
+def _compact(value: float, _: int) -> str:
+    """``20k`` for 20,000, ``1.5M`` for 1,500,000."""
+    for sign, size in (("M", 10**6), ("k", 10**3)):
+        if value >= size:
+            return f"{value / size:g}{sign}"
+    return f"{value:g}"

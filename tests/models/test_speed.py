@@ -1,0 +1,141 @@
+"""What the speed bench measures, and how its command writes and draws it."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from argap.cli.models import app
+from argap.errors import ArgapError
+from argap.models import speed as speed_module
+from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, SpeedCase, measure, measure_apart
+from argap.reports.drawing import save
+from argap.reports.speed import speed
+
+CASE = SpeedCase("attention", "training", 16, 2, 32, 2, 64, "cpu", "float32")
+
+
+def test_training_takes_the_median_of_the_steps_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clock is read before and after each step: steps of 100, 100 (warm-up), 5, 1, 2, 9, 3 seconds.
+    took = [100.0, 100.0, 5.0, 1.0, 2.0, 9.0, 3.0]
+    assert len(took) == WARM_UP + STEPS
+    ticks = iter([t for seconds in took for t in (0.0, seconds)])
+    monkeypatch.setattr(speed_module, "_now", lambda device: next(ticks))
+    found = measure(CASE)
+    assert found.seconds == 3.0
+    assert found.tokens_per_s == 16 * 2 / 3
+    assert found.parameters == 64 * 32 + 2 * (4 * 32**2 + 3 * 32 * 128 + 2 * 32) + 32
+
+
+def test_generation_counts_every_token_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 50.0, 100.0, 104.0])
+    monkeypatch.setattr(speed_module, "_now", lambda device: next(ticks))
+    steps = []
+    step = speed_module.ArgapForCausalLM.step
+
+    def counted(self: Any, ids: torch.Tensor, state: Any) -> Any:
+        steps.append(ids.shape)
+        return step(self, ids, state)
+
+    monkeypatch.setattr(speed_module.ArgapForCausalLM, "step", counted)
+    found = measure(replace(CASE, mode="generation", dtype="bfloat16"))
+    assert (found.seconds, found.tokens_per_s) == (4.0, 8.0)
+    assert steps == [(2,)] * (WARM_TOKENS + 16)
+
+
+def test_memory_is_that_of_a_process_of_its_own() -> None:
+    """8 M weights with their gradient and two moments are 128 MiB, whatever this process held before."""
+    held = torch.ones(100 * 2**20)  # 400 MiB, which would hide them
+    row = measure_apart(replace(CASE, hidden_size=8, vocab_size=2**20, length=2, batch=1))
+    assert held[0] == 1
+    assert 128 * 2**20 < row["peak_bytes"] < 350 * 2**20
+    assert row["architecture"] == "attention"
+    assert row["tokens_per_s"] == pytest.approx(2 / row["seconds"])
+
+
+def rows() -> list[dict[str, Any]]:
+    fast = {"seconds": 1.0, "parameters": 5}
+    return [
+        {"architecture": name, "mode": mode, "length": length, "batch": 8 // (length // 64), **measured}
+        for k, name in enumerate(("attention", "based"))
+        for mode in ("training", "generation")
+        for length, measured in (
+            (64, {"tokens_per_s": 1000.0 * (k + 1), "peak_bytes": 2**24, **fast}),
+            (128, {"tokens_per_s": 2000.0, "peak_bytes": 2**25, **fast} if k else {"error": "out of memory"}),
+        )
+    ]
+
+
+def bench() -> dict[str, Any]:
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    return {"device": "CPU, 1 threads", "dtype": "float32", **size, "rows": rows()}
+
+
+def test_the_figure_shows_each_case_that_ran(tmp_path: Path) -> None:
+    figure = speed(bench())
+    training, generation = figure.axes[0], figure.axes[1]
+    assert [axes.get_title(loc="left") for axes in (training, generation)] == ["Training", "Generation"]
+    drawn = {line.get_label(): np.array(line.get_data()).tolist() for line in training.lines}
+    assert drawn == {"attention": [[0], [1000]], "based": [[0, 1], [2000, 2000]]}
+    below = figure.axes[2]
+    assert [np.array(line.get_data())[1].tolist() for line in below.lines] == [[16], [16, 32]]  # MiB
+    assert [label.get_text() for label in below.get_xticklabels()] == ["64\n× 8", "128\n× 4"]
+    digests = [
+        hashlib.sha256(save(speed(bench()), tmp_path / name, "speed")[0].read_bytes()).hexdigest() for name in "ab"
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_the_command_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measured(case: SpeedCase) -> dict[str, Any]:
+        asked.append((case.architecture, case.mode, case.length, case.batch, case.hidden_size))
+        return {k: v for k, v in rows()[0].items() if k != "mode"} | {"mode": case.mode, "length": case.length}
+
+    monkeypatch.setattr(speed_module, "measure_apart", measured)
+    flags = ["attention", "based", "--train", "64x8", "--generate", "32X1", "--hidden-size", "48", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["bench", *flags, "--out", str(tmp_path), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert asked == [
+        ("attention", "training", 64, 8, 48),
+        ("based", "training", 64, 8, 48),
+        ("attention", "generation", 32, 1, 48),
+        ("based", "generation", 32, 1, 48),
+    ]
+    written = json.loads((tmp_path / "speed.json").read_text())
+    assert written == json.loads(result.stdout)
+    assert written["dtype"] == "float32"
+    assert len(written["rows"]) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"speed.json", "speed.svg", "speed.png"}
+    only = CliRunner().invoke(app, ["bench", "based", "--generate", "8x1", "--out", str(tmp_path), "--device", "cpu"])
+    assert "1,000 tokens/s" in only.stdout
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["atention"], "architecture 'atention': unknown; known are attention"),
+        (["attention", "--train", "64"], "64: expected LENGTHxBATCH"),
+        (["attention", "--generate", "0x4"], "0x4: expected LENGTHxBATCH"),
+        (["attention", "--dtype", "int8"], "--dtype int8: expected auto, bfloat16 or float32"),
+        (["attention", "--device", "tpu"], "--device tpu: expected cuda, where there is one, or cpu"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(flags: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgapError, match=said):
+        CliRunner().invoke(app, ["bench", *flags, "--out", str(tmp_path)], catch_exceptions=False)
+
+
+def test_help_stays_light() -> None:
+    code = "import sys; import argap.cli.bench_models; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
