@@ -37,7 +37,7 @@ class BasedConv(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         convolved, gate = self.projections(x).chunk(2, dim=-1)
-        return self.out(F.silu(self.conv(convolved)) * gate)
+        return self.out(self.conv(convolved, silu=True, gate=gate))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""

@@ -6,7 +6,9 @@ Legend: B batch, T positions, D width, N taps.
 import math
 
 import torch
-import torch.nn.functional as F
+
+from argap.kernels.long_convolution import long_convolution
+from argap.kernels.short_convolution import short_convolution
 
 SHORT = 32
 """Filters of up to so many taps are applied directly, longer ones by FFT."""
@@ -16,28 +18,7 @@ def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     """``x [B, T, D]`` with ``taps [N, D]``, tap s weighing the input s positions back; as ``x`` in shape
     and type, summed in float32 or wider."""
     taps = taps[: x.shape[1]]  # the others reach before the first position
-    return short_convolution(x, taps) if len(taps) <= SHORT else long_convolution(x, taps)
-
-
-def short_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """`causal_convolution` tap by tap."""
-    kind = torch.promote_types(x.dtype, torch.float32)
-    length, reach = x.shape[1], len(taps) - 1
-    padded = F.pad(x, (0, 0, reach, 0)).to(kind)
-    y = padded[:, reach:] * taps[0].to(kind)
-    for back, tap in enumerate(taps[1:].to(kind).unbind(0), start=1):
-        y = y + padded[:, reach - back : reach - back + length] * tap
-    return y.to(x.dtype)
-
-
-def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """`causal_convolution` by FFT of length 2T, so that nothing wraps around; N ≤ T."""
-    size = 2 * x.shape[1]
-    kind = torch.promote_types(x.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
-        spectrum = torch.fft.rfft(x.to(kind), n=size, dim=1)
-        response = torch.fft.rfft(taps.to(kind), n=size, dim=0)
-        return torch.fft.irfft(spectrum * response, n=size, dim=1)[:, : x.shape[1]].to(x.dtype)
+    return short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
 
 
 def convolution_step(

@@ -6,9 +6,11 @@ Legend: B batch, T positions, D width, N taps.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
+from argap.kernels.short_convolution import short_convolution
+from argap.models.convolution import SHORT, causal_convolution, convolution_flops, convolution_step
 
 
 class ShortConvolution(nn.Module):
@@ -26,9 +28,14 @@ class ShortConvolution(nn.Module):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x [B, T, D]``, to the same shape and type."""
-        return self._biased(causal_convolution(x, self.weight))
+    def forward(self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None) -> torch.Tensor:
+        """``x [B, T, D]``, to the same shape and type; with ``silu`` that is applied, then the ``gate
+        [B, T, D]`` multiplied, in the same kernel."""
+        if len(self.weight) <= SHORT:
+            return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate)[0]
+        y = self._biased(causal_convolution(x, self.weight))
+        y = F.silu(y) if silu else y
+        return y if gate is None else y * gate
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
