@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.delta_rule import chunked_delta_rule, delta_rule_flops, delta_rule_step
+from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
+from argap.models.delta_rule import delta_rule_flops, delta_rule_step
 from argap.models.head_norm import HeadNorm
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.short_convolution import ShortConvolution
@@ -18,8 +19,6 @@ from argap.models.short_convolution import ShortConvolution
 Activation = Literal["silu", "elu", "relu", "identity"]
 KeyNorm = Literal["l2", "l1"]
 State = tuple[torch.Tensor, torch.Tensor | None]
-
-EPSILON = 1e-6
 
 
 class DeltaNet(Mixer):
@@ -75,10 +74,18 @@ class DeltaNet(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         qkv = self.qkv(x)
-        if self.conv is not None:
+        fused = self.activation == "silu" and self.key_norm == "l2"  # with kernels of their own
+        if fused and self.conv is not None:
+            qkv = self.conv(qkv, silu=True)
+        elif self.conv is not None:
             qkv = self.conv(qkv)
-        q, k, v = (part.transpose(1, 2) for part in self._heads(qkv))
-        y, _ = chunked_delta_rule(q, k, v, self._rate(x).transpose(1, 2), self.chunk_size)
+        if fused:
+            qkv = F.silu(qkv) if self.conv is None else qkv
+            q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        else:
+            q, k, v = self._heads(qkv)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        y, _ = delta_rule(q, k, v, self._rate(x).transpose(1, 2), normalize=fused, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x.dtype)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
@@ -115,7 +122,7 @@ class DeltaNet(Mixer):
         kind = torch.promote_types(qkv.dtype, torch.float32)
         q, k, v = qkv.to(kind).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         order = 2 if self.key_norm == "l2" else 1
-        q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=EPSILON) for part in (q, k))
+        q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=SMALLEST_NORM) for part in (q, k))
         return q, k, F.silu(v)
 
     def _rate(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from argap.kernels.delta_rule import delta_rule
 from argap.models.delta_net import Activation, DeltaNet, KeyNorm
-from argap.models.delta_rule import chunked_delta_rule
 
 WIDTH, HEADS, LENGTH = 8, 2, 13
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -54,7 +54,7 @@ def test_a_value_written_with_beta_one_is_read_back() -> None:
     as linear attention does, would read (4, 6)."""
     k = torch.tensor([[1.0, 0], [0, 1], [1, 0]]).view(1, 1, 3, 2)
     v = torch.tensor([[1.0, 2], [5, 6], [3, 4]]).view(1, 1, 3, 2)
-    y, state = chunked_delta_rule(k, k, v, torch.ones(1, 1, 3), 64)
+    y, state = delta_rule(k, k, v, torch.ones(1, 1, 3))
     torch.testing.assert_close(y, v)
     torch.testing.assert_close(state[0, 0], torch.tensor([[3.0, 4], [5, 6]]))
 
@@ -64,8 +64,9 @@ def test_the_state_carries_over_a_split_sequence() -> None:
     q, k, v = (torch.randn(2, 2, 50, size, dtype=torch.float64) for size in (3, 3, 5))
     k = torch.nn.functional.normalize(k, dim=-1)
     beta = torch.rand(2, 2, 50, dtype=torch.float64)
-    whole, last = chunked_delta_rule(q, k, v, beta, 16)
-    first, middle = chunked_delta_rule(q[:, :, :21], k[:, :, :21], v[:, :, :21], beta[:, :, :21], 16)
-    second, end = chunked_delta_rule(q[:, :, 21:], k[:, :, 21:], v[:, :, 21:], beta[:, :, 21:], 8, middle)
+    whole, last = delta_rule(q, k, v, beta, chunk=16)
+    first, middle = delta_rule(q[:, :, :21], k[:, :, :21], v[:, :, :21], beta[:, :, :21], chunk=16)
+    rest = (part[:, :, 21:] for part in (q, k, v, beta))
+    second, end = delta_rule(*rest, chunk=8, state=middle)
     torch.testing.assert_close(torch.cat([first, second], dim=2), whole, rtol=0, atol=1e-12)
     torch.testing.assert_close(end, last, rtol=0, atol=1e-12)
