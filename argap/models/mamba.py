@@ -11,12 +11,9 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
+from argap.kernels.selective_scan import selective_scan
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.scan import linear_scan
 from argap.models.short_convolution import ShortConvolution
-
-CHUNK = 256
-"""Positions whose states are held at once: without gradients, memory does not grow with the sequence."""
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -75,15 +72,11 @@ class Mamba(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         u, gate = self.projection(x).chunk(2, dim=-1)
-        u = F.silu(self.short(u))
-        outputs, h = [], None
-        for part in u.split(CHUNK, dim=1):
-            decay, value, readout = self._select(part)
-            states = linear_scan(decay, value, h)
-            h = states[:, -1]
-            outputs.append((states * readout).sum(dim=-1))
-        y = torch.cat(outputs, dim=1).to(u.dtype) + self.skip * u
-        return self.out(y * F.silu(gate))
+        u = self.short(u, silu=True)
+        low, written, readout = self._selected(u)
+        decay = -self.log_decay.to(torch.promote_types(u.dtype, torch.float32)).exp()
+        y, _ = selective_scan(u, self.step_size(low), decay, written, readout, skip=self.skip, gate=gate)
+        return self.out(y)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's, and h ``[B, E, N]`` in float32 or wider."""
@@ -96,9 +89,11 @@ class Mamba(Mixer):
         u, gate = self.projection(x).chunk(2, dim=-1)
         mixed, short = self.short.step(u, short)
         u = F.silu(mixed)
-        decay, value, readout = self._select(u)
-        h = decay * h + value
-        y = (h * readout).sum(dim=-1).to(u.dtype) + self.skip * u
+        low, written, readout = self._selected(u)
+        kind = h.dtype
+        size = F.softplus(self.step_size(low).to(kind))[..., None]
+        h = torch.exp(-size * self.log_decay.to(kind).exp()) * h + size * u[..., None].to(kind) * written[:, None]
+        y = (h * readout[:, None]).sum(dim=-1).to(u.dtype) + self.skip * u
         return self.out(y * F.silu(gate)), (short, h)
 
     def state_size(self, length: int) -> int:
@@ -113,15 +108,9 @@ class Mamba(Mixer):
         recurrence = 6 * inner * self.states + 4 * inner
         return batch * length * (maps + recurrence) + self.short.flops(batch, length)
 
-    def _select(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decay and input of the states ``[..., E, N]`` and their readout C ``[..., 1, N]`` for u ``[..., E]``,
-        in float32 or wider."""
-        kind = torch.promote_types(u.dtype, torch.float32)
-        low, written, readout = self.selection(u).split([self.rank, self.states, self.states], dim=-1)
-        step = F.softplus(self.step_size(low).to(kind))[..., None]
-        decay = torch.exp(-step * self.log_decay.to(kind).exp())
-        value = step * u[..., None].to(kind) * written[..., None, :].to(kind)
-        return decay, value, readout[..., None, :].to(kind)
+    def _selected(self, u: torch.Tensor) -> list[torch.Tensor]:
+        """What u ``[..., E]`` selects: its step of rank R, B and C of N states."""
+        return list(self.selection(u).split([self.rank, self.states, self.states], dim=-1))
 
 
 class StepSize(nn.Linear):

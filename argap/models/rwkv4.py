@@ -11,14 +11,12 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
+from argap.kernels.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.scan import linear_scan
 
 DEPTH = 0.5
 """Where the layer stands among all, l / L: the paper starts some parameters by it. A mixer does not know
 its place, so that all start as the middle layer does."""
-
-Sums = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class RWKV4(Mixer):
@@ -54,20 +52,9 @@ class RWKV4(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         r, k, v = self._maps(x, _previous(x))
-        kind = torch.promote_types(x.dtype, torch.float32)
-        k, v = k.to(kind), v.to(kind)
-        decay = self.log_decay.to(kind).exp()
-        # The largest exponent among k_i − (t − i)·w is the running maximum of k_i + i·w, less t·w. It only
-        # sets the scale of the sums: they come out the same for any other, and so do all gradients.
-        ramp = torch.arange(x.shape[1], device=x.device, dtype=kind)[:, None] * decay
-        top = torch.maximum((k + ramp).cummax(dim=1).values - ramp, k).detach()
-        before = torch.cat([top[:, :1], top[:, :-1]], dim=1)
-        weight = torch.exp(k - top)
-        added = torch.stack([weight * v, weight], dim=-1)
-        sums = linear_scan(torch.exp(before - decay - top)[..., None], added)
-        past = F.pad(sums[:, :-1], (0, 0, 0, 0, 1, 0))  # what the token itself finds
-        wkv = self._average(k, v, (past[..., 0], past[..., 1], before))
-        return self.out(torch.sigmoid(r) * wkv.to(x.dtype))
+        decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
+        y, _ = wkv(k, v, decay, self.bonus, receptance=r)
+        return self.out(y)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
         """The last input, and the two sums and their largest exponent in float32 or wider, all ``[B, D]``."""
@@ -82,7 +69,7 @@ class RWKV4(Mixer):
         r, k, v = self._maps(x, previous)
         values, weights, before = sums
         k, v = k.to(before.dtype), v.to(before.dtype)
-        y = self.out(torch.sigmoid(r) * self._average(k, v, sums).to(x.dtype))
+        y = self.out(torch.sigmoid(r) * wkv_average(k, v, self.bonus, sums).to(x.dtype))
         decayed = before - self.log_decay.to(before.dtype).exp()
         top = torch.maximum(decayed, k)
         kept, added = torch.exp(decayed - top), torch.exp(k - top)
@@ -102,14 +89,6 @@ class RWKV4(Mixer):
         """r, k and v of inputs and the inputs one position earlier."""
         maps = {"receptance": self.receptance, "key": self.key, "value": self.value}
         return [linear(self.shift[name](x, previous)) for name, linear in maps.items()]
-
-    def _average(self, k: torch.Tensor, v: torch.Tensor, sums: Sums) -> torch.Tensor:
-        """wkv from the sums over the past, relative to the larger of their exponent and the token's own."""
-        values, weights, before = sums
-        own = k + self.bonus.to(k.dtype)
-        top = torch.maximum(before, own).detach()
-        past, now = torch.exp(before - top), torch.exp(own - top)
-        return (past * values + now * v) / (past * weights + now)
 
 
 class RWKV4Channel(Mixer):

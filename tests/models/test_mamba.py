@@ -8,9 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.mamba.configuration_mamba import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
-import argap.models.mamba as module
+import argap.kernels.selective_scan as module
+from argap.kernels.linear_scan import linear_scan
 from argap.models.mamba import Mamba
-from argap.models.scan import linear_scan
 
 
 def random(mixer: Mamba, std: float = 0.5) -> Mamba:
