@@ -1,13 +1,15 @@
 """The configuration of a native model: a Llama-style backbone and one mixer a layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from transformers import PreTrainedConfig
 
 from argap.errors import ArgapError
 
 MixerSpec = str | dict[str, Any]
+Norm = Literal["rms", "layer"]
+MLP = Literal["swiglu", "none"]
 
 
 class ArgapConfig(PreTrainedConfig):
@@ -18,8 +20,14 @@ class ArgapConfig(PreTrainedConfig):
     where every mixer takes any length. ``learned_positions``: a learned vector for each of so many
     positions is added to the token embedding (for attention with its option ``positions: none``, as the
     papers' synthetic tasks have it). ``intermediate_size``: by default as `default_intermediate_size`.
+
+    Three options are there for the checkpoints of other families: ``norm``, ``rms`` or ``layer`` (with
+    weight and bias), for all norms of the backbone, ``rms_norm_eps`` being the epsilon of either; ``mlp``,
+    ``none`` where a layer is its mixer alone; ``embedding_norm``, one more norm right after the embedding.
+
     The mixers are looked up when a model is built, not here: a configuration can be read without them.
-    Raises `ArgapError` for a list that does not fit the layers, and for learned positions without number.
+    Raises `ArgapError` for a list that does not fit the layers, for learned positions without number, and
+    for a norm or an MLP that is none of these.
     """
 
     model_type = "argap"
@@ -33,7 +41,10 @@ class ArgapConfig(PreTrainedConfig):
         mixers: Sequence[MixerSpec] = ("attention",),
         max_position_embeddings: int | None = None,
         learned_positions: bool = False,
+        norm: Norm = "rms",
         rms_norm_eps: float = 1e-5,
+        mlp: MLP = "swiglu",
+        embedding_norm: bool = False,
         initializer_range: float = 0.02,
         tie_word_embeddings: bool = True,
         **kwargs: Any,
@@ -46,6 +57,9 @@ class ArgapConfig(PreTrainedConfig):
             )
         if learned_positions and max_position_embeddings is None:
             raise ArgapError("learned_positions: set max_position_embeddings, the longest sequence")
+        for name, value, known in (("norm", norm, get_args(Norm)), ("mlp", mlp, get_args(MLP))):
+            if value not in known:
+                raise ArgapError(f"{name} {value!r}; expected {' or '.join(known)}")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size or default_intermediate_size(hidden_size)
@@ -53,7 +67,10 @@ class ArgapConfig(PreTrainedConfig):
         self.mixers = [as_spec(mixers[i % len(mixers)]) for i in range(num_hidden_layers)]
         self.max_position_embeddings = max_position_embeddings
         self.learned_positions = learned_positions
+        self.norm: Norm = norm
         self.rms_norm_eps = rms_norm_eps
+        self.mlp: MLP = mlp
+        self.embedding_norm = embedding_norm
         self.initializer_range = initializer_range
         super().__init__(**kwargs)
         self.tie_word_embeddings = tie_word_embeddings  # after: versions differ in whether the base sets it

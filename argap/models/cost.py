@@ -37,8 +37,9 @@ def cost(config: ArgapConfig, length: int) -> Cost:
 
 
 def _dense_flops(config: ArgapConfig, length: int) -> int:
-    """What every architecture has beside its mixers: 6·T·D·I for each layer's SwiGLU of inner width I and
-    2·T·D·V for the head. Norms, the nonlinearity and the embedding's look-up are left out: together they
-    are O(T·D) a layer."""
-    mlp = 6 * config.hidden_size * config.intermediate_size * config.num_hidden_layers
+    """What every architecture has beside its mixers: 6·T·D·I for each layer's SwiGLU of inner width I, where
+    there is one, and 2·T·D·V for the head. Norms, the nonlinearity and the embedding's look-up are left out:
+    together they are O(T·D) a layer."""
+    inner = config.intermediate_size if config.mlp == "swiglu" else 0
+    mlp = 6 * config.hidden_size * inner * config.num_hidden_layers
     return length * (mlp + 2 * config.hidden_size * config.vocab_size)

@@ -1,4 +1,4 @@
-"""The native language model: pre-norm RMSNorm, a mixer and a SwiGLU in each block, tied or untied head.
+"""The native language model: pre-norm, a mixer and a SwiGLU in each block, tied or untied head.
 
 There is no attention mask: batches are of equal length, or padded on the right, where no earlier
 position sees it. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
@@ -32,28 +32,36 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+def build_norm(config: ArgapConfig) -> nn.Module:
+    """The norm that the configuration asks for, over the width."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(config.hidden_size, eps=config.rms_norm_eps)
+
+
 class Block(nn.Module):
-    """One layer: x + mixer(norm(x)), then x + mlp(norm(x))."""
+    """One layer: x + mixer(norm(x)), then, where there is an MLP, x + mlp(norm(x))."""
 
     def __init__(self, config: ArgapConfig, layer: int) -> None:
         super().__init__()
-        width = config.hidden_size
-        self.mixer_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
-        self.mixer = build_mixer(config.mixers[layer], width, config.max_position_embeddings)
-        self.mlp_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
-        self.mlp = SwiGLU(width, config.intermediate_size)
+        self.mixer_norm = build_norm(config)
+        self.mixer = build_mixer(config.mixers[layer], config.hidden_size, config.max_position_embeddings)
+        self.has_mlp = config.mlp == "swiglu"
+        if self.has_mlp:
+            self.mlp_norm = build_norm(config)
+            self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         ids = (input_ids,) if self.mixer.needs_ids else ()
-        x = x + self.mixer(self.mixer_norm(x), *ids)
-        return x + self.mlp(self.mlp_norm(x))
+        return self._through_mlp(x + self.mixer(self.mixer_norm(x), *ids))
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         """``x [B, D]`` and ``input_ids [B]`` of one position."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
         mixed, state = self.mixer.step(self.mixer_norm(x), state, *ids)
-        x = x + mixed
-        return x + self.mlp(self.mlp_norm(x)), state
+        return self._through_mlp(x + mixed), state
+
+    def _through_mlp(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.mlp(self.mlp_norm(x)) if self.has_mlp else x
 
 
 class RecurrentState(NamedTuple):
@@ -90,8 +98,10 @@ class ArgapPreTrainedModel(PreTrainedModel):
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=std)
-        elif isinstance(module, nn.RMSNorm):
+        elif isinstance(module, (nn.RMSNorm, nn.LayerNorm)):
             nn.init.ones_(module.weight)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
 
 
 class ArgapModel(ArgapPreTrainedModel):
@@ -102,8 +112,10 @@ class ArgapModel(ArgapPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         if config.learned_positions and config.max_position_embeddings is not None:  # the second follows
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        if config.embedding_norm:
+            self.embed_norm = build_norm(config)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = build_norm(config)
         self.post_init()
 
     @property
@@ -151,9 +163,11 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
     def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Token vectors, with those of their positions where these are learned."""
+        """Token vectors, with those of their positions where these are learned, normed where that is asked for."""
         x = self.embed_tokens(input_ids)
-        return x + self.embed_positions(positions) if self.config.learned_positions else x
+        if self.config.learned_positions:
+            x = x + self.embed_positions(positions)
+        return self.embed_norm(x) if self.config.embedding_norm else x
 
     def check_length(self, length: int) -> None:
         """Raises `ArgapError` for a window longer than ``max_position_embeddings``."""
