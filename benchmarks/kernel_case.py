@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True)
 class Case:
@@ -25,3 +27,14 @@ class Case:
     """Relative error ‖out − ref‖ / ‖ref‖ of an output, ours or a peer's, against a reference in float32
     or float64."""
     peers: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """‖found − expected‖ / ‖expected‖; NaN is infinitely wrong."""
+    found, expected = found.double(), expected.double()
+    return float(((found - expected).norm() / expected.norm()).nan_to_num(nan=float("inf")))
+
+
+def first_output(function: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[[], Any]:
+    """A call whose first output counts."""
+    return lambda: function(*inputs, **options)[0]

@@ -5,19 +5,22 @@ from here; what it jits runs on a GPU, or under Triton's interpreter with ``TRIT
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 __all__ = ["jit", "runs_kernels", "tl", "triton"]
 
 triton: Any = None
-tl: Any = None
-try:
-    import triton
+if TYPE_CHECKING:
     import triton.language as tl
-except ImportError:  # the references serve
-    pass
+else:
+    tl = None
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:  # the references serve
+        pass
 
 
 def jit(kernel: Callable[..., Any]) -> Any:

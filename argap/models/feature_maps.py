@@ -14,6 +14,7 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
+from argap.kernels.taylor_attention import taylor_features
 
 
 class FeatureMap(nn.Module, ABC):
@@ -82,9 +83,7 @@ class Taylor(FeatureMap):
         self.size = 1 + key_size + key_size**2
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
-        x = x * self.key_size**-0.25
-        second = (x[..., :, None] * x[..., None, :]).flatten(-2) * math.sqrt(0.5)
-        return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
+        return taylor_features(x)
 
 
 class Performer(FeatureMap):

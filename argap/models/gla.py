@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.kernels.gla import gla
+from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.short_convolution import ShortConvolution
 
@@ -77,7 +78,7 @@ class GLA(Mixer):
         if self.conv is not None:
             qkv = F.silu(self.conv(qkv))
         q, k, v, decay = (part.transpose(1, 2) for part in self._heads(qkv, x))
-        y, _ = chunked_recurrence(q, k, v, self.chunk_size, decay)
+        y, _ = gla(q, k, v, decay, keep_state=False, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x)
 
     def init_state(

@@ -9,16 +9,15 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.feature_maps import FEATURE_MAPS
+from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
+from argap.kernels.taylor_attention import taylor_attention
+from argap.models.feature_maps import FEATURE_MAPS, Taylor
 from argap.models.head_norm import HeadNorm
-from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
 
 Normalization = Literal["sum", "rms"]
 State = tuple[torch.Tensor, int]
-
-SMALLEST_SUM = 1e-6
-"""What a sum of weights is taken for where it is less: with ReLU it may be 0."""
 
 
 class LinearAttention(Mixer):
@@ -82,9 +81,14 @@ class LinearAttention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
-        y, _ = chunked_recurrence(q, k, v, self.chunk_size)
-        return self._merge(y.transpose(1, 2), x.dtype)
+        q, k, v = self._heads(x)
+        options = {"normalize": self.norm is None, "keep_state": False, "chunk": self.chunk_size}
+        if isinstance(self.features, Taylor):
+            y, _ = taylor_attention(q, k, v, **options)
+        else:
+            q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
+            y, _ = linear_attention(q, k, v, **options)
+        return self._merge(y.transpose(1, 2))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]``, with ``sum`` a further column for Σ φ(k_s), in float32 or wider,
@@ -94,9 +98,14 @@ class LinearAttention(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
-        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
+        q, k, v = self._heads(x[:, None])
+        q, k = self._features(q, k, torch.full((1,), position, device=x.device))
+        if self.norm is None:
+            v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
         y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory)
-        return self._merge(y, x.dtype), (memory, position + 1)
+        if self.norm is None:
+            y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
+        return self._merge(y.to(v.dtype)), (memory, position + 1)
 
     def state_size(self, length: int) -> int:
         """H·F·V, and H·F more for the sum: the same for any length."""
@@ -116,22 +125,18 @@ class LinearAttention(Mixer):
         """The values of a head, and the 1 that counts the sum."""
         return self.out.in_features // self.heads + (self.norm is None)
 
-    def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """φ(q), φ(k) ``[B, H, T, F]`` and v ``[B, H, T, V]``, of ``x [B, T, D]`` at ``positions [T]``; with
-        ``sum`` a 1 is appended to v, so that the recurrence gives both sums."""
-        kind = torch.promote_types(x.dtype, torch.float32)
-        q, k = self.qk(x).to(kind).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        v = self.v(x).to(kind).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        if self.norm is None:
-            v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
-        with torch.autocast(x.device.type, enabled=False):
-            return self.features(q, positions, query=True), self.features(k, positions, query=False), v
+    def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k ``[B, H, T, K]`` and v ``[B, H, T, V]`` of ``x [B, T, D]``."""
+        q, k = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Outputs of the heads ``[..., H, V]``, normalised, to ``[..., D]``."""
-        if self.norm is None:
-            y, total = y[..., :-1], y[..., -1:]
-            y = y / total.clamp_min(SMALLEST_SUM)
-        else:
-            y = self.norm(y)
-        return self.out(y.flatten(-2).to(dtype))
+    def _features(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, made in float32 or wider, in the type of q and k."""
+        kind = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            read, written = (self.features(x.to(kind), positions, query=x is q) for x in (q, k))
+        return read.to(q.dtype), written.to(k.dtype)
+
+    def _merge(self, y: torch.Tensor) -> torch.Tensor:
+        """Outputs of the heads ``[..., H, V]`` to ``[..., D]``."""
+        return self.out((y if self.norm is None else self.norm(y)).flatten(-2))

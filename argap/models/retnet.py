@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.linear_recurrence import chunked_recurrence, recurrence_flops, recurrence_step
+from argap.kernels.linear_attention import linear_attention
+from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.rotary import rotate, rotation
 
@@ -66,8 +67,8 @@ class RetNet(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
-        decay = self._log_decay(x.device)[:, :, None].expand(-1, -1, x.shape[1], -1)
-        y, _ = chunked_recurrence(q, k, v, self.chunk_size, decay)
+        decay = self._log_decay(x.device)
+        y, _ = linear_attention(q, k, v, log_decay=decay, keep_state=False, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
@@ -79,7 +80,9 @@ class RetNet(Mixer):
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
         q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
-        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device))
+        y, memory = recurrence_step(
+            q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device)[None, :, None]
+        )
         return self._merge(y, x), (memory, position + 1)
 
     def state_size(self, length: int) -> int:
@@ -93,9 +96,9 @@ class RetNet(Mixer):
         return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
-        """log γ of each head, ``[1, H, 1]``."""
+        """log γ of each head, ``[H]``."""
         rates = [math.log1p(-(2.0 ** (-5 - head))) for head in range(self.heads)]
-        return torch.tensor(rates, dtype=torch.float64, device=device)[None, :, None]
+        return torch.tensor(rates, dtype=torch.float64, device=device)
 
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from argap.kernels.recurrence import chunked_recurrence
 from argap.models.feature_maps import Performer
 from argap.models.linear_attention import LinearAttention, Normalization
-from argap.models.linear_recurrence import chunked_recurrence
 
 WIDTH, HEADS, LENGTH, LONGEST = 8, 2, 13, 20
 

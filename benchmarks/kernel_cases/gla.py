@@ -1,0 +1,41 @@
+"""Gated linear attention beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from kernel_case import Case, first_output, relative_error
+
+from argap.kernels.gla import gla, gla_reference
+
+SHAPES = [(8, length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
+TEMPERATURE = 16
+
+
+def cases() -> Iterator[Case]:
+    from fla.ops.gla import chunk_gla
+
+    for batch, length, heads, size in SHAPES:
+        q, k, v, x = (torch.randn(batch, length, heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+        g = F.logsigmoid(x) / TEMPERATURE
+        yield Case(
+            "gla",
+            f"B {batch}, T {length}, H {heads}, D {size}",
+            flops=4 * q.numel() * size,
+            bytes=5 * q.nbytes,
+            ours=partial(ours, q, k, v, g),
+            check=partial(error, (q, k, v, g)),
+            peers={"FLA chunk": first_output(chunk_gla, q, k, v, g, scale=1.0)},
+        )
+
+
+def ours(*inputs: torch.Tensor) -> torch.Tensor:
+    q, k, v, g = (x.transpose(1, 2) for x in inputs)
+    return gla(q, k, v, g, keep_state=False)[0].transpose(1, 2)
+
+
+def error(inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> float:
+    """Of the first sequence and head, against the reference in float64."""
+    q, k, v, g = (x[:1, :, :1].transpose(1, 2).double() for x in inputs)
+    return relative_error(y[:1, :, :1], gla_reference(q, k, v, g)[0].transpose(1, 2))

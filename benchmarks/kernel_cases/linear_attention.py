@@ -1,0 +1,57 @@
+"""Linear attention and retention beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from kernel_case import Case, first_output, relative_error
+
+from argap.kernels.linear_attention import linear_attention, linear_attention_reference
+
+SHAPES = [(8, length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
+
+
+def cases() -> Iterator[Case]:
+    from fla.ops.linear_attn import chunk_linear_attn, fused_chunk_linear_attn
+    from fla.ops.retention import chunk_retention, fused_chunk_retention
+
+    for batch, length, heads, size in SHAPES:
+        q, k, v = (torch.randn(batch, length, heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        least = {"flops": 4 * q.numel() * size, "bytes": 4 * q.nbytes}
+        shape = f"B {batch}, T {length}, H {heads}, D {size}"
+        undivided = {"scale": 1.0, "normalize": False}
+        yield Case(
+            "linear attention",
+            shape,
+            **least,
+            ours=partial(ours, q, k, v, None),
+            check=partial(error, q, k, v, None),
+            peers={
+                "FLA chunk": first_output(chunk_linear_attn, q, k, v, **undivided),
+                "FLA fused": first_output(fused_chunk_linear_attn, q, k, v, **undivided),
+            },
+        )
+        rates = torch.log1p(-(2.0 ** (-5 - torch.arange(heads, device="cuda"))))
+        yield Case(
+            "retention",
+            shape,
+            **least,
+            ours=partial(ours, q, k, v, rates),
+            check=partial(error, q, k, v, rates),
+            peers={
+                "FLA chunk": first_output(chunk_retention, q, k, v, scale=1.0),
+                "FLA fused": first_output(fused_chunk_retention, q, k, v, scale=1.0),
+            },
+        )
+
+
+def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor | None) -> torch.Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return linear_attention(q, k, v, log_decay=rates, keep_state=False)[0].transpose(1, 2)
+
+
+def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor | None, y: torch.Tensor) -> float:
+    """Of the first sequence, against the reference in float64."""
+    q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
+    expected = linear_attention_reference(q, k, v, log_decay=rates)[0].transpose(1, 2)
+    return relative_error(y[:1], expected)

@@ -1,0 +1,44 @@
+"""Linear attention with Based's Taylor features beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from kernel_case import Case, relative_error
+
+from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference
+
+SHAPES = [(8, length, 16, 16, 64) for length in (512, 2048, 8192)]
+
+
+def cases() -> Iterator[Case]:
+    from fla.ops.based import fused_chunk_based, parallel_based
+
+    for batch, length, heads, key, value in SHAPES:
+        q, k, v = (
+            torch.randn(batch, length, heads, size, device="cuda", dtype=torch.bfloat16) for size in (key, key, value)
+        )
+        features = 1 + key + key * (key + 1) // 2
+        yield Case(
+            "taylor attention",
+            f"B {batch}, T {length}, H {heads}, K {key}, V {value}",
+            flops=4 * batch * length * heads * features * value,
+            bytes=2 * q.nbytes + 2 * v.nbytes,
+            ours=partial(ours, q, k, v),
+            check=partial(error, q, k, v),
+            peers={
+                "FLA parallel": partial(parallel_based, q, k, v),
+                "FLA fused": partial(fused_chunk_based, q, k, v),
+            },
+        )
+
+
+def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return taylor_attention(q, k, v, keep_state=False)[0].transpose(1, 2)
+
+
+def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor) -> float:
+    """Of the first sequence, against the reference in float64."""
+    q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
+    return relative_error(y[:1], taylor_attention_reference(q, k, v)[0].transpose(1, 2))

@@ -1,0 +1,352 @@
+"""Linear attention with the Taylor features of Based, which never reach memory.
+
+φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second order of exp(s) (arXiv 2402.18668, section 3.1). Two
+kernels, over segments of `SEGMENT` positions, wherever a sequence ends and however many there are. The first
+passes over the keys and writes Σ φ(k)ᵀv before each segment; of the K² products of two elements it takes the
+K(K + 1)/2 that differ, in groups of `GROUP`, a program each. The second, all queries at once, reads that sum
+for what is before a query's segment, and compares it with the keys within, where s is enough.
+
+Features are made as (x A + a) ⊙ (x B + b), where A and B pick a column each: exact, and on the tensor cores.
+
+Legend: B batch, H heads, T positions, L = `SEGMENT`, N = ⌈T / L⌉ segments, K key size, V value size,
+F = 1 + K + K² features, P of them in the kernels: 1 + K + K(K + 1)/2, filled up to a multiple of `GROUP`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+
+from argap.kernels.language import jit, runs_kernels, tl, triton
+from argap.kernels.launch import Launch, LaunchTable
+from argap.kernels.layout import empty_heads_inside, key_class, padded, with_rows
+from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention_reference
+
+SEGMENT = 512
+GROUP = 64
+
+LAUNCHES = LaunchTable(
+    "taylor_attention",
+    {
+        "hopper": {
+            "16": Launch({"C": 128, "BV": 64}, warps=4, stages=2),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
+            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+        },
+        "any": {
+            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
+            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+        },
+    },
+)
+SUMMING = LaunchTable(
+    "taylor_attention: sums of keys",
+    {
+        "any": {
+            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
+            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+        },
+    },
+)
+LARGEST_KEY = 32
+
+
+def taylor_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    state: torch.Tensor | None = None,
+    normalize: bool = True,
+    keep_state: bool = True,
+    chunk: int | None = 64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """y_t = Σ_{s≤t} w_ts v_s with w_ts = φ(q_t)·φ(k_s); with ``normalize`` divided by Σ_{s≤t} w_ts.
+
+    ``q``, ``k`` ``[B, H, T, K]``, ``v [B, H, T, V]``, sequences of one length, any strides; a view of
+    ``[B, T, H, …]`` costs no copy. Gives y ``[B, H, T, V]`` in the type of ``v`` and, in float32 or wider,
+    Σ φ(k_s)ᵀ v_s over all positions, ``[B, H, F, V]``, with ``normalize`` ``[B, H, F, V + 1]``, whose last
+    column is Σ φ(k_s); the features are those of `taylor_features`. ``state`` is the same before the
+    first position; None: 0. Of it one of a product's two places is read, for they hold the same.
+
+    On a GPU, where no gradient is asked for and K ≤ 32, one kernel; sums in float32, products of
+    float16 and bfloat16 on the tensor cores. Else the reference, in float32 or wider, which compares
+    ``chunk`` positions at once, or all with None.
+    """
+    if runs_kernels(q, k, v, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
+        return _by_kernel(q, k, v, state, normalize, keep_state)
+    return taylor_attention_reference(q, k, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk)
+
+
+def taylor_attention_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    state: torch.Tensor | None = None,
+    normalize: bool = True,
+    keep_state: bool = True,
+    chunk: int | None = 64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`taylor_attention` in PyTorch, with all the features, differentiable."""
+    kind = torch.promote_types(q.dtype, torch.float32)
+    features = taylor_features(q.to(kind)), taylor_features(k.to(kind))
+    return linear_attention_reference(
+        *features, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk
+    )
+
+
+def taylor_features(x: torch.Tensor) -> torch.Tensor:
+    """φ(x) = (1, x / K^¼, x ⊗ x / √(2K)): ``[..., K]`` to ``[..., F]``."""
+    x = x * x.shape[-1] ** -0.25
+    second = (x[..., :, None] * x[..., None, :]).flatten(-2) * math.sqrt(0.5)
+    return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
+
+
+@cache
+def _table(key: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the P features are. int32 ``[4, P]``: the two elements whose product each is (−1: the number 1;
+    −2: none, the feature is 0), and its one or two places among the F. float32 ``[P]``: its factor there."""
+    low, places = key**-0.25, 1 + key
+    rows = [
+        (a, b, places + a * key + b, places + b * key + a, (2 * key) ** -0.5) for a in range(key) for b in range(a + 1)
+    ]
+    rows += [(a, -1, 1 + a, 1 + a, low) for a in range(key)]
+    rows += [(-1, -1, 0, 0, 1.0)]
+    rows += [(-2, -2, 0, 0, 1.0)] * (-len(rows) % GROUP)
+    table = torch.tensor([row[:4] for row in rows], dtype=torch.int32, device=device).T.contiguous()
+    return table, torch.tensor([row[4] for row in rows], dtype=torch.float32, device=device)
+
+
+def _by_kernel(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    state: torch.Tensor | None,
+    normalize: bool,
+    keep_state: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    batch, heads, length, key = q.shape
+    value = v.shape[-1]
+    kind = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    y = empty_heads_inside(batch, heads, length, value, v)
+    q, k, v = (with_rows(x.to(kind)) for x in (q, k, v))
+    table, factor = _table(key, q.device)
+    sizes = {"K": key, "V": value, "P": len(factor), "G": GROUP, "BK": padded(key), "L": SEGMENT}
+    before = None if state is None else state.float().contiguous()
+    after = None
+    if keep_state:
+        after = q.new_empty(batch, heads, 1 + key + key**2, value + normalize, dtype=torch.float32)
+    segments = triton.cdiv(length, SEGMENT)
+    passed = q.new_empty(batch, heads, segments, len(factor), value)
+    passed_keys = q.new_empty(batch, heads, segments, len(factor), dtype=torch.float32) if normalize else None
+    first_read = 0 if before is not None else 1
+    if keep_state or segments > first_read:
+        launch = SUMMING.at(q.device, key_class(key, kind))
+        programs = len(factor) // GROUP * triton.cdiv(value, launch.blocks["BV"])
+        _sum_keys[(programs * batch * heads,)](
+            *(k, v, before, after, passed, passed_keys, table, factor, length, heads),
+            *(length if keep_state else (segments - 1) * SEGMENT + 1, *k.stride()[:3], *v.stride()[:3]),
+            **sizes,
+            **launch.arguments(),
+        )
+    launch = LAUNCHES.at(q.device, key_class(key, kind))
+    programs = triton.cdiv(length, launch.blocks["C"]) * triton.cdiv(value, launch.blocks["BV"])
+    _attend[(programs * batch * heads,)](
+        *(q, k, v, y, passed, passed_keys, table, length, heads, first_read),
+        *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *y.stride()[:3]),
+        **sizes,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return y, after
+
+
+@jit
+def _sum_keys(
+    k,
+    v,
+    before,
+    after,
+    passed,
+    passed_keys,
+    table,
+    factor,
+    length,
+    heads,
+    until,
+    k_b,
+    k_h,
+    k_t,
+    v_b,
+    v_h,
+    v_t,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    P: tl.constexpr,
+    G: tl.constexpr,
+    BK: tl.constexpr,
+    L: tl.constexpr,
+    C: tl.constexpr,
+    BV: tl.constexpr,
+):
+    # A group of features and columns BV of V, of one head; the programs of a head are neighbours.
+    PARTS: tl.constexpr = (V + BV - 1) // BV
+    pair = (tl.program_id(0) // (PARTS * (P // G))).to(tl.int64)  # offsets may pass 2³¹
+    program = tl.program_id(0) % (PARTS * (P // G))
+    b, h = pair // heads, pair % heads
+    features = (program // PARTS) * G + tl.arange(0, G)
+    values = (program % PARTS) * BV + tl.arange(0, BV)
+    rows, keys = tl.arange(0, C), tl.arange(0, BK)
+    far = rows.to(tl.int64)[:, None]
+    k_at = k + b * k_b + h * k_h + far * k_t + keys[None, :]
+    v_at = v + b * v_b + h * v_h + far * v_t + values[None, :]
+    in_key, in_value = keys < K, values < V
+    kind = k.dtype.element_ty
+
+    # What makes the features, for the columns of kᵀ, so that no product has to be transposed.
+    first, second = tl.load(table + features), tl.load(table + P + features)
+    pick_first = tl.where(first[:, None] == keys[None, :], 1.0, 0.0).to(kind)
+    pick_second = tl.where(second[:, None] == keys[None, :], 1.0, 0.0).to(kind)
+    one_first, one_second = tl.where(first == -1, 1.0, 0.0), tl.where(second == -1, 1.0, 0.0)
+    # In φ(q)·φ(k) the factor counts for both, and a product of two different elements occurs twice.
+    scale = tl.load(factor + features)
+    weight = scale * scale * tl.where((second >= 0) & (first != second), 2.0, 1.0)
+
+    # The sums without the features' factors; those of keys alone in every part of V.
+    COLUMNS: tl.constexpr = V if passed_keys is None else V + 1
+    in_state = (first > -2)[:, None] & in_value[None, :]
+    state = pair * ((1 + K + K * K) * COLUMNS)
+    s = tl.zeros([G, BV], dtype=tl.float32)
+    z = tl.zeros([G], dtype=tl.float32)
+    if before is not None:
+        place = tl.load(table + 2 * P + features)
+        s_at = before + state + place[:, None] * COLUMNS + values[None, :]
+        s = tl.load(s_at, mask=in_state, other=0.0) / scale[:, None]
+        if passed_keys is not None:
+            z = tl.load(before + state + place * COLUMNS + V, mask=first > -2, other=0.0) / scale
+
+    for start in range(0, until, C):
+        if start % L == 0:
+            place = (pair * tl.cdiv(length, L) + start // L) * P + features
+            passed_at = passed + place[:, None] * V + values[None, :]
+            tl.store(passed_at, (s * weight[:, None]).to(kind), mask=in_value[None, :])
+            if passed_keys is not None:
+                tl.store(passed_keys + place, z * weight)
+        there = rows < length - start
+        k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
+        v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
+        made = tl.dot(pick_first, tl.trans(k_c), input_precision="tf32x3") + one_first[:, None]
+        made *= tl.dot(pick_second, tl.trans(k_c), input_precision="tf32x3") + one_second[:, None]
+        s = tl.dot(made.to(kind), v_c, s, input_precision="tf32x3")
+        if passed_keys is not None:
+            # What fills up the last chunk counts for nothing.
+            z += tl.sum(tl.where(there[None, :], made, 0.0), 1)
+        k_at += C * k_t
+        v_at += C * v_t
+
+    if after is not None:
+        # A product of two different elements has two places among the features; else both are the same.
+        for which in tl.static_range(2, 4):
+            place = tl.load(table + which * P + features)
+            s_at = after + state + place[:, None] * COLUMNS + values[None, :]
+            tl.store(s_at, s * scale[:, None], mask=in_state)
+            if passed_keys is not None:
+                tl.store(after + state + place * COLUMNS + V, z * scale, mask=first > -2)
+
+
+@jit
+def _attend(
+    q,
+    k,
+    v,
+    y,
+    passed,
+    passed_keys,
+    table,
+    length,
+    heads,
+    first_read,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_h,
+    k_t,
+    v_b,
+    v_h,
+    v_t,
+    y_b,
+    y_h,
+    y_t,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    P: tl.constexpr,
+    G: tl.constexpr,
+    BK: tl.constexpr,
+    L: tl.constexpr,
+    SMALLEST: tl.constexpr,
+    C: tl.constexpr,
+    BV: tl.constexpr,
+):
+    # C queries of one head, columns BV of V; the programs of a head are neighbours.
+    PARTS: tl.constexpr = (V + BV - 1) // BV
+    tiles = tl.cdiv(length, C)
+    pair = (tl.program_id(0) // (PARTS * tiles)).to(tl.int64)  # offsets may pass 2³¹
+    program = tl.program_id(0) % (PARTS * tiles)
+    start = (program // PARTS) * C
+    segment = start // L
+    b, h = pair // heads, pair % heads
+    values = (program % PARTS) * BV + tl.arange(0, BV)
+    rows, keys = tl.arange(0, C), tl.arange(0, BK)
+    in_key, in_value = keys < K, values < V
+    kind = q.dtype.element_ty
+    queries = (start + rows).to(tl.int64)
+    there = queries < length
+    q_at = q + b * q_b + h * q_h + queries[:, None] * q_t + keys[None, :]
+    q_c = tl.load(q_at, mask=there[:, None] & in_key[None, :], other=0.0)
+    y_c = tl.zeros([C, BV], dtype=tl.float32)
+    total = tl.zeros([C], dtype=tl.float32)
+
+    # 1. What is before the segment, by features.
+    if segment >= first_read:
+        for group in range(P // G):
+            features = group * G + tl.arange(0, G)
+            first, second = tl.load(table + features), tl.load(table + P + features)
+            pick_first = tl.where(keys[:, None] == first[None, :], 1.0, 0.0).to(kind)
+            pick_second = tl.where(keys[:, None] == second[None, :], 1.0, 0.0).to(kind)
+            made = tl.dot(q_c, pick_first, input_precision="tf32x3") + tl.where(first == -1, 1.0, 0.0)[None, :]
+            made *= tl.dot(q_c, pick_second, input_precision="tf32x3") + tl.where(second == -1, 1.0, 0.0)[None, :]
+            place = (pair * tl.cdiv(length, L) + segment) * P + features
+            s = tl.load(passed + place[:, None] * V + values[None, :], mask=in_value[None, :], other=0.0)
+            y_c = tl.dot(made.to(kind), s, y_c, input_precision="tf32x3")
+            if passed_keys is not None:
+                total += tl.sum(made * tl.load(passed_keys + place)[None, :], 1)
+
+    # 2. The keys of the segment up to the last of these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
+    HALF: tl.constexpr = 0.5**0.5
+    from_key = (segment * L + rows).to(tl.int64)[:, None]
+    k_at = k + b * k_b + h * k_h + from_key * k_t + keys[None, :]
+    v_at = v + b * v_b + h * v_h + from_key * v_t + values[None, :]
+    for key_start in range(segment * L, start + C, C):
+        k_there = (rows < length - key_start)[:, None]
+        k_c = tl.load(k_at, mask=k_there & in_key[None, :], other=0.0)
+        v_c = tl.load(v_at, mask=k_there & in_value[None, :], other=0.0)
+        scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
+        scores = tl.where(start + rows[:, None] >= key_start + rows[None, :], scores * scores + 0.5, 0.0)
+        y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
+        total += tl.sum(scores, 1)
+        k_at += C * k_t
+        v_at += C * v_t
+
+    if passed_keys is not None:
+        y_c = y_c / tl.maximum(total, SMALLEST)[:, None]
+    y_at = y + b * y_b + h * y_h + queries[:, None] * y_t + values[None, :]
+    tl.store(y_at, y_c.to(y.dtype.element_ty), mask=there[:, None] & in_value[None, :])
