@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, models, paper, ref, report, score, suite, train
+from argap.cli import demo, index, kernels, models, paper, ref, report, score, suite, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command()(score.compare)
 app.add_typer(ref.app, name="ref")
 app.command()(report.report)
 app.add_typer(models.app, name="models")
+app.command()(kernels.kernels)
 app.command()(train.train)
 app.add_typer(suite.app, name="suite")
 app.command()(paper.paper)

@@ -1,0 +1,47 @@
+"""Every op's file is listed, and ``argap kernels`` prints its launch table."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from argap.cli import app
+from argap.kernels import registry
+from argap.kernels.registry import OPS, describe
+
+KERNELS = Path(registry.__file__).parent
+
+
+def test_every_file_with_launches_is_listed() -> None:
+    tuned = {path.stem for path in KERNELS.glob("*.py") if "LaunchTable(\n" in path.read_text(encoding="utf-8")}
+    assert tuned <= set(OPS)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_each_table_has_a_row_for_every_device(name: str) -> None:
+    op = describe(name)
+    assert op.about
+    shapes: dict[str, dict[str, set[str]]] = {}
+    for row in op.configurations:
+        shapes.setdefault(row.kernel, {}).setdefault(row.device, set()).add(row.shape)
+    for by_device in shapes.values():
+        # A device class of its own has the shapes that the others have: nothing else is looked at.
+        assert all(found == by_device["any"] for found in by_device.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tells of a machine without a GPU")
+def test_the_command_tells_what_runs_here() -> None:
+    result = CliRunner().invoke(app, ["kernels", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["device"] == "the CPU"
+    assert [op["name"] for op in found["ops"]] == list(OPS)
+    assert {op["runs"] for op in found["ops"]} == {"reference"}
+    gla = next(op for op in found["ops"] if op["name"] == "gla")
+    assert any((row["kernel"], row["device"], row["shape"]) == ("gla", "any", "64") for row in gla["configurations"])
+    assert not any(row["used_here"] for row in gla["configurations"])
+    text = CliRunner().invoke(app, ["kernels"]).stdout
+    assert "linear_attention" in text
+    assert "Stages" in text
