@@ -12,7 +12,7 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
 from argap.models.delta_rule import delta_rule_flops, delta_rule_step
-from argap.models.head_norm import HeadNorm
+from argap.models.head_norm import EPSILON, HeadNorm
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.short_convolution import ShortConvolution
 
@@ -32,6 +32,7 @@ class DeltaNet(Mixer):
     - ``key_norm``: q and k divided by their ``l2`` or ``l1`` norm.
     - ``conv_size``: taps of the short convolution over q, k and v, 4; None: none.
     - ``chunk_size``: positions that one triangular system solves, 64; None: all.
+    - ``norm_eps``: epsilon of the output's norm, 10⁻⁵.
 
     The output's norm is RMSNorm over a head's values. Raises `ArgapError` for a width that does not split
     into the heads and for an option's value that is none of these.
@@ -49,6 +50,7 @@ class DeltaNet(Mixer):
         key_norm: KeyNorm = "l2",
         conv_size: int | None = 4,
         chunk_size: int | None = 64,
+        norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 128) if heads is None else heads
@@ -69,7 +71,7 @@ class DeltaNet(Mixer):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.conv = None if conv_size is None else ShortConvolution(3 * width, conv_size)
         self.beta = nn.Linear(width, self.heads, bias=False)
-        self.norm = HeadNorm(width // self.heads, width)
+        self.norm = HeadNorm(width // self.heads, width, norm_eps)
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

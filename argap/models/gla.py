@@ -28,6 +28,7 @@ class GLA(Mixer):
     - ``conv_size``: taps of a short convolution with SiLU over q, k and v; None, as in the paper: none.
     - ``chunk_size``: positions compared at once; None: all, the parallel form. A chunk holds K decays for
       each pair of its positions, so that it is short.
+    - ``norm_eps``: epsilon of the norm.
 
     Raises `ArgapError` where the widths do not split into the heads, and for an option's value below 1.
     """
@@ -45,6 +46,7 @@ class GLA(Mixer):
         gate_temperature: float = 16.0,
         conv_size: int | None = None,
         chunk_size: int | None = 16,
+        norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -70,7 +72,7 @@ class GLA(Mixer):
         self.decay_down = nn.Linear(width, gate_rank, bias=False)
         self.decay_up = nn.Linear(gate_rank, keys)
         self.gate = nn.Linear(width, width)
-        self.norm = nn.RMSNorm(width // heads, eps=EPSILON)
+        self.norm = nn.RMSNorm(width // heads, eps=norm_eps)
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ class HeadNorm(nn.RMSNorm):
     times what the token embeddings hold, however small its values.
     """
 
-    def __init__(self, size: int, width: int) -> None:
-        super().__init__(size, eps=EPSILON)
+    def __init__(self, size: int, width: int, eps: float = EPSILON) -> None:
+        super().__init__(size, eps=eps)
         self.width = width
 
     def initialize(self, std: float, residual_std: float) -> None:

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
-from argap.models.head_norm import HeadNorm
+from argap.models.head_norm import EPSILON, HeadNorm
 from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -32,6 +32,7 @@ class LinearAttention(Mixer):
     - ``random_features``: F of ``performer``.
     - ``normalization``: ``sum``, as above; ``rms``, RMSNorm of each head's undivided output (arXiv
       2210.10340, section 4.1), the default of ``identity``, whose sum may vanish.
+    - ``norm_eps``: epsilon of that norm.
     - ``chunk_size``: positions compared at once; None: all, the parallel form.
 
     Raises `ArgapError` for an option's value that is none of these.
@@ -49,6 +50,7 @@ class LinearAttention(Mixer):
         feature_dim: int | None = None,
         random_features: int = 256,
         normalization: Normalization | None = None,
+        norm_eps: float = EPSILON,
         chunk_size: int | None = 64,
     ) -> None:
         super().__init__()
@@ -77,7 +79,7 @@ class LinearAttention(Mixer):
         self.chunk_size = chunk_size
         self.qk = nn.Linear(width, 2 * self.heads * self.key_size, bias=False)
         self.v = nn.Linear(width, width, bias=False)
-        self.norm = HeadNorm(width // self.heads, width) if normalization == "rms" else None
+        self.norm = HeadNorm(width // self.heads, width, norm_eps) if normalization == "rms" else None
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

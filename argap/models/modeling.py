@@ -98,7 +98,7 @@ class ArgapPreTrainedModel(PreTrainedModel):
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=std)
-        elif isinstance(module, (nn.RMSNorm, nn.LayerNorm)):
+        elif isinstance(module, (nn.RMSNorm, nn.LayerNorm)) and module.elementwise_affine:
             nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)

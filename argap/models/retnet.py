@@ -4,6 +4,7 @@ Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size
 """
 
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,30 +12,33 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.linear_attention import linear_attention
+from argap.models.head_norm import EPSILON, HeadNorm
 from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.rotary import rotate, rotation
 
+Norm = Literal["layer", "rms"]
 State = tuple[torch.Tensor, int]
-
-EPSILON = 1e-5
 
 
 class RetNet(Mixer):
     """(swish(X W_G) ⊙ GroupNorm_H(heads)) W_O over heads (QKᵀ ⊙ D) V with D_nm = γ^{n−m} for n ≥ m
     (arXiv 2307.08621, eqs. 5 to 8), Q and K turned by rotary positions, γ = 1 − 2^{−5−h} in head h from 0.
 
-    The group norm, one group a head and without weights, makes the paper's three scalings of the scores
-    (section 2.2) void, but for the keys' 1/√K. Options:
+    The group norm, one group a head, makes the paper's three scalings of the scores (section 2.2) void, but
+    for the keys' 1/√K. Options:
 
     - ``heads``: by default one for each 256 of the width as in the paper, but at least 4, so that narrow
       models have several rates too.
     - ``value_expansion``: values and gate of this many times the width, 2 in the paper.
+    - ``norm``: of a head's values, ``layer``, the group norm, without weights; ``rms``, RMSNorm with one
+      weight for each of the V that all heads share, as in flash-linear-attention.
+    - ``norm_eps``: its epsilon.
     - ``rope_theta``: the rotary base.
     - ``chunk_size``: positions compared at once; None: all, the parallel form.
 
     Raises `ArgapError` where the width does not split into heads of even width, and for an option's value
-    below 1.
+    below 1 or a norm that is none of these.
     """
 
     source = "arXiv 2307.08621, eqs. 5 to 8"
@@ -46,6 +50,8 @@ class RetNet(Mixer):
         *,
         heads: int | None = None,
         value_expansion: int = 2,
+        norm: Norm = "layer",
+        norm_eps: float = EPSILON,
         rope_theta: float = 10_000.0,
         chunk_size: int | None = 64,
     ) -> None:
@@ -58,7 +64,15 @@ class RetNet(Mixer):
         for name, value in (("value_expansion", value_expansion), ("chunk_size", chunk_size)):
             if value is not None and value < 1:
                 raise ArgapError(f"retnet: {name} {value}; expected at least 1")
+        if norm not in get_args(Norm):
+            raise ArgapError(f"retnet: norm {norm!r}; expected {' or '.join(get_args(Norm))}")
         self.width, self.inner = width, value_expansion * width
+        size = self.inner // self.heads
+        self.norm = (
+            HeadNorm(size, width, norm_eps)
+            if norm == "rms"
+            else nn.LayerNorm(size, eps=norm_eps, elementwise_affine=False)
+        )
         self.rope_theta, self.chunk_size = rope_theta, chunk_size
         self.qk = nn.Linear(width, 2 * width, bias=False)
         self.v = nn.Linear(width, self.inner, bias=False)
@@ -110,5 +124,5 @@ class RetNet(Mixer):
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
-        normed = F.layer_norm(y, y.shape[-1:], eps=EPSILON).flatten(-2)
+        normed = self.norm(y).flatten(-2)
         return self.out(F.silu(self.gate(x)) * normed.to(x.dtype))

@@ -35,6 +35,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "taylor": {"name": "linear_attention", "heads": 2, "feature_map": "taylor", "feature_dim": 4},
     "retnet": {"name": "retnet", "heads": 2},
     "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
+    "retnet, RMSNorm": {"name": "retnet", "heads": 2, "norm": "rms"},
     "delta_net": {"name": "delta_net", "heads": 2},
     "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
     "gla": {"name": "gla"},

@@ -55,6 +55,7 @@ WIDTH = 8
         ({"name": "linear_attention", "feature_map": "cosformer"}, "set the model's max_position_embeddings"),
         ({"name": "retnet", "heads": 3}, "retnet: width 8 does not split into 3 heads of even width"),
         ({"name": "retnet", "value_expansion": 0}, "value_expansion 0; expected at least 1"),
+        ({"name": "retnet", "norm": "batch"}, "retnet: norm 'batch'; expected layer or rms"),
         ({"name": "retnet", "chunk_size": 0}, "retnet: chunk_size 0; expected at least 1"),
         ({"name": "delta_net", "heads": 3}, "delta_net: width 8 does not split into 3 heads"),
         ({"name": "delta_net", "activation": "gelu"}, "'gelu'; expected silu or elu or relu or identity"),
@@ -70,3 +71,19 @@ WIDTH = 8
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         build_mixer(spec, WIDTH, None)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "gla"},
+        {"name": "delta_net"},
+        {"name": "linear_attention", "normalization": "rms"},
+        {"name": "retnet", "heads": 2},
+        {"name": "retnet", "heads": 2, "norm": "rms"},
+    ],
+)
+def test_the_norm_of_the_heads_takes_its_epsilon(spec: dict[str, Any]) -> None:
+    mixer = build_mixer({**spec, "norm_eps": 0.5}, WIDTH, None)
+    assert getattr(mixer.norm, "eps", None) == 0.5
+    assert getattr(build_mixer(spec, WIDTH, None).norm, "eps", None) == 1e-5

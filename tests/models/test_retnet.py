@@ -6,16 +6,18 @@ import math
 import pytest
 import torch
 
-from argap.models.retnet import RetNet
+from argap.models.retnet import Norm, RetNet
 
 WIDTH, HEADS, LENGTH = 8, 2, 13
 
 
-@pytest.mark.parametrize("expansion", [1, 2])
+@pytest.mark.parametrize(("expansion", "norm", "eps"), [(1, "layer", 1e-5), (2, "layer", 1e-5), (2, "rms", 0.1)])
 @torch.no_grad()
-def test_retention_is_the_papers_sum_over_pairs(expansion: int) -> None:
+def test_retention_is_the_papers_sum_over_pairs(expansion: int, norm: Norm, eps: float) -> None:
     torch.manual_seed(1)
-    mixer = RetNet(WIDTH, heads=HEADS, value_expansion=expansion, rope_theta=50.0, chunk_size=4).double()
+    mixer = RetNet(
+        WIDTH, heads=HEADS, value_expansion=expansion, norm=norm, norm_eps=eps, rope_theta=50.0, chunk_size=4
+    ).double()
     for parameter in mixer.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
@@ -37,8 +39,9 @@ def test_retention_is_the_papers_sum_over_pairs(expansion: int) -> None:
                     for i in range(key // 2)
                 ).real
                 total += gamma ** (n - m) * dot / math.sqrt(key) * v_all[m, columns]
-            centred = total - total.mean()
-            heads[n, columns] = centred / (centred.square().mean() + 1e-5).sqrt()
+            centred = total - total.mean() if norm == "layer" else total
+            weight = 1 if norm == "layer" else mixer.norm.weight
+            heads[n, columns] = centred / (centred.square().mean() + eps).sqrt() * weight
     gate = x @ mixer.gate.weight.T
     expected = (gate * gate.sigmoid() * heads) @ mixer.out.weight.T
     torch.testing.assert_close(mixer(x[None])[0], expected, rtol=0, atol=1e-11)
