@@ -1,5 +1,7 @@
 """Models of two layers learn to recall, within 50 steps already, where their filter follows the input."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -13,7 +15,7 @@ def losses(mixer: str) -> list[float]:
     """Of every step, on examples that are never seen twice."""
     examples = build(MqarConfig(examples=BATCH * STEPS, length=32, pairs=2, vocab_size=24), seed=0)
     torch.manual_seed(0)
-    size = {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    size: dict[str, Any] = {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     model = ArgapForCausalLM(ArgapConfig(**size, mixers=[mixer], max_position_embeddings=32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     found = []
