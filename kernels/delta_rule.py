@@ -134,9 +134,9 @@ def _by_kernels(
     y = empty_heads_inside(batch, heads, length, value, v)
     q, k, v = (with_rows(x.to(kind)) for x in (q, k, v))
     chunks = triton.cdiv(length, C)
-    inverse = torch.empty(batch, heads, chunks, C, C, dtype=kind, device=q.device)
-    norms = torch.empty(2, batch, heads, chunks * C, dtype=torch.float32, device=q.device) if normalize else None
-    after = torch.empty(batch, heads, key, value, dtype=torch.float32, device=q.device)
+    inverse = q.new_empty(batch, heads, chunks, C, C, dtype=kind)
+    norms = q.new_empty(2, batch, heads, chunks * C, dtype=torch.float32) if normalize else None
+    after = q.new_empty(batch, heads, key, value, dtype=torch.float32)
     before = None if state is None else state.float().contiguous()
     sizes = {"K": key, "BK": padded(key), "C": C}
     shape_class = key_class(key) if kind.itemsize == 2 else f"float32 {key_class(key)}"

@@ -18,7 +18,7 @@ from argap.kernels.layout import with_rows
 from argap.kernels.linear_scan import linear_scan
 
 # A warp has 32 channels, one a thread with all its states; BE is 32 a warp.
-LAUNCHES = LaunchTable("selective_scan", {"any": {"any": Launch({"BE": 32, "U": 8}, warps=1, stages=1)}})
+LAUNCHES = LaunchTable("selective_scan", {"any": {"any": Launch({"BE": 32, "U": 4}, warps=1, stages=1)}})
 LARGEST_STATES = 64
 CHUNK = 256
 """Positions whose states the reference holds at once: without gradients, memory does not grow with T."""
@@ -90,8 +90,8 @@ def _by_kernel(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     batch, length, width = u.shape
     states = decay.shape[1]
-    y = torch.empty(batch, length, width, dtype=u.dtype, device=u.device)
-    after = torch.empty(batch, width, states, dtype=torch.float32, device=u.device)
+    y = u.new_empty(batch, length, width)
+    after = u.new_empty(batch, width, states, dtype=torch.float32)
     u, step, written, readout = (with_rows(x) for x in (u, step, written, readout))
     gate = None if gate is None else with_rows(gate)
     before = None if state is None else state.float().contiguous()
@@ -150,8 +150,8 @@ def _scan(
     u_at = u + b * u_b + far * u_t + at
     step_at = step + b * step_b + far * step_t + at
     y_at = y + (b * length + far) * E + at
-    written_at = written + b * written_b + n + nowhere
-    readout_at = readout + b * readout_b + n + nowhere
+    written_at = written + b * written_b + far * written_t + n[None, :]
+    readout_at = readout + b * readout_b + far * readout_t + n[None, :]
     if gate is not None:
         gate_at = gate + b * gate_b + far * gate_t + at
 
@@ -164,32 +164,38 @@ def _scan(
     if skip is not None:
         through = tl.load(skip + e + nowhere, mask=in_width, other=0.0).to(tl.float32)
 
-    inside = (rows < length)[:, None] & in_width[None, :]
+    there = (rows < length)[:, None]
+    inside = there & in_width[None, :]
     u_c = tl.load(u_at, mask=inside, other=0.0)
     raw_c = tl.load(step_at, mask=inside, other=0.0)
+    next_b = tl.load(written_at, mask=there & in_states[None, :], other=0.0)
+    next_c = tl.load(readout_at, mask=there & in_states[None, :], other=0.0)
     for start in range(0, length, U):
         x = u_c.to(tl.float32)
         size = _softplus(raw_c.to(tl.float32))
         size = tl.where((rows < length - start)[:, None], size, 0.0)  # past the end h stays
+        b_c, c_c = next_b.to(tl.float32), next_c.to(tl.float32)
         here = inside
-        inside = (rows < length - start - U)[:, None] & in_width[None, :]
+        there = (rows < length - start - U)[:, None]
+        inside = there & in_width[None, :]
         u_at += U * u_t
         step_at += U * step_t
+        written_at += U * written_t
+        readout_at += U * readout_t
         # The next tile's loads are under way while this one is computed.
         u_c = tl.load(u_at, mask=inside, other=0.0)
         raw_c = tl.load(step_at, mask=inside, other=0.0)
+        next_b = tl.load(written_at, mask=there & in_states[None, :], other=0.0)
+        next_c = tl.load(readout_at, mask=there & in_states[None, :], other=0.0)
         if gate is not None:
             z = tl.load(gate_at, mask=here, other=0.0).to(tl.float32)
             gate_at += U * gate_t
         added = size * x
         result = tl.zeros([U, BE], dtype=tl.float32)
         for i in tl.static_range(U):
-            there = in_states & (start + i < length)
-            b_t = tl.load(written_at, mask=there, other=0.0).to(tl.float32)
-            c_t = tl.load(readout_at, mask=there, other=0.0).to(tl.float32)
-            written_at += written_t
-            readout_at += readout_t
             mine = (rows == i)[:, None]
+            b_t = tl.sum(tl.where(mine, b_c, 0.0), 0)
+            c_t = tl.sum(tl.where(mine, c_c, 0.0), 0)
             size_t = tl.sum(tl.where(mine, size, -0.0), 0)  # x + −0 is x: nothing is left of the sum
             added_t = tl.sum(tl.where(mine, added, -0.0), 0)
             h = tl.exp2(size_t[None, :] * rates) * h + added_t[None, :] * b_t[:, None]

@@ -92,7 +92,7 @@ def _by_kernel(
     state: torch.Tensor | None,
 ) -> torch.Tensor:
     batch, length, width = x.shape
-    y = torch.empty(batch, length, width, dtype=x.dtype, device=x.device)
+    y = x.new_empty(batch, length, width)
     x, taps = with_rows(x), with_rows(taps)
     gate = None if gate is None else with_rows(gate)
     state = None if state is None or state.shape[1] == 0 else with_rows(state)

@@ -100,8 +100,8 @@ def _by_kernels(
 ) -> tuple[torch.Tensor, Sums]:
     batch, length, width = v.shape
     segments = triton.cdiv(length, SEGMENT)
-    y = torch.empty(batch, length, width, dtype=v.dtype, device=v.device)
-    ends = torch.empty(3, batch, segments, width, dtype=torch.float32, device=v.device)
+    y = v.new_empty(batch, length, width)
+    ends = v.new_empty(3, batch, segments, width, dtype=torch.float32)
     before = None if state is None else torch.stack([part.float() for part in state])
     k, v = with_rows(k), with_rows(v)
     receptance = None if receptance is None else with_rows(receptance)
@@ -112,7 +112,7 @@ def _by_kernels(
     strides = (*k.stride()[:2], *v.stride()[:2])
     if segments > 1:
         _sum_segments[(blocks * batch, segments - 1, 1)](k, v, decay, ends, segments, *strides, **sizes)
-    after = torch.empty(3, batch, width, dtype=torch.float32, device=v.device)
+    after = v.new_empty(3, batch, width, dtype=torch.float32)
     _average[(blocks * batch, segments, 1)](
         *(k, v, decay, bonus, receptance, ends, before, y, after, length, batch),
         *strides,

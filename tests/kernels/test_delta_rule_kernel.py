@@ -1,0 +1,117 @@
+"""The delta rule's kernels against their reference in float64, and that against a loop."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from argap.kernels import delta_rule as module
+from argap.kernels.delta_rule import delta_rule_reference
+from tests.kernels.conftest import TOLERANCE
+
+BATCH, HEADS = 2, 2
+BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+
+
+def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> Inputs:
+    """q, k of unit length, v, and β from 0 to 2, as views of ``[B, T, H, …]``."""
+    generator = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(BATCH, length, HEADS, size, generator=generator) for size in (key, key, value))
+    beta = 2 * torch.rand(BATCH, length, HEADS, generator=generator)
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    q, k, v, beta = (x.transpose(1, 2).to(device, dtype) for x in (q, k, v, beta))
+    return q, k, v, beta
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+@pytest.mark.parametrize(
+    ("length", "key", "value"), [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64)]
+)
+def test_it_is_the_reference(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> None:
+    q, k, v, beta = inputs(length, key, value, dtype, device)
+    before = torch.randn(BATCH, HEADS, key, value, device=device)
+    y, after = module._by_kernels(q, k, v, beta, False, before)
+    wide = (x.double() for x in (q, k, v, beta))
+    expected, expected_after = delta_rule_reference(*wide, state=before.double())
+    assert y.dtype == dtype
+    assert after.dtype == torch.float32
+    assert error(y, expected) < TOLERANCE[dtype]
+    assert error(after, expected_after) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BFLOAT16])
+def test_it_normalizes(dtype: torch.dtype, device: torch.device) -> None:
+    q, k, v, beta = inputs(70, 24, 16, dtype, device)
+    lengths = torch.linspace(0, 30, 70, device=device)[:, None].to(dtype)  # the first is 0: it stays so
+    y, after = module._by_kernels(q * lengths, k * lengths, v, beta, True, None)
+    wide = ((q * lengths).double(), (k * lengths).double(), v.double(), beta.double())
+    expected, expected_after = delta_rule_reference(*wide, normalize=True)
+    assert error(y, expected) < TOLERANCE[dtype]
+    assert error(after, expected_after) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-4, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+def test_repeated_keys(rate: float, dtype: torch.dtype, device: torch.device) -> None:
+    """One key throughout: the inverse's entries stay within 2, the powers of L reach 10¹⁷ and more."""
+    q, k, v, beta = inputs(130, 16, 16, dtype, device)
+    k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, rate)
+    y, after = module._by_kernels(q, k, v, beta, False, None)
+    expected, expected_after = delta_rule_reference(*(x.double() for x in (q, k, v, beta)))
+    # With β = 2 and one key the state alternates and keeps every rounding: a random walk of 130 steps.
+    allowed = TOLERANCE[dtype] * (12 if rate == 2 else 2)
+    assert (y.double() - expected).norm() <= allowed * expected.norm()
+    assert (after.double() - expected_after).norm() <= allowed * expected_after.norm()
+
+
+@pytest.mark.parametrize("chunk", [7, 64, None])
+def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
+    q, k, v, beta = inputs(50, 4, 3, torch.float64, torch.device("cpu"))
+    before = torch.randn(BATCH, HEADS, 4, 3, dtype=torch.float64)
+    y, after = delta_rule_reference(3 * q, 5 * k, v, beta, normalize=True, state=before, chunk=chunk)
+    q, k, state = F.normalize(q, dim=-1), F.normalize(k, dim=-1), before
+    for t in range(50):
+        key = k[:, :, t, :, None]
+        state = state + key * (beta[:, :, t, None] * (v[:, :, t] - (key.mT @ state)[:, :, 0]))[:, :, None]
+        torch.testing.assert_close(y[:, :, t], (q[:, :, t, None] @ state)[:, :, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(after, state, rtol=0, atol=1e-12)
+
+
+def test_a_sequence_goes_on_from_its_state(device: torch.device) -> None:
+    """At the end of a chunk, so that the same chunks are solved: the same bits; and a shorter sequence is
+    the beginning of a longer one, bit for bit, alone as in a batch."""
+    q, k, v, beta = inputs(150, 16, 16, torch.float32, device)
+    y, after = module._by_kernels(q, k, v, beta, False, None)
+    first, middle = module._by_kernels(q[:, :, :64], k[:, :, :64], v[:, :, :64], beta[:, :, :64], False, None)
+    second, end = module._by_kernels(q[:, :, 64:], k[:, :, 64:], v[:, :, 64:], beta[:, :, 64:], False, middle)
+    assert torch.equal(torch.cat([first, second], dim=2), y)
+    assert torch.equal(end, after)
+    alone, _ = module._by_kernels(q[1:, :, :70], k[1:, :, :70], v[1:, :, :70], beta[1:, :, :70], False, None)
+    assert torch.equal(alone, y[1:, :, :70])
+
+
+@pytest.mark.gpu
+def test_a_long_sequence_and_the_widest_keys(device: torch.device) -> None:
+    for key, dtype in ((128, torch.bfloat16), (256, torch.bfloat16), (128, torch.float32)):
+        q, k, v, beta = inputs(500, key, 128, dtype, device)
+        y, _ = module._by_kernels(q, k, v, beta, True, None)
+        expected, _ = delta_rule_reference(*(x.double() for x in (q, k, v, beta)), normalize=True)
+        assert error(y, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_32_bits(device: torch.device) -> None:
+    q, k, v = (torch.zeros(2, 2**18 + 64, 64, 64, dtype=torch.bfloat16, device=device) for _ in range(3))
+    beta = torch.rand(2, 2**18 + 64, 64, device=device)
+    for x in (q, k, v):
+        x[1, -64:, -1] = F.normalize(torch.randn(64, 64), dim=-1).to(x)
+    q, k, v, beta = (x.transpose(1, 2) for x in (q, k, v, beta))
+    y, _ = module._by_kernels(q, k, v, beta, False, None)
+    expected, _ = delta_rule_reference(*(x[1:, -1:, -64:].double() for x in (q, k, v, beta)))
+    assert error(y[1:, -1:, -64:], expected) < TOLERANCE[torch.bfloat16]
