@@ -7,6 +7,7 @@ input gives the same bits on the same device.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -43,6 +44,7 @@ class LaunchTable:
         return found[shape_class]
 
 
+@cache
 def device_class(device: torch.device) -> str:
     """``hopper`` (compute capability 9.0: H100, H200) or ``any``."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER:
