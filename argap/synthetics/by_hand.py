@@ -181,9 +181,9 @@ def _blank(
     return model
 
 
-def _undo(norm: nn.RMSNorm, square: float, width: int) -> None:
-    """Let the norm return a vector of squared length ``square`` as it is."""
-    norm.weight.fill_(math.sqrt(square / width + (norm.eps or 0)))
+def _undo(norm: nn.Module, square: float, width: int) -> None:
+    """Let an RMSNorm return a vector of squared length ``square`` as it is."""
+    norm.get_parameter("weight").fill_(math.sqrt(square / width + ArgapConfig().rms_norm_eps))
 
 
 def _copy(weight: torch.Tensor, to: slice, source: slice, scale: float = 1.0) -> None:

@@ -21,6 +21,11 @@ class Examples(NamedTuple):
     say), 0 where nothing is asked."""
 
 
+def generator(seed: int) -> np.random.Generator:
+    """The one source of randomness of a data set: PCG64, the same on every platform."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Share of the labels that ``predicted [E, N]`` meets, of those that ask for something."""
     asked = labels != IGNORED

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED, Examples
+from argap.synthetics.examples import IGNORED, Examples, generator
 
 ROWS = 1024
 """Examples made at once: their tables fit a cache. The bytes of a seed depend on it."""
@@ -85,7 +85,7 @@ def build(config: MqarConfig, seed: int) -> Examples:
 
     ``slices["distance"]`` is d at each label.
     """
-    rng = np.random.Generator(np.random.PCG64(seed))
+    rng = generator(seed)
     shape = (config.examples, config.length)
     inputs = np.empty(shape, dtype=np.int32)
     labels = np.full(shape, IGNORED, dtype=np.int32)

@@ -1,0 +1,45 @@
+"""Induction heads: what followed the special token the first time?
+
+(arXiv 2209.11895; as a task of its own arXiv 2212.14052, section 3.1.)
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from argap.errors import ArgapError
+from argap.synthetics.examples import IGNORED, Examples, generator
+
+
+@dataclass(frozen=True)
+class InductionConfig:
+    """One data set. Raises `ArgapError` for sizes that leave no room."""
+
+    examples: int
+    length: int = 32
+    vocab_size: int = 20
+    """The last token of the vocabulary is the special one."""
+
+    def __post_init__(self) -> None:
+        if self.examples < 1 or self.length < 4 or self.vocab_size < 2:
+            raise ArgapError(
+                f"induction heads: {self.examples} examples of {self.length} tokens from {self.vocab_size}; "
+                "expected at least 1 of 4 tokens from 2"
+            )
+
+
+def build(config: InductionConfig, seed: int) -> Examples:
+    """The examples of a seed: random tokens, among them once the special token; it stands again before the
+    last token, which is what followed it and the only label. ``slices["distance"]`` is how far back."""
+    rng = generator(seed)
+    special = config.vocab_size - 1
+    inputs = rng.integers(0, special, (config.examples, config.length), dtype=np.int32)
+    first = rng.integers(0, config.length - 3, config.examples)
+    rows = np.arange(config.examples)
+    inputs[rows, first] = inputs[:, -2] = special
+    inputs[:, -1] = inputs[rows, first + 1]
+    labels = np.full_like(inputs, IGNORED)
+    labels[:, -1] = inputs[:, -1]
+    distance = np.zeros_like(inputs)
+    distance[:, -1] = config.length - 2 - first
+    return Examples(inputs, labels, {"distance": distance})

@@ -1,0 +1,178 @@
+"""What one run of the testbed is: a two-layer model, its task, and the protocol of arXiv 2312.04927, appendix E.
+
+Legend: N length of an example, D pairs of key and value in it.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig, MixerSpec
+from argap.synthetics.mqar import MqarConfig
+
+LEARNING_RATES = (1e-4, 10**-3.3333333333333335, 10**-2.6666666666666665, 1e-2)
+"""The paper's: four from 1e-4 to 1e-2, evenly apart on a logarithmic scale."""
+LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model to be trained, at any width."""
+
+    mixers: tuple[Any, ...]
+    """One entry a layer, as `argap.models.ArgapConfig` takes them; a shorter list is repeated to two layers."""
+    learned_positions: bool = False
+    mlp: bool = False
+    """Whether a SwiGLU follows each mixer. The published configurations of figure 2 have none."""
+
+
+SHORT_CONV: MixerSpec = {"name": "base_conv", "filter": "implicit", "kernel_size": 3}
+LONG_CONV: MixerSpec = {"name": "base_conv", "filter": "implicit", "kernel_size": None}
+ONE_HEAD: MixerSpec = {"name": "attention", "heads": 1, "positions": "none"}
+
+MEMBERS: dict[str, Member] = {
+    "attention": Member((ONE_HEAD,), learned_positions=True),
+    "base_conv": Member((SHORT_CONV, LONG_CONV)),
+    "hyena": Member(("hyena",)),
+    "h3": Member(({"name": "h3", "head_size": 2},)),
+    "rwkv4": Member(("rwkv4",)),
+    "mamba": Member(("mamba",)),
+    "based": Member((SHORT_CONV, {"name": "linear_attention", "heads": 1, "feature_map": "taylor"})),
+    "delta_net": Member(({"name": "delta_net", "heads": 1},)),
+    "gla": Member(({"name": "gla", "heads": 1},)),
+    "retnet": Member(("retnet",)),
+    "linear_attention": Member(({"name": "linear_attention", "heads": 1},)),
+}
+"""By name: one head, positions for attention alone, as the paper's synthetic models have them. H3's heads and
+Based's pair of layers are those of the authors' published configurations of figure 2."""
+
+
+def member_from(name: str, value: Mapping[str, Any] | None = None) -> Member:
+    """The member that a sweep file describes: by default that of `MEMBERS`, else any registered mixer or
+    ``module:Class`` in both layers.
+
+    Raises `ArgapError` for unknown keys; an unknown mixer is found when the model is built.
+    """
+    given = dict(value or {})
+    if unknown := sorted(set(given) - {f.name for f in fields(Member)}):
+        raise ArgapError(f"{name}: unknown key {unknown[0]}; known are {', '.join(f.name for f in fields(Member))}")
+    base = MEMBERS.get(name)
+    mixers = given.get("mixers", base.mixers if base else (name,))
+    if not isinstance(mixers, list | tuple) or not 1 <= len(mixers) <= LAYERS:
+        raise ArgapError(f"{name}: mixers: expected a list of one or two entries, found {mixers!r}")
+    return Member(
+        mixers=tuple(mixers),
+        learned_positions=bool(given.get("learned_positions", base.learned_positions if base else False)),
+        mlp=bool(given.get("mlp", base.mlp if base else False)),
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a trained model and its test; its defaults are the paper's protocol.
+
+    Raises `ArgapError` for values out of range. What the paper leaves open is set here: the learning rate
+    falls as half a cosine after the warm-up, and a validation set of its own decides when to stop.
+    """
+
+    name: str
+    """The member's name in tables and figures."""
+    member: Member
+    width: int
+    length: int
+    """N."""
+    pairs: tuple[int, ...]
+    """D; several share the examples alike, and accuracy is told for each."""
+    lr: float
+    seed: int = 0
+    """Of weights, examples and their order."""
+    vocab_size: int = 8192
+    alpha: float = 0.1
+    train_examples: int = 100_000
+    validation_examples: int = 1_000
+    test_examples: int = 3_000
+    batch_size: int | None = None
+    """Examples in a step; None: 64, 16 where N or the width is 256 or more, 8 from 512."""
+    epochs: int = 64
+    """At most."""
+    warmup: float = 0.1
+    """Share of all steps in which the learning rate rises."""
+    weight_decay: float = 0.1
+    """On all parameters."""
+    evaluations: int = 1
+    """Times an epoch that the validation set is scored."""
+    stop_at: float = 0.999
+    """Validation accuracy that ends the run."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.width, self.train_examples, self.validation_examples, self.test_examples, self.epochs)
+        if min(*sizes, self.evaluations, self.batch_size or 1) < 1 or not self.pairs or self.seed < 0:
+            raise ArgapError(f"{self.name}: a size below 1 or a negative seed; expected whole numbers from 1")
+        if self.lr <= 0 or not 0 <= self.warmup < 1 or self.weight_decay < 0 or not 0 < self.stop_at <= 1:
+            raise ArgapError(
+                f"{self.name}: lr {self.lr}, warmup {self.warmup}, weight_decay {self.weight_decay}, stop_at "
+                f"{self.stop_at}; expected lr above 0, warmup from 0 to below 1, decay from 0, stop_at up to 1"
+            )
+        if self.examples_a_step > self.train_examples:
+            raise ArgapError(
+                f"{self.name}: {self.train_examples} training examples; expected a batch of {self.examples_a_step} at least"
+            )
+
+    @property
+    def examples_a_step(self) -> int:
+        """The batch size."""
+        if self.batch_size is not None:
+            return self.batch_size
+        largest = max(self.length, self.width)
+        return 8 if largest >= 512 else 16 if largest >= 256 else 64
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """Whole batches."""
+        return self.train_examples // self.examples_a_step
+
+    @property
+    def steps(self) -> int:
+        """Of all epochs."""
+        return self.epochs * self.steps_an_epoch
+
+    @property
+    def key(self) -> str:
+        """A readable name, with a hash of all that decides the run."""
+        digest = hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+        name = "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in self.name)
+        pairs = "-".join(map(str, self.pairs))
+        return f"{name}-n{self.length}-d{pairs}-w{self.width}-lr{self.lr:.1e}-s{self.seed}-{digest[:8]}"
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON has them."""
+        return json.loads(json.dumps(asdict(self)))
+
+    def task(self, examples: int, pairs: int) -> MqarConfig:
+        """The data set of so many examples with so many pairs each."""
+        return MqarConfig(examples, self.length, pairs, vocab_size=self.vocab_size, alpha=self.alpha)
+
+    def model_config(self) -> ArgapConfig:
+        """Two layers with LayerNorm and a tied head. Raises `ArgapError` as `ArgapConfig` does."""
+        return ArgapConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.width,
+            num_hidden_layers=LAYERS,
+            mixers=self.member.mixers,
+            max_position_embeddings=self.length,
+            learned_positions=self.member.learned_positions,
+            norm="layer",
+            mlp="swiglu" if self.member.mlp else "none",
+        )
+
+
+def learning_rate(step: int, config: RunConfig) -> float:
+    """Of ``step``, from 0: a linear rise to ``config.lr``, then half a cosine to 0."""
+    rise = math.ceil(config.warmup * config.steps)
+    if step < rise:
+        return config.lr * (step + 1) / rise
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, config.steps - rise)))

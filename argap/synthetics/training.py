@@ -1,0 +1,158 @@
+"""Train runs that differ in their seed or learning rate side by side, and score each once on its test set."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from argap.errors import ArgapError
+from argap.models.cost import cost
+from argap.progress import progress
+from argap.synthetics.learner import Learner, accuracy, accuracy_by_slice
+from argap.synthetics.protocol import RunConfig
+from argap.synthetics.questions import Questions, questions
+from argap.synthetics.together import Together
+from argap.train.interrupt import Interrupt
+
+STEPS_BETWEEN_LOOKS = 50
+"""How often a request to stop is looked for."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one run came to."""
+
+    config: RunConfig
+    accuracy: float
+    """On the test set, with the weights that were best on the validation set."""
+    validation_accuracy: float
+    best_step: int
+    """After how many steps these weights were."""
+    steps: int
+    """Trained; fewer than the configuration's where the run stopped early."""
+    curve: list[tuple[int, float]]
+    """Steps and validation accuracy."""
+    slices: dict[str, list[dict[str, float]]]
+    """Test accuracy by distance and by number of pairs."""
+    parameters: int
+    flops: int
+    """Of one forward pass over an example."""
+    state_size: int
+    seconds: float
+    """From the start of the group until this run was scored."""
+    group: int
+    """Runs that were trained side by side."""
+    device: str
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON has them."""
+        return vars(self) | {"config": self.config.as_json()}
+
+
+def device_of(name: str) -> torch.device:
+    """``auto``, ``cpu`` or ``cuda``. Raises `ArgapError` where there is no such device."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
+        raise ArgapError(f"--device {name}: expected cuda, where there is one, or cpu")
+    return torch.device(name)
+
+
+def train_together(
+    configs: Sequence[RunConfig],
+    device: torch.device,
+    *,
+    finished: Callable[[RunResult], None] = lambda _: None,
+    interrupt: Interrupt | None = None,
+) -> list[RunResult]:
+    """Train runs that are alike in steps and evaluations; ``finished`` is called with each as soon as it is scored.
+
+    A run stops where its validation accuracy reaches its ``stop_at``, and the others go on. After a request to
+    stop those that are not finished are given up. The numbers do not depend on which runs are in the group.
+
+    Raises `ArgapError` for runs that are not alike, and for a mixer that is unknown.
+    """
+    first = configs[0]
+    for config in configs:
+        if (config.steps, config.steps_an_epoch, config.evaluations) != (
+            first.steps,
+            first.steps_an_epoch,
+            first.evaluations,
+        ):
+            raise ArgapError(f"{config.key} and {first.key}: trained together they need the same steps and evaluations")
+    started = time.monotonic()
+    with _matmul_precision(device):
+        data: dict[int, dict[str, Questions]] = {}
+        for config in configs:
+            if config.seed not in data:
+                data[config.seed] = {split: questions(config, split).to(device) for split in ("train", "validation")}
+        learners = [Learner(config, data[config.seed]["train"], device) for config in configs]
+        together = Together(learners)
+        curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
+        results = []
+        every = max(1, first.steps_an_epoch // first.evaluations)
+        with progress(f"{first.name}, N {first.length}, width {first.width}", first.steps, "steps") as advance:
+            for step in range(1, first.steps + 1):
+                together.step()
+                if step % STEPS_BETWEEN_LOOKS == 0:
+                    advance(STEPS_BETWEEN_LOOKS)
+                    if interrupt is not None and interrupt.requested:
+                        return results
+                if step % every and step != first.steps:
+                    continue
+                going = []
+                for learner in together.learners:
+                    config = learner.config
+                    found = learner.validate(data[config.seed]["validation"], step)
+                    curves[config.key].append((step, found))
+                    if found < config.stop_at and step < first.steps:
+                        going.append(learner)
+                        continue
+                    results.append(_scored(learner, step, curves[config.key], len(configs), time.monotonic() - started))
+                    finished(results[-1])
+                if not going:
+                    break
+                together.keep(going)
+    return results
+
+
+def _scored(
+    learner: Learner, step: int, curve: list[tuple[int, float]], group: int, seconds: float
+) -> RunResult:
+    """The result of a run that has ended: its best weights on the test set."""
+    config = learner.config
+    learner.recall_best()
+    test = questions(config, "test").to(learner.device)
+    right = learner.right(test)
+    spent = cost(config.model_config(), config.length)
+    on_gpu = learner.device.type == "cuda"
+    return RunResult(
+        config=config,
+        accuracy=accuracy(right, test),
+        validation_accuracy=learner.best,
+        best_step=learner.best_step,
+        steps=step,
+        curve=curve,
+        slices=accuracy_by_slice(right, test),
+        parameters=spent.parameters,
+        flops=spent.flops,
+        state_size=spent.state_size,
+        seconds=round(seconds, 3),
+        group=group,
+        device=torch.cuda.get_device_name() if on_gpu else "CPU",
+    )
+
+
+@contextmanager
+def _matmul_precision(device: torch.device):
+    """Matrix products in TF32 on a GPU: weights and sums stay float32."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
