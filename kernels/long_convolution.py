@@ -1,17 +1,128 @@
 """Causal depthwise convolution with a filter as long as the sequence, by FFT.
 
-Legend: B batch, T positions, D width, N ≤ T taps.
+On a GPU two sequences go through one complex transform, as its real and its imaginary part: the filter is
+real, so that their convolutions come out as real and imaginary part again. Transforms are fastest along
+what lies side by side in memory, which is the width here: a kernel turns the tiles, pairs the sequences and
+fills up with zeros in one pass, another turns the results back.
+
+Legend: B batch, T positions, D width, N ≤ T taps, M ≥ T + N − 1 length of the transforms.
 """
+
+from __future__ import annotations
 
 import torch
 
+from argap.kernels.language import jit, runs_kernels, tl, triton
+from argap.kernels.launch import Launch, LaunchTable
+from argap.kernels.layout import with_rows
 
-def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
+
+
+def long_convolution(x: torch.Tensor, taps: torch.Tensor, spectrum: torch.Tensor | None = None) -> torch.Tensor:
     """y_t = Σ_s h_s ⊙ x_{t−s}: ``x [B, T, D]`` with ``taps [N, D]``, as ``x`` in shape and type, in float32 or
-    wider. Transforms of length 2T, so that nothing wraps around."""
+    wider. ``spectrum`` is `filter_spectrum` of the taps for T, if the caller has kept it.
+
+    On a GPU, where no gradient is asked for, in packed transforms; else the reference.
+    """
+    if runs_kernels(x, taps) and x.dtype != torch.float64:
+        return _packed(x, filter_spectrum(taps, x.shape[1]) if spectrum is None else spectrum)
+    return long_convolution_reference(x, taps)
+
+
+def long_convolution_reference(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """`long_convolution` by real transforms of length 2T, so that nothing wraps around; differentiable."""
     size = 2 * x.shape[1]
     kind = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         spectrum = torch.fft.rfft(x.to(kind), n=size, dim=1)
         response = torch.fft.rfft(taps.to(kind), n=size, dim=0)
         return torch.fft.irfft(spectrum * response, n=size, dim=1)[:, : x.shape[1]].to(x.dtype)
+
+
+def filter_spectrum(taps: torch.Tensor, length: int) -> torch.Tensor:
+    """The transform ``[D, M]`` of ``taps [N, D]`` over M, which the transform back would divide by, complex64."""
+    with torch.autocast(taps.device.type, enabled=False):
+        size = fast_size(length + len(taps) - 1)
+        return torch.fft.fft(taps.float().mT.contiguous(), n=size, dim=1, norm="forward")
+
+
+def fast_size(least: int) -> int:
+    """The smallest length from ``least`` on that is a power of 2, or that times 3/2 or 5/4."""
+    power = 1 << max(0, least - 1).bit_length()
+    return min(size for size in (5 * power // 8, 3 * power // 4, power) if size >= least)
+
+
+def _packed(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+    batch, length, width = x.shape
+    size = spectrum.shape[1]
+    pairs = triton.cdiv(batch, 2)
+    x = with_rows(x)
+    y = x.new_empty(batch, length, width)
+    packed = x.new_empty(pairs, width, size, 2, dtype=torch.float32)
+    launch = LAUNCHES.at(x.device, "any")
+    block, columns = launch.blocks["BT"], triton.cdiv(width, launch.blocks["BD"])
+    shape = (batch, length, size)
+    _pair[(triton.cdiv(size, block) * columns, pairs)](
+        *(x, packed, *shape, *x.stride()[:2]), D=width, **launch.arguments()
+    )
+    transformed = torch.fft.fft(torch.view_as_complex(packed))
+    transformed *= spectrum
+    packed = torch.view_as_real(torch.fft.ifft(transformed, norm="forward"))
+    _part[(triton.cdiv(length, block) * columns, pairs)](*(packed, y, *shape), D=width, **launch.arguments())
+    return y
+
+
+@jit
+def _pair(
+    x,
+    packed,
+    batch,
+    length,
+    size,
+    x_b,
+    x_t,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BD: tl.constexpr,
+):
+    # Two sequences ``[T, D]`` to one ``[D, M, 2]``, real and imaginary part; an odd batch's last is alone.
+    WIDE: tl.constexpr = (D + BD - 1) // BD
+    pair = tl.program_id(1).to(tl.int64)
+    t = (tl.program_id(0) // WIDE) * BT + tl.arange(0, BT)
+    d = (tl.program_id(0) % WIDE) * BD + tl.arange(0, BD)
+    inside = (t < length)[:, None] & (d < D)[None, :]
+    at = x + 2 * pair * x_b + t.to(tl.int64)[:, None] * x_t + d[None, :]
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(at + x_b, mask=inside & (2 * pair + 1 < batch), other=0.0).to(tl.float32)
+    both = tl.join(tl.trans(first), tl.trans(second))
+    rows = (pair * D + d.to(tl.int64))[:, None, None] * size + t[None, :, None]
+    written = (d < D)[:, None, None] & (t < size)[None, :, None]
+    tl.store(packed + rows * 2 + tl.arange(0, 2)[None, None, :], both, mask=written)
+
+
+@jit
+def _part(
+    packed,
+    y,
+    batch,
+    length,
+    size,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BD: tl.constexpr,
+):
+    WIDE: tl.constexpr = (D + BD - 1) // BD
+    pair = tl.program_id(1).to(tl.int64)
+    t = (tl.program_id(0) // WIDE) * BT + tl.arange(0, BT)
+    d = (tl.program_id(0) % WIDE) * BD + tl.arange(0, BD)
+    rows = (pair * D + d.to(tl.int64))[:, None, None] * size + t[None, :, None]
+    read = (d < D)[:, None, None] & (t < length)[None, :, None]
+    both = tl.load(packed + rows * 2 + tl.arange(0, 2)[None, None, :], mask=read, other=0.0)
+    first, second = tl.split(both)
+    inside = (t < length)[:, None] & (d < D)[None, :]
+    at = y + d[None, :]
+    far = 2 * pair * length + t[:, None]
+    tl.store(at + far * D, tl.trans(first).to(y.dtype.element_ty), mask=inside)
+    inside &= 2 * pair + 1 < batch
+    tl.store(at + (far + length) * D, tl.trans(second).to(y.dtype.element_ty), mask=inside)

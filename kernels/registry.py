@@ -17,6 +17,7 @@ OPS = (
     "short_convolution",
     "selective_scan",
     "wkv",
+    "long_convolution",
 )
 """Each is a module of this package, and the function of that name in it."""
 

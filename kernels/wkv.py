@@ -111,10 +111,10 @@ def _by_kernels(
     sizes = {"D": width, "SEGMENT": SEGMENT, **launch.arguments()}
     strides = (*k.stride()[:2], *v.stride()[:2])
     if segments > 1:
-        _sum_segments[(blocks * batch, segments - 1, 1)](k, v, decay, ends, segments, *strides, **sizes)
+        _sum_segments[(blocks * batch, segments - 1, 1)](k, v, decay, ends, segments, ends.stride(0), *strides, **sizes)
     after = v.new_empty(3, batch, width, dtype=torch.float32)
     _average[(blocks * batch, segments, 1)](
-        *(k, v, decay, bonus, receptance, ends, before, y, after, length, batch),
+        *(k, v, decay, bonus, receptance, ends, before, y, after, length, ends.stride(0), after.stride(0)),
         *strides,
         *((0, 0) if receptance is None else receptance.stride()[:2]),
         **sizes,
@@ -129,6 +129,7 @@ def _sum_segments(
     decay,
     ends,
     segments,
+    part,
     k_b,
     k_t,
     v_b,
@@ -163,9 +164,7 @@ def _sum_segments(
             values, weights, top = _merge(values, weights, top - w, v_t1, 1.0, k_t1)
         k_at += U * k_t
         v_at += U * v_t
-    batch = (tl.num_programs(0) // BLOCKS).to(tl.int64)
     end = ends + (b * segments + segment) * D + d + nowhere
-    part = batch * segments * D
     tl.store(end, values, mask=in_width)
     tl.store(end + part, weights, mask=in_width)
     tl.store(end + 2 * part, top, mask=in_width)
@@ -183,7 +182,8 @@ def _average(
     y,
     after,
     length,
-    batch,
+    part,
+    whole,
     k_b,
     k_t,
     v_b,
@@ -211,12 +211,11 @@ def _average(
     outer = b * D + d + nowhere
     if before is not None:
         values = tl.load(before + outer, mask=in_width, other=0.0)
-        weights = tl.load(before + batch.to(tl.int64) * D + outer, mask=in_width, other=0.0)
-        top = tl.load(before + 2 * batch.to(tl.int64) * D + outer, mask=in_width, other=0.0)
+        weights = tl.load(before + whole + outer, mask=in_width, other=0.0)
+        top = tl.load(before + 2 * whole + outer, mask=in_width, other=0.0)
 
     # 1. What the segments before leave.
     end = ends + b * segments * D + d + nowhere
-    part = batch.to(tl.int64) * segments * D
     for _ in range(segment):
         of_values = tl.load(end, mask=in_width, other=0.0)
         of_weights = tl.load(end + part, mask=in_width, other=0.0)
@@ -258,7 +257,6 @@ def _average(
         y_at += U * D
 
     if segment == segments - 1:
-        whole = batch.to(tl.int64) * D
         tl.store(after + outer, values, mask=in_width)
         tl.store(after + whole + outer, weights, mask=in_width)
         tl.store(after + 2 * whole + outer, top, mask=in_width)
