@@ -11,6 +11,7 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.chunks import in_chunks
+from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.rotary import rotate, rotation
 
@@ -131,21 +132,4 @@ def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window:
     heads, length = q.shape[1:3]
     q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # a block is a head of its own
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]
-
-
-def sliding_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
-    """``q``, ``k``, ``v`` ``[B, H, T, K]``: each position sees itself and the ``window`` − 1 before.
-
-    By blocks of ``window`` queries, which see keys of their block and of the one before, so that work and
-    memory grow as T·w."""
-    heads, length = q.shape[1:3]
-    q, k, v = (in_chunks(x, window) for x in (q, k, v))
-    k, v = (torch.cat([F.pad(x, (0, 0, 0, 0, 1, 0))[:, :, :-1], x], dim=-2) for x in (k, v))
-    query = torch.arange(window, device=q.device)[:, None]
-    key = torch.arange(2 * window, device=q.device)  # the block itself from ``window`` on
-    seen = ((key > query) & (key <= query + window)).repeat(q.shape[2], 1, 1)
-    seen[0, :, :window] = False  # nothing is before the first block
-    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.repeat(heads, 1, 1))
     return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]
