@@ -32,6 +32,8 @@ class Mixer(nn.Module, ABC):
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
     - `OwnInitialization`, in whichever of its modules holds parameters of its own.
 
+    - ``auxiliary_loss``, where it trains with a loss of its own beside the model's.
+
     A projection whose output goes to the residual stream is a `ResidualLinear`.
     """
 
@@ -54,6 +56,11 @@ class Mixer(nn.Module, ABC):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first position."""
         raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
+
+    def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
+        """What this mixer adds to the loss in training, in nats a token, of its input ``x [B, T, D]``; None:
+        nothing. The model collects it, and the trainer adds it to the mean next-token loss."""
+        return None
 
     @abstractmethod
     def state_size(self, length: int) -> int:

@@ -5,6 +5,7 @@ position sees it. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_siz
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,10 @@ class Block(nn.Module):
         ids = (input_ids,) if self.mixer.needs_ids else ()
         return self._through_mlp(x + self.mixer(self.mixer_norm(x), *ids))
 
+    def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The mixer's, for ``x [B, T, D]``, the input of `forward`."""
+        return self.mixer.auxiliary_loss(self.mixer_norm(x))
+
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         """``x [B, D]`` and ``input_ids [B]`` of one position."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
@@ -62,6 +67,20 @@ class Block(nn.Module):
 
     def _through_mlp(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.mlp(self.mlp_norm(x)) if self.has_mlp else x
+
+
+@dataclass
+class TrunkOutput(BaseModelOutput):
+    """Hidden states, and in training the sum of the mixers' auxiliary losses where they have any."""
+
+    auxiliary_loss: torch.Tensor | None = None
+
+
+@dataclass
+class LanguageModelOutput(CausalLMOutput):
+    """Logits and loss, and beside the loss, not in it, `TrunkOutput`'s ``auxiliary_loss``."""
+
+    auxiliary_loss: torch.Tensor | None = None
 
 
 class RecurrentState(NamedTuple):
@@ -129,7 +148,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> BaseModelOutput:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
         """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
         Further arguments that transformers passes (``use_cache`` and the like) change nothing. Raises
@@ -139,9 +158,13 @@ class ArgapModel(ArgapPreTrainedModel):
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
-        for block in self.layers:
+        auxiliary = None
+        for block in self.blocks:
+            found = block.auxiliary_loss(x) if self.training else None
+            if found is not None:
+                auxiliary = found if auxiliary is None else auxiliary + found
             x = block(x, input_ids)
-        return BaseModelOutput(last_hidden_state=self.norm(x))
+        return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
 
     def init_state(self, batch: int) -> RecurrentState:
         """The state before the first token. Raises `ArgapError` where a mixer has no recurrent step."""
@@ -203,13 +226,14 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
         labels: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **_: Any,
-    ) -> CausalLMOutput:
+    ) -> LanguageModelOutput:
         """Logits of all positions, or of the last ``logits_to_keep``; with ``labels [B, T]`` (the ids
         themselves; −100 is ignored) also the mean next-token loss in float32 (nats).
 
         Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
         """
-        hidden = self.model(input_ids, attention_mask).last_hidden_state
+        found = self.model(input_ids, attention_mask)
+        hidden = found.last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         loss = None
@@ -217,7 +241,7 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
             if logits.shape[:2] != labels.shape:
                 raise ArgapError("labels: the loss needs the logits of all positions; leave logits_to_keep out")
             loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return CausalLMOutput(loss=loss, logits=logits)
+        return LanguageModelOutput(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any

@@ -48,8 +48,9 @@ class TrainLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log: ``step, tokens, loss, lr, grad_norm, tokens_per_s``, and ``step, tokens,
-    eval_loss`` for each evaluation. A last line cut short by a kill is left out."""
+    """The lines of a log: ``step, tokens, loss, lr, grad_norm, tokens_per_s``, for mixers that train with a
+    loss of their own also ``auxiliary_loss`` (of the line's last step, like ``grad_norm``; ``loss`` is without
+    it), and ``step, tokens, eval_loss`` for each evaluation. A last line cut short by a kill is left out."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

@@ -52,7 +52,7 @@ class Trainer:
         """One optimizer step on this process's share of the windows of ``step`` (from 0).
 
         Returns ``[2]`` float32 on the device: the mean NLL of the share, before the update, and the norm
-        of the whole gradient, before clipping.
+        of the whole gradient, before clipping; ``[3]`` where the model has an auxiliary loss, that last.
         """
         config = self.config
         # A mixer may draw random numbers; seeded by the step, they are the same after a resume.
@@ -60,21 +60,27 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
         start = step * config.batch_size + self.parallel.rank * self.share
-        loss = torch.zeros((), device=self.parallel.device)
+        loss, auxiliary = torch.zeros((), device=self.parallel.device), None
         for offset in range(0, self.share, self.micro):
             batch = self._to_device(windows.in_training_order(start + offset, self.micro))
             # Gradients are averaged over the processes once, with the last micro-batch.
             partial = self.distributed is not None and offset + self.micro < self.share
             with self.distributed.no_sync() if partial and self.distributed else nullcontext():
                 module = self.distributed or self.objective
-                part = module(batch[:, :-1], batch[:, 1:]) / (self.share * config.seq_len)
-                part.backward()
+                nll, extra = module(batch[:, :-1], batch[:, 1:])
+                part = nll / (self.share * config.seq_len)
+                if extra is None:
+                    part.backward()
+                else:
+                    extra = extra * self.micro / self.share  # a mean over windows, as the loss is
+                    (part + extra).backward()
+                    auxiliary = extra.detach() + (0 if auxiliary is None else auxiliary)
             loss += part.detach()
         limit = math.inf if config.grad_clip is None else config.grad_clip
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack([loss, norm])
+        return torch.stack([loss, norm] if auxiliary is None else [loss, norm, auxiliary.float()])
 
     @torch.no_grad()
     def evaluate(self, windows: Windows) -> float:
@@ -86,7 +92,7 @@ class Trainer:
             batch = self._to_device(windows.numbered(numbers + [0] * (self.micro - len(numbers))))
             targets = batch[:, 1:].clone()
             targets[len(numbers) :] = IGNORED  # the last batch is filled up: one shape, one compilation
-            nll += self.objective(batch[:, :-1], targets)
+            nll += self.objective(batch[:, :-1], targets)[0]
         self.model.train()
         return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
 
@@ -128,19 +134,19 @@ class Trainer:
             seconds += now - mark
             interval_seconds += now - mark
             interval_steps += len(pending)
-            losses += [loss for loss, _ in measured]
+            losses += [loss for loss, *_ in measured]
             pending.clear()
             if log_due:
-                write_log(
-                    {
-                        "step": step,
-                        "tokens": step * tokens_per_step,
-                        "loss": math.fsum(losses) / len(losses),
-                        "lr": learning_rate(step - 1, config),
-                        "grad_norm": measured[-1][1],
-                        "tokens_per_s": interval_steps * tokens_per_step / interval_seconds,
-                    }
-                )
+                _, norm, *auxiliary = measured[-1]
+                line = {
+                    "step": step,
+                    "tokens": step * tokens_per_step,
+                    "loss": math.fsum(losses) / len(losses),
+                    "lr": learning_rate(step - 1, config),
+                    "grad_norm": norm,
+                    "tokens_per_s": interval_steps * tokens_per_step / interval_seconds,
+                }
+                write_log(line | {"auxiliary_loss": auxiliary[0]} if auxiliary else line)
                 losses, interval_steps, interval_seconds = [], 0, 0.0
             if eval_due and evaluation is not None:
                 loss = self.evaluate(evaluation)
@@ -163,7 +169,7 @@ class Trainer:
 
 
 def _check_finite(measured: Iterable[list[float]], first_step: int) -> None:
-    for step, (loss, norm) in enumerate(measured, start=first_step):
+    for step, (loss, norm, *_) in enumerate(measured, start=first_step):  # the norm is of all losses
         for name, value in (("loss", loss), ("norm of the gradient", norm)):
             if not math.isfinite(value):
                 raise ArgapError(

@@ -19,8 +19,13 @@ class Objective(nn.Module):
         self.model = model
         self.dtype = dtype
 
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Sum of −log p(targets) in nats over all targets but `IGNORED`; ids are int64 ``[B, T]``."""
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sum of −log p(targets) in nats over all targets but `IGNORED`; ids are int64 ``[B, T]``.
+
+        Beside it, in training, what the model's mixers add to the mean loss of a token, or None: see
+        `argap.models.mixer.Mixer.auxiliary_loss`."""
         with torch.autocast(inputs.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            logits = self.model(input_ids=inputs, use_cache=False).logits
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            found = self.model(input_ids=inputs, use_cache=False)
+        logits = found.logits.float().flatten(0, 1)
+        nll = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return nll, found.auxiliary_loss
