@@ -16,6 +16,7 @@ MIXERS: dict[str, str] = {
     "delta_net": "argap.models.delta_net:DeltaNet",
     "gla": "argap.models.gla:GLA",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
+    "selected_attention": "argap.models.selected_attention:SelectedAttention",
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",
     "hyena": "argap.models.hyena:Hyena",

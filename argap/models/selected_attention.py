@@ -1,0 +1,137 @@
+"""Sparse attention by selection: some positions attend to all before them, the others put out nothing.
+
+Legend: B batch, T positions, D width, k positions that a learned selection keeps.
+"""
+
+from typing import ClassVar, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.attention import Attention, Positions
+from argap.models.attention import State as AttentionState
+from argap.models.mixer import Mixer
+from argap.models.selection import among_highest, random_as_many, repeated_bigrams, repeated_tokens
+
+Select = Literal["programmatic", "random", "learned", "full"]
+By = Literal["token", "bigram"]
+State = tuple[AttentionState, torch.Tensor]
+
+
+class SelectedAttention(Mixer):
+    """y_i = f(u)_i · softmax(q_i Kᵀ / √d) V over the positions up to i, f(u)_i in {0, 1} (arXiv 2312.04927,
+    eq. 2): what attention adds to gated convolutions where recall asks for it. Options:
+
+    - ``select``, the function f. ``programmatic``: the token occurred before (eq. 3). ``random``: as many
+      positions, drawn as `random_as_many` says. ``learned``: the score σ(u_i W) is among the ``k`` highest
+      of positions 0 to i. ``full``: all positions, which is `Attention`.
+    - ``by``: what must have occurred before, the ``token`` or the ``bigram`` that it ends (appendix C.2); of
+      ``programmatic`` and ``random``.
+    - ``k``, 256 in the paper, and ``noise``, of ``learned``: in training, Gaussian noise of this standard
+      deviation is added to the scores that are compared, so that other positions get their turn.
+    - ``heads``, ``positions``, ``rope_theta``: as `Attention` has them.
+
+    ``learned`` compares with the past alone, in training too, so that nothing sees the future; where a
+    sequence is longer than k, it may select more than k of it in all. Its `auxiliary_loss` keeps high scores
+    few. W learns from the model's loss too, as if f were the score where it is 1 (a straight-through
+    estimate; it, the size of the noise and the weight of the auxiliary loss, 1, are ours).
+
+    All queries are computed, by attention's own kernel, and those not selected are then put out: text
+    repeats so many of its tokens that gathering the others saves nothing.
+
+    Raises `ArgapError` as `Attention` does, and for an option's value that is none of these.
+    """
+
+    needs_ids: ClassVar[bool] = True
+    source = "arXiv 2312.04927, eqs. 2 and 3"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        select: Select = "programmatic",
+        by: By = "token",
+        k: int = 256,
+        noise: float = 0.1,
+        heads: int | None = None,
+        positions: Positions = "rope",
+        rope_theta: float = 10_000.0,
+    ) -> None:
+        super().__init__()
+        for name, value, known in (("select", select, get_args(Select)), ("by", by, get_args(By))):
+            if value not in known:
+                raise ArgapError(f"selected_attention: {name} {value!r}; expected {' or '.join(known)}")
+        if k < 1 or noise < 0:
+            raise ArgapError(f"selected_attention: k {k} and noise {noise}; expected at least 1 and at least 0")
+        self.select: Select = select
+        self.by: By = by
+        self.k, self.noise = k, noise
+        self.attention = Attention(width, max_positions, heads=heads, positions=positions, rope_theta=rope_theta)
+        self.score = nn.Linear(width, 1, bias=False) if select == "learned" else None
+
+    def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        y = self.attention(x)
+        if self.score is None:
+            return y * self._by_tokens(input_ids)[..., None]
+        scores = _scores(x, self.score)
+        compared = scores + self.noise * torch.randn_like(scores) if self.training else scores
+        selected = among_highest(compared, self.k)
+        passed = selected * (1 + (scores - scores.detach()))  # 0 or 1, with the gradient of the score
+        return y * passed.to(y.dtype)[..., None]
+
+    def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
+        """max(0, Σ_i σ(u_i W) − k) / T, the mean over sequences (the paper's section on learned selection): no
+        more than k positions shall score high. None for the other functions, which learn nothing."""
+        if self.score is None:
+            return None
+        excess = _scores(x, self.score).sum(dim=1) - self.k
+        return F.relu(excess).mean() / x.shape[1]
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """Attention's state, and what the next selection looks at: the tokens so far ``[B, T]``; for
+        ``learned`` the highest scores ``[B, ≤ k]``; nothing for ``full``."""
+        kind = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
+        return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=kind, device=device)
+
+    def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        before, seen = state
+        y, after = self.attention.step(x, before)
+        if self.score is not None:
+            score = _scores(x[:, None], self.score)
+            higher = (seen >= score).sum(dim=1)
+            seen = torch.cat([seen, score], dim=1)
+            seen = seen.topk(min(self.k, seen.shape[1]), dim=1).values
+            return y * (higher < self.k)[:, None], (after, seen)
+        if self.select == "full":
+            return y, (after, seen)
+        seen = torch.cat([seen, input_ids[:, None]], dim=1)
+        return y * self._by_tokens(seen)[:, -1:], (after, seen)
+
+    def state_size(self, length: int) -> int:
+        """Keys and values, 2·T·D, and T tokens or, for ``learned``, min(T, k) scores, or nothing for ``full``."""
+        looked_at = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
+        return self.attention.state_size(length) + looked_at
+
+    def flops(self, batch: int, length: int) -> int:
+        """Attention's, of all positions, and 2·B·T·D for the scores of ``learned``; comparing tokens or scores
+        is left out."""
+        scores = 0 if self.score is None else 2 * batch * length * self.score.in_features
+        return self.attention.flops(batch, length) + scores
+
+    def _by_tokens(self, ids: torch.Tensor) -> torch.Tensor:
+        """Which of ``ids [B, T]`` are selected, by what occurred before."""
+        if self.select == "full":
+            return torch.ones_like(ids, dtype=torch.bool)
+        chosen = repeated_tokens(ids) if self.by == "token" else repeated_bigrams(ids)
+        return random_as_many(ids, chosen) if self.select == "random" else chosen
+
+
+def _scores(x: torch.Tensor, score: nn.Linear) -> torch.Tensor:
+    """σ(u W) of ``x [B, T, D]``, ``[B, T]``, in float32 or wider whatever autocast says: what is rounded
+    ties."""
+    kind = torch.promote_types(x.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(x.to(kind), score.weight.to(kind))[..., 0].sigmoid()

@@ -1,0 +1,51 @@
+"""A mixer's own loss is trained beside the model's, and logged apart from it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.train import TrainConfig, load_config, read_log, train
+from argap.train.loop import Trainer
+from argap.train.parallel import Parallel
+from argap.train.windows import Windows
+
+LEARNED = {"name": "selected_attention", "select": "learned", "k": 2, "noise": 0.0}
+
+
+def toy(values: dict, **changes) -> TrainConfig:
+    plain = {key: value for key, value in values.items() if key != "architecture"}
+    return load_config(None, plain | {"mixers": [LEARNED, "attention"]} | changes)
+
+
+@pytest.mark.parametrize("micro", [8, 2])
+def test_the_gradient_is_that_of_both_losses(toy_values: dict, micro: int) -> None:
+    torch.manual_seed(0)
+    described = ArgapConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, mixers=[LEARNED, "attention"])
+    model = ArgapForCausalLM(described).train()
+    windows = Windows(np.arange(2000, dtype=np.uint16) % 61, 16, 0)
+    batch = torch.from_numpy(windows.in_training_order(0, 8))
+    found = model(batch[:, :-1])
+    nll = F.cross_entropy(found.logits.flatten(0, 1), batch[:, 1:].flatten())
+    (nll + found.auxiliary_loss).backward()
+    both = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm().item()
+    model.zero_grad(set_to_none=True)
+
+    trainer = Trainer(model, toy(toy_values, micro_batch_size=micro), Parallel(0, 1, torch.device("cpu")))
+    loss, norm, auxiliary = trainer.step(windows, 0).tolist()
+    assert loss == pytest.approx(nll.item(), rel=1e-5)
+    assert auxiliary == pytest.approx(found.auxiliary_loss.item(), rel=1e-5)
+    assert norm == pytest.approx(both, rel=1e-4)
+
+
+def test_the_auxiliary_loss_is_logged_and_falls(toy_values: dict, tmp_path: Path) -> None:
+    record = train(toy(toy_values, eval_data=toy_values["data"]), tmp_path, device="cpu")
+    lines = [line for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
+    # Scores start near ½: 16 of them sum to 8, 6 more than k = 2.
+    assert 0.2 < lines[0]["auxiliary_loss"] < 0.4
+    assert lines[-1]["auxiliary_loss"] < lines[0]["auxiliary_loss"] - 0.1
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert record["finished"]["eval_loss"] == pytest.approx(lines[-1]["loss"], abs=0.5)  # without the other
