@@ -111,8 +111,8 @@ class RetNet(Mixer):
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
         """log γ of each head, ``[H]``."""
-        rates = [math.log1p(-(2.0 ** (-5 - head))) for head in range(self.heads)]
-        return torch.tensor(rates, dtype=torch.float64, device=device)
+        head = torch.arange(self.heads, dtype=torch.float64, device=device)
+        return torch.log1p(-torch.exp2(-5 - head))
 
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
