@@ -3,7 +3,6 @@
 Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size of a head.
 """
 
-import math
 from typing import Literal, get_args
 
 import torch
