@@ -19,14 +19,15 @@ from argap.kernels.layout import with_rows
 LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
 
 
-def long_convolution(x: torch.Tensor, taps: torch.Tensor, spectrum: torch.Tensor | None = None) -> torch.Tensor:
+def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     """y_t = Σ_s h_s ⊙ x_{t−s}: ``x [B, T, D]`` with ``taps [N, D]``, as ``x`` in shape and type, in float32 or
-    wider. ``spectrum`` is `filter_spectrum` of the taps for T, if the caller has kept it.
+    wider.
 
-    On a GPU, where no gradient is asked for, in packed transforms; else the reference.
+    On a GPU, where no gradient is asked for, in packed transforms; else the reference. Packed, the roundings
+    of a sequence are also of the size of its partner's: where they differ, so do the last bits.
     """
     if runs_kernels(x, taps) and x.dtype != torch.float64:
-        return _packed(x, filter_spectrum(taps, x.shape[1]) if spectrum is None else spectrum)
+        return packed_convolution(x, filter_spectrum(taps, x.shape[1]))
     return long_convolution_reference(x, taps)
 
 
@@ -53,7 +54,8 @@ def fast_size(least: int) -> int:
     return min(size for size in (5 * power // 8, 3 * power // 4, power) if size >= least)
 
 
-def _packed(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+    """`long_convolution` on a GPU with the taps' `filter_spectrum` for T, which its caller may have kept."""
     batch, length, width = x.shape
     size = spectrum.shape[1]
     pairs = triton.cdiv(batch, 2)

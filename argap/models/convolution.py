@@ -4,10 +4,15 @@ Legend: B batch, T positions, D width, N taps.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
 
-from argap.kernels.long_convolution import long_convolution
+from argap.kernels.language import runs_kernels
+from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
 
 SHORT = 32
@@ -19,6 +24,38 @@ def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     and type, summed in float32 or wider."""
     taps = taps[: x.shape[1]]  # the others reach before the first position
     return short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
+
+
+class KeptSpectra:
+    """Transforms of a mixer's filters, kept while nothing that makes them changes: a scorer meets thousands
+    of batches with the same ones.
+
+    A change is seen by the version that torch counts up with every write to a parameter, or by its place in
+    memory. Of one length only, the last.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._spectra: list[torch.Tensor] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing is copied or saved with the mixer."""
+        return {"_key": None, "_spectra": []}
+
+    def convolutions(
+        self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
+    ) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+        """`causal_convolution` with each of the filters ``[≤ count, D]`` that ``make`` gives out of the
+        parameters of ``maker``, for sequences like ``inputs [B, T, D]``."""
+        parameters = list(maker.parameters())
+        length = inputs.shape[1]
+        kept = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
+        if not kept or any(parameter.is_inference() for parameter in parameters):
+            return [partial(causal_convolution, taps=taps) for taps in make()]
+        key = (length, *((parameter.data_ptr(), parameter._version, parameter.dtype) for parameter in parameters))
+        if key != self._key:
+            self._key, self._spectra = key, [filter_spectrum(taps[:length], length) for taps in make()]
+        return [partial(packed_convolution, spectrum=spectrum) for spectrum in self._spectra]
 
 
 def convolution_step(

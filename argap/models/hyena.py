@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
+from argap.models.convolution import KeptSpectra, convolution_flops, convolution_step
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.short_convolution import ShortConvolution
 
@@ -66,7 +66,7 @@ class Hyena(Mixer):
             raise ArgapError(f"hyena: width {width} does not split into {heads} heads; set its option heads")
         if max_positions is None:
             raise ArgapError("hyena: its filters need the longest sequence; set the model's max_position_embeddings")
-        self.order, self.heads, self.taps = order, heads, max_positions
+        self.order, self.heads, self.taps, self.kept = order, heads, max_positions, KeptSpectra()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
         channels = order * width // heads
@@ -80,8 +80,9 @@ class Hyena(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
-        for gate, taps, skip in zip(gates, self._filters(x.shape[1]), self.skip, strict=True):
-            z = gate * (causal_convolution(z, taps) + skip * z)
+        convolutions = self.kept.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
+        for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
+            z = gate * (convolve(z) + skip * z)
         return self.out(z)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

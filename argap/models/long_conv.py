@@ -11,7 +11,7 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
-from argap.models.convolution import causal_convolution, convolution_flops, convolution_step
+from argap.models.convolution import KeptSpectra, convolution_flops, convolution_step
 from argap.models.mixer import Mixer, ResidualLinear
 
 
@@ -79,7 +79,7 @@ class LongConv(Mixer):
             raise ArgapError(f"long_conv: kernel_size {taps}; expected at least 1")
         if squash < 0:
             raise ArgapError(f"long_conv: squash {squash}; expected 0 or more")
-        self.taps = taps
+        self.taps, self.kept = taps, KeptSpectra()
         self.filter = DecayingFilter(width, taps, squash)
         self.skip = nn.Parameter(torch.empty(width))
         self.out = ResidualLinear(width, width, bias=False)
@@ -89,7 +89,8 @@ class LongConv(Mixer):
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(F.gelu(causal_convolution(x, self.filter(x.shape[1])) + self.skip * x))
+        (convolve,) = self.kept.convolutions(x, self.filter, self.taps, lambda: [self.filter(x.shape[1])])
+        return self.out(F.gelu(convolve(x) + self.skip * x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""

@@ -9,7 +9,12 @@ from functools import partial
 import torch
 from kernel_case import Case, relative_error
 
-from argap.kernels.long_convolution import filter_spectrum, long_convolution, long_convolution_reference
+from argap.kernels.long_convolution import (
+    filter_spectrum,
+    long_convolution,
+    long_convolution_reference,
+    packed_convolution,
+)
 
 BATCH, WIDTH = 8, 1024
 
@@ -34,7 +39,7 @@ def cases() -> Iterator[Case]:
             "long convolution, kept",
             shape,
             **least,
-            ours=partial(long_convolution, x, taps, kept),
+            ours=partial(packed_convolution, x, kept),
             check=check,
             peers={"torch.fft, positions side by side": partial(side_by_side, *turned, response)},
         )

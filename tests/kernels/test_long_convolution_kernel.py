@@ -3,8 +3,12 @@
 import pytest
 import torch
 
-from argap.kernels import long_convolution as module
-from argap.kernels.long_convolution import fast_size, filter_spectrum, long_convolution_reference
+from argap.kernels.long_convolution import (
+    fast_size,
+    filter_spectrum,
+    long_convolution_reference,
+    packed_convolution,
+)
 from tests.kernels.conftest import TOLERANCE
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
@@ -25,7 +29,7 @@ def test_it_is_the_reference(batch: int, length: int, taps: int, dtype: torch.dt
     torch.manual_seed(length)
     x = torch.randn(batch, length, 3 * 40).to(device, dtype)[..., 40:80]
     filters = torch.randn(taps, 40, device=device)
-    found = module._packed(x, filter_spectrum(filters, length))
+    found = packed_convolution(x, filter_spectrum(filters, length))
     assert found.dtype == dtype
     assert error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
 
@@ -42,10 +46,10 @@ def test_the_reference_is_the_sum() -> None:
 def test_sequences_of_a_pair_and_runs_are_apart(device: torch.device) -> None:
     torch.manual_seed(1)
     x, spectrum = torch.randn(2, 65, 8, device=device), filter_spectrum(torch.randn(65, 8, device=device), 65)
-    found = module._packed(x, spectrum)
-    assert torch.equal(found, module._packed(x, spectrum))
+    found = packed_convolution(x, spectrum)
+    assert torch.equal(found, packed_convolution(x, spectrum))
     x[1] *= 1000
-    changed = module._packed(x, spectrum)
+    changed = packed_convolution(x, spectrum)
     # The pair shares a transform: what is 1,000 times larger leaves roundings of its own size.
     assert error(changed[0], found[0].double()) < 1000 * TOLERANCE[torch.float32]
     assert error(changed[1], 1000 * found[1].double()) < TOLERANCE[torch.float32]
@@ -63,5 +67,5 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     x[-1, :, -8:] = torch.randn(2**11, 8).to(x)
     taps = torch.randn(2**11, 2**16, device=device)
     expected = long_convolution_reference(x[-1:, :, -8:].double(), taps[:, -8:].double())
-    found = module._packed(x, filter_spectrum(taps, 2**11))
+    found = packed_convolution(x, filter_spectrum(taps, 2**11))
     assert error(found[-1:, :, -8:], expected) < TOLERANCE[torch.float16]

@@ -1,0 +1,70 @@
+"""The spectra of long filters, kept from batch to batch where kernels run."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import argap.models.convolution as module
+from argap.models.convolution import SHORT
+from argap.models.mixer import Mixer
+from argap.models.registry import build_mixer
+
+WIDTH, LONGEST = 8, 80
+LONG: list[dict[str, Any]] = [
+    {"name": "long_conv"},
+    {"name": "hyena"},
+    {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
+]
+
+
+@pytest.fixture(params=LONG, ids=[spec["name"] for spec in LONG])
+def mixer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mixer:
+    """In float32, with torch's transforms in the place of the packed ones, as if on a GPU."""
+    torch.manual_seed(0)
+    mixer = build_mixer(request.param, WIDTH, LONGEST)
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    monkeypatch.setattr(module, "packed_convolution", by_spectrum)
+    monkeypatch.setattr(module, "runs_kernels", lambda *tensors: not torch.is_grad_enabled())
+    return mixer
+
+
+def by_spectrum(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+    size = spectrum.shape[1]
+    transformed = torch.fft.fft(x.mT, n=size) * spectrum
+    return torch.fft.ifft(transformed, n=size, norm="forward").real.mT[:, : x.shape[1]]
+
+
+def test_a_kept_spectrum_is_the_filter_as_it_now_is(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = module.filter_spectrum
+    monkeypatch.setattr(module, "filter_spectrum", lambda *given: made.append(1) or make(*given))
+
+    def check(length: int, more: bool) -> None:
+        x = torch.randn(2, length, WIDTH)
+        before = len(made)
+        with torch.no_grad():
+            found = mixer(x)
+        torch.testing.assert_close(found, mixer(x), rtol=1e-4, atol=1e-4)  # with gradients: nothing is kept
+        assert (len(made) > before) == more
+
+    check(70, more=True)
+    check(70, more=False)
+    check(LONGEST, more=True)
+    check(SHORT, more=False)  # applied tap by tap
+    check(LONGEST, more=False)
+    with torch.no_grad():
+        next(iter(mixer.get_submodule("filter").parameters())).mul_(1.5)
+    check(LONGEST, more=True)
+    mixer.load_state_dict({name: value + 0.1 for name, value in mixer.state_dict().items()})
+    check(LONGEST, more=True)
+
+
+def test_nothing_kept_is_copied(mixer: Mixer) -> None:
+    with torch.no_grad():
+        mixer(torch.randn(2, 70, WIDTH))
+    other = copy.deepcopy(mixer)
+    assert mixer.kept._spectra  # pyright: ignore[reportAttributeAccessIssue]
+    assert not other.kept._spectra  # pyright: ignore[reportAttributeAccessIssue]
