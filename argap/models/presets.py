@@ -19,6 +19,8 @@ class Architecture:
     """The mixers of a model of so many layers."""
     bounded: bool
     """Whether a mixer ends at the length that the model is trained at (a long filter does)."""
+    source: str = ""
+    """Who measured this combination of mixers; the mixers have sources of their own."""
 
 
 def attention_layers(layers: int) -> list[MixerSpec]:
@@ -38,6 +40,35 @@ def hybrid_layers(layers: int) -> list[MixerSpec]:
     return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
 
 
+def hybrid_three_layers(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
+    """BaseConv with ``mixer`` in three layers, the middle ones of three equal parts, as the hybrids of the
+    paper's table 2 have attention (which layers, is our choice); in a model of fewer than six layers in half
+    of them."""
+
+    def layers(count: int) -> list[MixerSpec]:
+        parts = min(3, max(1, count // 2))
+        chosen = [(2 * part + 1) * count // (2 * parts) for part in range(parts)]
+        return [mixer if layer in chosen else other for layer, other in enumerate(base_conv_layers(count))]
+
+    return layers
+
+
+def selected(select: str) -> MixerSpec:
+    """Attention at the positions that a selection function names."""
+    return {"name": "selected_attention", "select": select}
+
+
+def with_window(mixer: MixerSpec, window: int) -> Callable[[int], list[MixerSpec]]:
+    """``mixer`` and attention with a sliding window in turn."""
+    attention: MixerSpec = {"name": "attention", "window": window}
+    return lambda layers: [mixer if layer % 2 == 0 else attention for layer in range(layers)]
+
+
+def delta_net_global_layers(layers: int) -> list[MixerSpec]:
+    """DeltaNet with full attention in two layers, the 2nd and the (L/2 + 1)-th of L, counted from 1."""
+    return ["attention" if layer in (1, layers // 2) else "delta_net" for layer in range(layers)]
+
+
 def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
     """The same mixer in every layer."""
     return lambda layers: [mixer] * layers
@@ -54,22 +85,35 @@ def based_layers(layers: int) -> list[MixerSpec]:
     return [*chosen[:-1], "based_conv"] if chosen[-1] is linear else chosen
 
 
+ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
+
 ARCHITECTURES: dict[str, Architecture] = {
     "attention": Architecture(attention_layers, bounded=False),
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
+    "hybrid_random": Architecture(hybrid_three_layers(selected("random")), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_programmatic": Architecture(hybrid_three_layers(selected("programmatic")), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_learned": Architecture(hybrid_three_layers(selected("learned")), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_full": Architecture(hybrid_three_layers(selected("full")), True, f"{ZOOLOGY}, table 2"),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
     "based": Architecture(based_layers, bounded=False),
     "delta_net": Architecture(everywhere("delta_net"), bounded=False),
+    "delta_net_window": Architecture(with_window("delta_net", 128), False, f"{DELTA_NET}, hybrid models"),
+    "delta_net_global": Architecture(delta_net_global_layers, False, f"{DELTA_NET}, hybrid models"),
     "gla": Architecture(everywhere("gla"), bounded=False),
     "retnet": Architecture(everywhere("retnet"), bounded=False),
+    "retnet_window": Architecture(with_window("retnet", 128), False, f"{ZOOLOGY}, table 4"),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),
+    "hyena_window_64": Architecture(with_window("hyena", 64), True, f"{ZOOLOGY}, table 4"),
+    "hyena_window_256": Architecture(with_window("hyena", 256), True, f"{ZOOLOGY}, table 4"),
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
     "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
     "liquid_s4": Architecture(everywhere("liquid_s4"), bounded=False),
 }
+"""The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
+ours), in every other layer (stated for DeltaNet, for the others ours)."""
 
 
 def build_config(
