@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MambaConfig
 
-from argap import runs, scorer
+from argap import batches, runs
 from argap.atomic import read_json
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
@@ -114,7 +114,7 @@ def test_batch_size_and_sharding_change_nothing_beyond_rounding(checkpoint, data
 
 
 def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(scorer._Scorer, "_head_splits_off", lambda self: False)
+    monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
     finished = run(gpt2, data, tmp_path, batch_size=3)
     assert finished.record["finished"]["head"] == "model"
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
@@ -244,29 +244,29 @@ def test_a_vocabulary_too_small_is_named(data, tmp_path):
 
 
 def test_nan_names_window_and_position(gpt2, data, tmp_path, monkeypatch):
-    original = scorer._Scorer._score
+    original = batches.Shard.arrays
 
-    def spoiled(self, windows):
-        logprob, top1 = original(self, windows)
+    def spoiled(self):
+        logprob, top1 = original(self)
         logprob[64 + 5] = np.nan
         return logprob, top1
 
-    monkeypatch.setattr(scorer._Scorer, "_score", spoiled)
+    monkeypatch.setattr(batches.Shard, "arrays", spoiled)
     with pytest.raises(ArgapError, match="log-prob nan at window 1, position 5"):
         run(gpt2, data, tmp_path)
     assert not (tmp_path / "tokens").exists()
 
 
 def test_out_of_memory_backs_off_by_halves(gpt2, data, tmp_path, monkeypatch):
-    original = scorer._Scorer._score
+    original = batches.Batches._score
 
     def hungry(self, windows):
         if self.batch > 4:
             raise torch.OutOfMemoryError
         return original(self, windows)
 
-    monkeypatch.setattr(scorer._Scorer, "_score", hungry)
-    monkeypatch.setitem(scorer.AUTO_BATCH_TOKENS, "cpu", 64 * 16)
+    monkeypatch.setattr(batches.Batches, "_score", hungry)
+    monkeypatch.setitem(batches.AUTO_BATCH_TOKENS, "cpu", 64 * 16)
     assert run(gpt2, data, tmp_path / "auto").record["finished"]["windows per batch"] == 4
     with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; choose a smaller --batch-size"):
         run(gpt2, data, tmp_path / "fixed", batch_size=8)
