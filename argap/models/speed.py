@@ -97,13 +97,15 @@ def measure_apart(case: SpeedCase) -> dict[str, Any]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return asdict(case) | asdict(pool.submit(measure, case).result())
-        except torch.OutOfMemoryError:
-            return asdict(case) | {"error": "out of memory"}
         except BrokenProcessPool:
             raise ArgapError(
                 f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the process that measured it died "
                 "(most often the system ended it for want of memory); choose smaller lengths or batches"
             ) from None
+        except RuntimeError as error:  # on a CPU torch has no class for it
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                return asdict(case) | {"error": "out of memory"}
+            raise
 
 
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:

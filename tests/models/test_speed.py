@@ -61,6 +61,23 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert row["tokens_per_s"] == pytest.approx(2 / row["seconds"])
 
 
+def test_too_little_memory_is_a_row_of_its_own() -> None:
+    row = measure_apart(replace(CASE, vocab_size=2**40))
+    assert row["error"] == "out of memory"
+    assert "tokens_per_s" not in row
+    assert (row["architecture"], row["length"]) == ("attention", 16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["training", "generation"])
+def test_on_a_gpu(mode: Any) -> None:
+    case = replace(CASE, mode=mode, hidden_size=64, device="cuda", dtype="bfloat16")
+    row = measure_apart(case)
+    assert row["tokens_per_s"] == pytest.approx(32 / row["seconds"])
+    assert row["peak_bytes"] > row["parameters"] * (16 if mode == "training" else 2)
+    assert measure_apart(replace(case, vocab_size=2**33))["error"] == "out of memory"
+
+
 def rows() -> list[dict[str, Any]]:
     fast = {"seconds": 1.0, "parameters": 5}
     return [
