@@ -1,7 +1,7 @@
 """Named architectures: the mixers of every layer, for the trainer and for ``argap models``."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ class Architecture:
     """Whether a mixer ends at the length that the model is trained at (a long filter does)."""
     source: str = ""
     """Who measured this combination of mixers; the mixers have sources of their own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `ArgapConfig` that belong to it."""
+    depth: int = 1
+    """Layers of the model for each layer asked for: 2 where a mixer stands in the place of the MLP too."""
 
 
 def attention_layers(layers: int) -> list[MixerSpec]:
@@ -69,6 +73,11 @@ def delta_net_global_layers(layers: int) -> list[MixerSpec]:
     return ["attention" if layer in (1, layers // 2) else "delta_net" for layer in range(layers)]
 
 
+def rwkv_layers(layers: int) -> list[MixerSpec]:
+    """Time mixing and, in the place of an MLP, channel mixing in turn."""
+    return ["rwkv4" if layer % 2 == 0 else "rwkv4_channel" for layer in range(layers)]
+
+
 def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
     """The same mixer in every layer."""
     return lambda layers: [mixer] * layers
@@ -110,6 +119,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
     "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
+    "rwkv4_channel": Architecture(
+        rwkv_layers,
+        bounded=False,
+        source="arXiv 2305.13048",
+        options={"mlp": "none", "norm": "layer", "embedding_norm": True},
+        depth=2,
+    ),
     "liquid_s4": Architecture(everywhere("liquid_s4"), bounded=False),
 }
 """The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
@@ -121,19 +137,20 @@ def build_config(
 ) -> ArgapConfig:
     """The configuration of a named architecture at a size, to be trained at windows of ``seq_len``.
 
-    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`.
+    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`; without an
+    MLP, as in ``rwkv4_channel``, a twelfth more beside the embedding.
     ``options`` are further ones of `ArgapConfig` and come before what is set here. Raises `ArgapError` for
     an unknown name.
     """
     if architecture not in ARCHITECTURES:
         raise ArgapError(f"architecture {architecture!r}: unknown; known are {', '.join(ARCHITECTURES)}")
     chosen = ARCHITECTURES[architecture]
+    num_hidden_layers *= chosen.depth
     mixers = chosen.layers(num_hidden_layers)
-    settings: dict[str, Any] = {
-        "intermediate_size": matching_intermediate_size(mixers, hidden_size, seq_len),
-        "max_position_embeddings": seq_len if chosen.bounded else None,
-        **options,
-    }
+    settings: dict[str, Any] = {"max_position_embeddings": seq_len if chosen.bounded else None}
+    settings |= {**chosen.options, **options}
+    if settings.get("mlp") != "none":
+        settings.setdefault("intermediate_size", matching_intermediate_size(mixers, hidden_size, seq_len))
     return ArgapConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,

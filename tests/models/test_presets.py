@@ -50,6 +50,16 @@ def test_every_other_layer_has_a_window(name: str, mixer: str, window: int) -> N
     assert [spec.get("window") for spec in specs(name, 5)] == [None, window, None, window, None]
 
 
+def test_channel_mixing_stands_in_the_place_of_the_mlp() -> None:
+    config = build_config("rwkv4_channel", hidden_size=32, num_hidden_layers=3, vocab_size=24, seq_len=24)
+    assert [mixer["name"] for mixer in config.mixers] == ["rwkv4", "rwkv4_channel"] * 3
+    model = ArgapForCausalLM(config)
+    assert not any(block.has_mlp for block in model.model.blocks)
+    # 4·D² of time mixing and 9·D² of channel mixing, where attention and SwiGLU have 12·D².
+    weights = sum(p.numel() for name, p in model.model.layers.named_parameters() if p.ndim == 2)
+    assert weights == 3 * 13 * 32**2
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_learns(name: str) -> None:
     """Ninety-six tokens by heart, in 20 steps at toy size."""
