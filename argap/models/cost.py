@@ -19,6 +19,11 @@ class Cost:
     state_size: int
     """Elements that generation keeps for one sequence at the window's end, over all layers."""
 
+    @property
+    def train_tflops(self) -> float:
+        """10¹² operations of a training step on the window: the backward pass takes twice the forward's."""
+        return 3 * self.flops / 1e12
+
 
 def cost(config: ArgapConfig, length: int) -> Cost:
     """The cost of a model on windows of ``length`` tokens, without building its weights.

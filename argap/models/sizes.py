@@ -1,0 +1,136 @@
+"""The papers' sizes: width, depth and MLP for a name, and the parameters and TFLOPs that the paper prints.
+
+All have the vocabulary of GPT-2, a tied head and windows of 2,048 tokens. The tables that state the paper's
+widths and depths are not at hand: what is taken from elsewhere or chosen, each `Size` says.
+"""
+
+from dataclasses import dataclass
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig
+from argap.models.cost import cost
+from argap.models.presets import build_config
+
+VOCABULARY = 50_257
+WINDOW = 2_048
+STEP = 16
+"""The MLP's inner width is a multiple of this."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The backbone of a size, as attention has it."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    """8/3 of the width, rounded up to a multiple of 256 (1.4b: three times the width)."""
+    note: str
+    """Where width and depth are from."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What arXiv 2312.04927 prints of a model."""
+
+    params_m: int
+    """Parameters in millions."""
+    tflops: float | None
+    """Of training on one window of T = 2,048; None where the table repeats another size's. The tables do not say
+    how it is counted. 6·T·N for N parameters is RWKV's at 125m and 360m, 2.08 and 4.31; with the embedding as
+    a product too and all T² scores, 6·T·(N + V·D) + 12·L·D·T², attention's would be 1.55, 2.46 and 6.29."""
+
+
+SIZES: dict[str, Size] = {
+    "70m": Size(640, 8, 1792, "width and depth are ours, such that both printed figures of attention come out"),
+    "125m": Size(768, 12, 2048, "width and depth of GPT-3's 125M (arXiv 2005.14165, table 2.1)"),
+    "360m": Size(1024, 24, 2816, "width and depth of the authors' attn-360m (published with arXiv 2402.18668)"),
+    "1.4b": Size(2048, 24, 6144, "width and depth of GPT-3's 1.3B (arXiv 2005.14165, table 2.1); the MLP is ours"),
+}
+
+# Tables 2, 4 and 5, by the name of the architecture here.
+PRINTED: dict[str, dict[str, Printed]] = {
+    "70m": {
+        "attention": Printed(73, 1.52),
+        "long_conv": Printed(76, 1.20),
+        "h3": Printed(72, 1.33),
+        "hyena": Printed(72, 1.34),
+        "rwkv4": Printed(72, 1.89),
+    },
+    "125m": {
+        "attention": Printed(125, 2.46),
+        "long_conv": Printed(128, 1.74),
+        "h3": Printed(168, 2.55),
+        "rwkv4": Printed(169, 2.08),
+        "retnet_window": Printed(152, 2.60),
+        "hyena": Printed(160, 2.41),
+        "hyena_window_64": Printed(159, 2.28),
+        "hyena_window_256": Printed(159, 2.29),
+        "base_conv": Printed(168, 2.46),
+        "hybrid_random": Printed(162, 2.44),
+        "hybrid_programmatic": Printed(162, 2.44),
+        "hybrid_learned": Printed(166, 2.44),
+        "hybrid_full": Printed(166, 2.58),
+    },
+    "360m": {
+        "attention": Printed(360, 6.23),
+        "long_conv": Printed(360, 4.08),
+        "h3": Printed(357, 4.85),
+        "hyena": Printed(358, 5.03),
+        "rwkv4": Printed(351, 4.31),
+        "base_conv": Printed(354, 4.81),
+        "hybrid_random": Printed(365, 5.06),
+        "hybrid_programmatic": Printed(365, 5.06),
+        "hybrid_learned": Printed(351, 5.06),
+        "hybrid_full": Printed(351, 5.10),
+    },
+    "1.4b": {"attention": Printed(1400, None), "hyena": Printed(1400, None)},
+}
+
+
+def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapConfig:
+    """The configuration of a named architecture at a named size.
+
+    All have the width and depth of the size. Attention has its MLP too; of the others the MLP's inner width
+    is such that the model has the parameters that the paper prints for it, or, where it prints none, those
+    of attention. (The paper's own models differ in width and depth; ``rwkv4_channel``, without an MLP, has
+    the parameters that width and depth give.) Raises `ArgapError` for an unknown size or architecture.
+    """
+    if size not in SIZES:
+        raise ArgapError(f"size {size!r}: unknown; known are {', '.join(SIZES)}")
+    chosen = SIZES[size]
+
+    def built(name: str, inner: int) -> ArgapConfig:
+        return build_config(
+            name,
+            hidden_size=chosen.hidden_size,
+            num_hidden_layers=chosen.num_hidden_layers,
+            vocab_size=VOCABULARY,
+            seq_len=seq_len,
+            intermediate_size=inner,
+        )
+
+    config = built(architecture, chosen.intermediate_size)
+    if architecture == "attention" or config.mlp == "none":
+        return config
+    if printed := PRINTED[size].get(architecture):
+        aim = 1_000_000 * printed.params_m
+    else:
+        aim = cost(built("attention", chosen.intermediate_size), seq_len).parameters
+    missing = aim - cost(config, seq_len).parameters
+    a_column = 3 * chosen.hidden_size * chosen.num_hidden_layers
+    inner = max(1, round((chosen.intermediate_size + missing / a_column) / STEP)) * STEP
+    return built(architecture, inner)
+
+
+def note_on(architecture: str, size: str, config: ArgapConfig, parameters: int) -> str:
+    """What of a model's size is the paper's and what is ours, and how far its ``parameters`` are from those
+    printed, in a sentence."""
+    chosen, printed = SIZES[size], PRINTED[size].get(architecture)
+    if printed is None:
+        return f"{chosen.note}; the paper prints no such model"
+    off = parameters / (1_000_000 * printed.params_m) - 1
+    found = f"{chosen.note}; parameters {abs(off):.1%} {'above' if off > 0 else 'below'} those printed"
+    if architecture != "attention":
+        found += f", by an inner width of {config.intermediate_size:,} of the MLP, which is ours"
+    return found
