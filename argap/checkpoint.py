@@ -1,13 +1,15 @@
 """A checkpoint: found, refused where it is unsafe or broken, and loaded.
 
-Anything that `AutoModelForCausalLM` loads, and native argap checkpoints. Weights come from safetensors
-only: a pickle can run code when it is opened.
+Native argap checkpoints, those of the families that `argap.models.hub` reads into the native model, and
+anything else that `AutoModelForCausalLM` loads. Weights come from safetensors only: a pickle can run code
+when it is opened.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from argap.models.hub.family import Family
+
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+Backend = Literal["auto", "native", "hf"]
+"""Which code runs a checkpoint: argap's mixers and kernels, the implementation that transformers finds, or
+the first where the family is known and else the second."""
+
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -55,22 +63,76 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *weights]))
 
 
+def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
+    """Whether argap's own code runs the checkpoint, under that backend.
+
+    Raises `ArgapError` for an unknown backend, and where ``native`` is asked for and the family is not
+    known, naming those that are.
+    """
+    from argap.models.hub.registry import FAMILIES, find_family
+
+    if backend not in get_args(Backend):
+        raise ArgapError(f"--backend {backend}: expected {', '.join(get_args(Backend))}")
+    config = _config(checkpoint)
+    if config.get("model_type") == "argap":
+        return True
+    known = find_family(config) is not None
+    if backend == "native" and not known:
+        raise ArgapError(
+            f"{checkpoint.name}: no native form of model type {config.get('model_type')!r}; "
+            f"known are {', '.join(sorted(FAMILIES))}; --backend hf runs it through transformers"
+        )
+    return known and backend != "hf"
+
+
 def load_model(
-    checkpoint: Checkpoint, *, dtype: "torch.dtype", device: str, trust_remote_code: bool = False
+    checkpoint: Checkpoint,
+    *,
+    dtype: "torch.dtype",
+    device: str,
+    trust_remote_code: bool = False,
+    backend: Backend = "auto",
 ) -> "PreTrainedModel":
-    """The model in evaluation mode. Raises `ArgapError` where weights are missing or code is not trusted."""
+    """The model in evaluation mode. Raises `ArgapError` where weights are missing or left over, where an
+    option has no native form (see `argap.models.hub`), and where code is not trusted."""
+    from argap.models.hub.load import load_native
+    from argap.models.hub.registry import find_family
+
+    config = _config(checkpoint)
+    family = find_family(config)
+    native = runs_native(checkpoint, backend)
+    model: Any
+    if native and family is not None:
+        model = load_native(checkpoint.folder, checkpoint.name, family, config, dtype=dtype)
+    else:
+        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code)
+    return model.eval().to(device)
+
+
+def _config(checkpoint: Checkpoint) -> dict[str, Any]:
+    return read_json(checkpoint.folder / "config.json")
+
+
+def _load_by_transformers(
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    family: "Family | None",
+    dtype: "torch.dtype",
+    trust_remote_code: bool,
+) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
+    from argap.models.hub.original import original_class
 
-    config = read_json(checkpoint.folder / "config.json")
     if "auto_map" in config and not trust_remote_code:
         raise ArgapError(f"{checkpoint.name}: the checkpoint runs code of its own; allow it with --trust-remote-code")
+    model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = model_class.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             use_safetensors=True,
@@ -88,7 +150,7 @@ def load_model(
         raise ArgapError(
             f"{checkpoint.name}: {len(missing)} weights are missing from its safetensors, the first is {missing[0]}"
         )
-    return model.eval().to(device)
+    return model
 
 
 def max_positions(model: "PreTrainedModel") -> int | None:

@@ -17,7 +17,7 @@ import torch
 
 from argap.atomic import read_json
 from argap.batches import Batches, Shard
-from argap.checkpoint import Checkpoint, load_model, max_positions
+from argap.checkpoint import Backend, Checkpoint, load_model, max_positions, runs_native
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.progress import progress, say
@@ -48,6 +48,7 @@ class ScoreOptions(NamedTuple):
     device: str = "auto"
     batch_size: int | Literal["auto"] = "auto"
     trust_remote_code: bool = False
+    backend: Backend = "auto"
 
 
 def score(
@@ -83,6 +84,7 @@ def score(
             "dtype": dtype,
             "device": torch.device(device).type,
             "batch size": options.batch_size,
+            "backend": "native" if runs_native(checkpoint, options.backend) else "hf",
         },
         **environment(),
     }
@@ -93,7 +95,13 @@ def score(
     shards = shards_of(data)
     if run.finished and all(_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
-    model = load_model(checkpoint, dtype=DTYPES[dtype], device=device, trust_remote_code=options.trust_remote_code)
+    model = load_model(
+        checkpoint,
+        dtype=DTYPES[dtype],
+        device=device,
+        trust_remote_code=options.trust_remote_code,
+        backend=options.backend,
+    )
     _check_causal(model, checkpoint.name)
     _check_fits(model, data, checkpoint.name)
     batches = Batches(model, data, device, options.batch_size, checkpoint.name)

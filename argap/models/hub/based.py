@@ -1,0 +1,151 @@
+"""Based, as its authors saved it (``hazyresearch/based-*``): layers of short gated convolutions, of Taylor
+linear attention (``alt_mixer_layers``) and of attention in a sliding window (``alt_mixer_2_layers``).
+
+The layout is that of the authors' training code (github.com/HazyResearch/based): a GPT-2 configuration with
+the mixers' options in it, ``transformer.layers.N.mixer``, head and embedding one tensor whose rows are padded.
+"""
+
+from typing import Any
+
+import torch
+
+from argap.models.configuration import ArgapConfig
+from argap.models.hub.family import Family, Options, WeightMap, taps, tensors
+
+EMBEDDING = "lm_head.weight"
+BACKBONE: dict[str, tuple[Any, ...]] = {
+    "rms_norm": (True,),
+    "activation_function": ("swiglu",),
+    "rotary_emb_fraction": (1, None),
+    "rotary_emb_interleaved": (False,),
+    "rotary_emb_scale_base": (None,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "max_position_embeddings": (0, None),
+    "tie_word_embeddings": (True,),
+    "parallel_block": (False,),
+    "prenorm": (True,),
+    # The versions of the authors' code differ in whether linear attention then forgets.
+    "fixed_decay": (False, None),
+}
+"""What the released models have in common; a checkpoint of anything else is refused."""
+
+
+def _configure(options: Options) -> ArgapConfig:
+    for name, accepted in BACKBONE.items():
+        options.only(name, *accepted)
+    width, layers = options.size("n_embd"), options.size("n_layer")
+    padding = options.size("pad_vocab_size_multiple", 8)
+    by_layer = dict.fromkeys(options.get("alt_mixer_layers", []), _linear_attention(options, width))
+    by_layer |= dict.fromkeys(options.get("alt_mixer_2_layers", []), _window(options))
+    convolution = _convolution(options)
+    return ArgapConfig(
+        vocab_size=-(-options.size("vocab_size") // padding) * padding,
+        hidden_size=width,
+        intermediate_size=options.size("n_inner"),
+        num_hidden_layers=layers,
+        mixers=[by_layer.get(layer, convolution) for layer in range(layers)],
+        rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
+        **{**options.shared(), "tie_word_embeddings": True},
+    )
+
+
+def _convolution(options: Options) -> dict[str, Any]:
+    given = options.get("mixer", {})
+    projected = given.get("expand_proj", 4)
+    if projected % 2:
+        options.refuse("mixer", given, "an even expand_proj")
+    if not given.get("use_bias", True) or given.get("use_cuda", False):
+        options.refuse("mixer", given, "use_bias and not use_cuda")
+    return {"name": "based_conv", "kernel_size": given.get("kernel_size", 3), "expand": projected // 2}
+
+
+def _linear_attention(options: Options, width: int) -> dict[str, Any]:
+    given = options.get("alt_mixer", {})
+    heads, size = given.get("num_heads", 16), given.get("feature_dim", 16)
+    if given.get("head_dim") not in (None, width // heads):
+        options.refuse("alt_mixer", given, f"head_dim {width // heads}")
+    if given.get("feature_map", {}).get("input_dim", size) != size:
+        options.refuse("alt_mixer", given, "a feature map of feature_dim")
+    return {"name": "linear_attention", "heads": heads, "feature_map": "taylor", "feature_dim": size}
+
+
+def _window(options: Options) -> dict[str, Any]:
+    """Half of ``window_size`` lies behind a position, which sees itself beside; the other half would lie ahead."""
+    given, heads = options.get("alt_mixer_2", {}), options.size("n_head")
+    if given.get("num_heads", heads) != heads:
+        options.refuse("alt_mixer_2", given, f"num_heads {heads}, as n_head")
+    return {
+        "name": "attention",
+        "heads": heads,
+        "rope_theta": float(options.get("rotary_emb_base", 10_000.0)),
+        "window": given.get("window_size", 128) // 2 + 1,
+    }
+
+
+def _weights(options: Options, config: ArgapConfig) -> WeightMap:
+    found = {
+        "model.embed_tokens.weight": tensors(EMBEDDING),
+        "model.norm.weight": tensors("transformer.ln_f.weight"),
+    }
+    for layer, spec in enumerate(config.mixers):
+        ours, theirs = f"model.layers.{layer}", f"transformer.layers.{layer}"
+        found |= {
+            f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm1.weight"),
+            f"{ours}.mlp_norm.weight": tensors(f"{theirs}.norm2.weight"),
+            f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=_first_half),
+            f"{ours}.mlp.gate.weight": tensors(f"{theirs}.mlp.fc1.weight", change=_second_half),
+            f"{ours}.mlp.down.weight": tensors(f"{theirs}.mlp.fc2.weight"),
+            **MIXER_WEIGHTS[spec["name"]](f"{ours}.mixer", f"{theirs}.mixer"),
+        }
+    return found
+
+
+def _convolution_weights(ours: str, theirs: str) -> WeightMap:
+    found = {f"{ours}.conv.weight": tensors(f"{theirs}.conv.conv.weight", change=taps)}
+    for part in ("weight", "bias"):
+        found[f"{ours}.projections.{part}"] = tensors(f"{theirs}.in_proj.{part}")
+        found[f"{ours}.out.{part}"] = tensors(f"{theirs}.out_proj.{part}")
+    return found
+
+
+def _linear_attention_weights(ours: str, theirs: str) -> WeightMap:
+    return {
+        f"{ours}.qk.weight": tensors(f"{theirs}.proj_q.weight", f"{theirs}.proj_k.weight"),
+        f"{ours}.v.weight": tensors(f"{theirs}.proj_v.weight"),
+        f"{ours}.out.weight": tensors(f"{theirs}.out_proj.weight"),
+    }
+
+
+def _window_weights(ours: str, theirs: str) -> WeightMap:
+    return {
+        f"{ours}.qkv.weight": tensors(f"{theirs}.Wqkv.weight"),
+        f"{ours}.out.weight": tensors(f"{theirs}.out_proj.weight"),
+    }
+
+
+MIXER_WEIGHTS = {
+    "based_conv": _convolution_weights,
+    "linear_attention": _linear_attention_weights,
+    "attention": _window_weights,
+}
+
+
+def _first_half(weight: torch.Tensor) -> torch.Tensor:
+    return weight.chunk(2)[0]
+
+
+def _second_half(weight: torch.Tensor) -> torch.Tensor:
+    return weight.chunk(2)[1]
+
+
+def _rename(name: str) -> str | None:
+    """Without the trainer's prefix; its counters and the rotary tables, which follow from the options, are no
+    weights; the embedding is the head, and was saved as either or both."""
+    name = name.removeprefix("model.")
+    if "metrics" in name or name.endswith("rotary_emb.inv_freq"):
+        return None
+    return EMBEDDING if name == "transformer.embeddings.word_embeddings.weight" else name
+
+
+BASED = Family("based", "github.com/HazyResearch/based", _configure, _weights, _rename)

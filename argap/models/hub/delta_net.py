@@ -1,0 +1,47 @@
+"""DeltaNet (model type ``delta_net``) of flash-linear-attention.
+
+There queries are scaled by 1/√K before the output is normed, here they are not: the norm makes it the same,
+with K times the epsilon.
+"""
+
+from typing import Any
+
+from argap.models.hub.family import Options, WeightMap, tensors
+from argap.models.hub.fla import NORM_EPS, convolutions, fla_family, projections
+
+KEY_NORMS = {"l2": "l2", "sum": "l1"}
+
+
+def _mixer(options: Options) -> dict[str, Any]:
+    heads, key_norm = options.size("num_heads", 16), options.get("qk_norm", "l2")
+    for name in ("expand_k", "expand_v"):
+        options.only(name, 1.0)
+    for name in ("use_gate", "allow_neg_eigval", "share_conv_kernel", "use_elu"):
+        options.only(name, False)
+    for name in ("use_beta", "use_output_norm"):
+        options.only(name, True)
+    options.only("qk_norm", *KEY_NORMS)
+    options.only("qk_activation", "silu", "relu", "elu", "identity")
+    return {
+        "name": "delta_net",
+        "heads": heads,
+        "activation": options.get("qk_activation", "silu"),
+        "key_norm": KEY_NORMS[key_norm],
+        "conv_size": options.size("conv_size", 4) if options.get("use_short_conv", True) else None,
+        "norm_eps": options.get("norm_eps", NORM_EPS) * (options.size("hidden_size", 2048) // heads),
+    }
+
+
+def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    found = {
+        f"{ours}.qkv.weight": projections(theirs),
+        f"{ours}.beta.weight": tensors(f"{theirs}.b_proj.weight"),
+        f"{ours}.norm.weight": tensors(f"{theirs}.o_norm.weight"),
+        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
+    }
+    if options.get("use_short_conv", True):
+        found[f"{ours}.conv.weight"] = convolutions(theirs)
+    return found
+
+
+DELTA_NET = fla_family("delta_net", "DeltaNetForCausalLM", _mixer, _weights)

@@ -1,0 +1,102 @@
+"""What a family of hub checkpoints is: its options, its configuration here, its weight map."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig
+
+
+class Options:
+    """The ``config.json`` of a checkpoint, read with the family's defaults and refused by option and value."""
+
+    def __init__(self, checkpoint: str, family: str, values: Mapping[str, Any]) -> None:
+        self.checkpoint, self.family = checkpoint, family
+        self._values = values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The option's value, or the default where it is absent or null."""
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number above 0. Raises `ArgapError` for another value, or none without a default."""
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ArgapError(
+                f"{self.checkpoint}: {name} {value!r} in config.json of {self.family}; expected a positive number"
+            )
+        return value
+
+    def only(self, name: str, *accepted: Any) -> None:
+        """Raises `ArgapError` unless the option is absent or has one of the values that the native model takes."""
+        if name in self._values and self._values[name] not in accepted:
+            self.refuse(name, self._values[name], " or ".join(map(repr, accepted)))
+
+    def refuse(self, name: str, value: Any, expected: str) -> NoReturn:
+        """Raises the `ArgapError` of an option whose value has no native form."""
+        raise ArgapError(
+            f"{self.checkpoint}: option {name} {value!r} of {self.family} has no native form, expected {expected}; "
+            "run the family's own code with --backend hf"
+        )
+
+    def shared(self) -> dict[str, Any]:
+        """What means the same in every family: special tokens and tied embeddings, where they are given."""
+        names = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+        return {name: self._values[name] for name in names if name in self._values}
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What a native weight is made of: tensors of the checkpoint, stacked row upon row, then changed."""
+
+    names: tuple[str, ...]
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def __call__(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        parts = [read(name) for name in self.names]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole if self.change is None else self.change(whole)
+
+
+def tensors(*names: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Tensors:
+    """Short for `Tensors`."""
+    return Tensors(names, change)
+
+
+ZEROS = Tensors(())
+"""A bias that the family does not have."""
+
+WeightMap = dict[str, Tensors]
+"""From each parameter of the native model to what it is made of."""
+
+
+def taps(weight: torch.Tensor) -> torch.Tensor:
+    """The filters of a depthwise `torch.nn.Conv1d`, ``[D, 1, N]``, the present last, as `ShortConvolution`
+    has them: ``[N, D]``, the present first."""
+    return weight[:, 0].flip(-1).T
+
+
+def _as_it_is(name: str) -> str | None:
+    return name
+
+
+@dataclass(frozen=True)
+class Family:
+    """A layout of checkpoints. Its ``configure`` raises `ArgapError` for options without a native form."""
+
+    name: str
+    """The model type of ``config.json``, or a name of ours where it gives none."""
+    source: str
+    """Whose layout it is."""
+    configure: Callable[[Options], ArgapConfig]
+    weights: Callable[[Options, ArgapConfig], WeightMap]
+    rename: Callable[[str], str | None] = _as_it_is
+    """A tensor's name as the map has it, whatever version of the layout wrote it; None for what is no weight."""
+    head: str = "lm_head.weight"
+    """The head's weight, where it is not the embedding's; where it is, a copy in the checkpoint is passed over."""
+    original: str | None = None
+    """The class of the family's own code, ``"module:Class"``; None: there is none that transformers can load."""

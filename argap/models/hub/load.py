@@ -1,0 +1,112 @@
+"""A checkpoint of a known family as a native model: configured, filled by the weight map, and checked."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig
+from argap.models.hub.family import Family, Options, WeightMap, tensors
+from argap.models.modeling import ArgapForCausalLM
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+HEAD = "lm_head.weight"
+
+
+def native_config(name: str, family: Family, config: Mapping[str, Any]) -> ArgapConfig:
+    """The native configuration of a ``config.json``; ``name`` is the checkpoint's, for errors.
+
+    Raises `ArgapError` for an option without a native form, by name and value.
+    """
+    return family.configure(Options(name, family.name, config))
+
+
+def load_native(
+    folder: Path, name: str, family: Family, config: Mapping[str, Any], *, dtype: torch.dtype
+) -> ArgapForCausalLM:
+    """The native model of the checkpoint in ``folder``, on the CPU, weights in ``dtype``.
+
+    Raises `ArgapError` for an option without a native form, for a weight that is missing or of another
+    shape than the options say, and for one that no native weight is made of.
+    """
+    native = native_config(name, family, config)
+    with torch.device("meta"):
+        model = ArgapForCausalLM(native)
+    sources = family.weights(Options(name, family.name, config), native)
+    shards = _Shards(folder, name, family)
+    if native.tie_word_embeddings:
+        sources[HEAD] = sources["model.embed_tokens.weight"]
+        shards.drop(family.head, unless=sources[HEAD].names)
+    else:
+        sources[HEAD] = tensors(family.head)
+    found = _fill(model, shards, sources, name, dtype)
+    model.load_state_dict(found, strict=True, assign=True)
+    model.tie_weights()
+    return model
+
+
+def _fill(
+    model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Every parameter of ``model``, and nothing of the checkpoint left."""
+    shapes = {key: value.shape for key, value in model.state_dict().items()}
+    assert shapes.keys() == sources.keys(), sorted(shapes.keys() ^ sources.keys())  # a map of ours that is wrong
+    needed = {part for source in sources.values() for part in source.names}
+    missing, left = sorted(needed - shards.names), sorted(shards.names - needed)
+    if missing:
+        raise ArgapError(f"{name}: {len(missing)} weights are missing from its safetensors, the first is {missing[0]}")
+    if left:
+        raise ArgapError(
+            f"{name}: {len(left)} weights have no place in the native model, the first is {left[0]}; "
+            "run the family's own code with --backend hf"
+        )
+    found = {}
+    for key, source in sources.items():
+        shape = shapes[key]
+        value = source(shards.read) if source.names else torch.zeros(shape)
+        if value.shape != shape:
+            raise ArgapError(
+                f"{name}: {', '.join(source.names)} gives {key} the shape {tuple(value.shape)}, "
+                f"its config.json {tuple(shape)}"
+            )
+        found[key] = value.to(dtype).contiguous()
+    return found
+
+
+class _Shards:
+    """The tensors of a checkpoint, by their names in the map, read one at a time."""
+
+    def __init__(self, folder: Path, name: str, family: Family) -> None:
+        self._places: dict[str, tuple[Path, str]] = {}
+        for path in _files(folder, name):
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118  (no mapping)
+                    renamed = family.rename(key)
+                    if renamed is not None:
+                        self._places[renamed] = path, key
+        self.names = self._places.keys()
+
+    def drop(self, name: str, *, unless: tuple[str, ...]) -> None:
+        """Pass over a tensor that another one stands for."""
+        if name not in unless:
+            self._places.pop(name, None)
+
+    def read(self, name: str) -> torch.Tensor:
+        path, key = self._places[name]
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(key)
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """The weight files that make the model, as transformers picks them."""
+    if (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        return [folder / file for file in sorted(set(index["weight_map"].values()))]
+    if not (folder / SINGLE).is_file():
+        raise ArgapError(f"{name}: neither {SINGLE} nor {INDEX} there")
+    return [folder / SINGLE]

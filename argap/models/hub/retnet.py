@@ -1,0 +1,39 @@
+"""Multi-scale retention (model type ``retnet``) of flash-linear-attention, which norms its heads by RMSNorm."""
+
+from typing import Any
+
+from argap.models.hub.family import Options, WeightMap, tensors
+from argap.models.hub.fla import NORM_EPS, fla_family, no_groups
+
+
+def _mixer(options: Options) -> dict[str, Any]:
+    heads, expansion = options.size("num_heads", 8), options.get("expand_v", 2.0)
+    no_groups(options, heads)
+    options.only("expand_k", 1.0)
+    options.only("feature_map", None)
+    options.only("use_short_conv", False)
+    options.only("use_output_gate", True)
+    options.only("elementwise_affine", True)
+    if expansion != int(expansion):
+        options.refuse("expand_v", expansion, "a whole number")
+    return {
+        "name": "retnet",
+        "heads": heads,
+        "value_expansion": int(expansion),
+        "norm": "rms",
+        "norm_eps": options.get("norm_eps", NORM_EPS),
+    }
+
+
+def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
+    norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
+    return {
+        f"{ours}.qk.weight": tensors(f"{theirs}.q_proj.weight", f"{theirs}.k_proj.weight"),
+        f"{ours}.v.weight": tensors(f"{theirs}.v_proj.weight"),
+        f"{ours}.gate.weight": tensors(f"{theirs}.g_proj.weight"),
+        f"{ours}.norm.weight": tensors(f"{theirs}.{norm}.weight"),
+        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
+    }
+
+
+RETNET = fla_family("retnet", "RetNetForCausalLM", _mixer, _weights, hidden_ratio=2)

@@ -1,0 +1,73 @@
+"""RWKV-4 (model type ``rwkv``), as transformers lays it out.
+
+Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. ``rescale_every``
+is passed over: transformers halves the residual stream every so many blocks, so that float16 does not
+overflow, which but for the norms' epsilon changes nothing, and training knows nothing of it.
+``context_length`` too: it bounds the authors' CUDA kernel, not the model.
+"""
+
+from typing import Any
+
+import torch
+
+from argap.models.configuration import ArgapConfig
+from argap.models.hub.family import Family, Options, WeightMap, tensors
+
+LAST_NORM_EPSILON = 1e-5
+"""Of the norm before the head, whatever ``layer_norm_epsilon`` says of the others."""
+
+
+def _configure(options: Options) -> ArgapConfig:
+    width = options.size("hidden_size", 4096)
+    inner = options.size("intermediate_size", 4 * width)
+    options.only("attention_hidden_size", None, width)
+    options.only("layer_norm_epsilon", LAST_NORM_EPSILON)
+    if inner % width:
+        options.refuse("intermediate_size", inner, f"a multiple of hidden_size {width}")
+    mixers: list[dict[str, Any]] = [{"name": "rwkv4"}, {"name": "rwkv4_channel", "expand": inner // width}]
+    layers = options.size("num_hidden_layers", 32)
+    return ArgapConfig(
+        vocab_size=options.size("vocab_size", 50277),
+        hidden_size=width,
+        num_hidden_layers=2 * layers,
+        mixers=mixers,
+        mlp="none",
+        norm="layer",
+        rms_norm_eps=LAST_NORM_EPSILON,
+        embedding_norm=True,
+        **{"tie_word_embeddings": False, **options.shared()},
+    )
+
+
+def _weights(options: Options, config: ArgapConfig) -> WeightMap:
+    found = {
+        "model.embed_tokens.weight": tensors("rwkv.embeddings.weight"),
+        **_norm("model.embed_norm", "rwkv.blocks.0.pre_ln"),
+        **_norm("model.norm", "rwkv.ln_out"),
+    }
+    for block in range(config.num_hidden_layers // 2):
+        theirs = f"rwkv.blocks.{block}"
+        time, channel = f"model.layers.{2 * block}", f"model.layers.{2 * block + 1}"
+        found |= _norm(f"{time}.mixer_norm", f"{theirs}.ln1") | _norm(f"{channel}.mixer_norm", f"{theirs}.ln2")
+        found |= {
+            f"{time}.mixer.log_decay": tensors(f"{theirs}.attention.time_decay"),
+            f"{time}.mixer.bonus": tensors(f"{theirs}.attention.time_first"),
+            f"{time}.mixer.out.weight": tensors(f"{theirs}.attention.output.weight"),
+            f"{channel}.mixer.value.weight": tensors(f"{theirs}.feed_forward.value.weight"),
+        }
+        for ours, part, names in (
+            (time, "attention", ("receptance", "key", "value")),
+            (channel, "feed_forward", ("receptance", "key")),
+        ):
+            for name in names:
+                mix = tensors(f"{theirs}.{part}.time_mix_{name}", change=torch.Tensor.flatten)
+                found[f"{ours}.mixer.shift.{name}.weight"] = mix
+                found[f"{ours}.mixer.{name}.weight"] = tensors(f"{theirs}.{part}.{name}.weight")
+    return found
+
+
+def _norm(ours: str, theirs: str) -> WeightMap:
+    return {f"{ours}.{part}": tensors(f"{theirs}.{part}") for part in ("weight", "bias")}
+
+
+RWKV = Family("rwkv", "transformers", _configure, _weights, head="head.weight", original="transformers:RwkvForCausalLM")

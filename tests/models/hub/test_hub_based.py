@@ -1,0 +1,148 @@
+"""Based: the authors' layout, against a plain reading of their forward pass."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from argap.checkpoint import find_checkpoint, load_model
+from argap.errors import ArgapError
+
+# The options of their reference configurations, small: a convolution, linear attention, a window of 4 + 1.
+CONFIG: dict[str, Any] = {
+    "_target_": "based.models.gpt.GPT2MixerConfig",
+    "vocab_size": 61,
+    "pad_vocab_size_multiple": 8,
+    "n_embd": 32,
+    "n_inner": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "layer_norm_epsilon": 1e-5,
+    "rms_norm": True,
+    "activation_function": "swiglu",
+    "rotary_emb_fraction": 1,
+    "max_position_embeddings": 0,
+    "n_positions": 2048,
+    "mixer": {"_target_": "based.models.mixers.convolution.BaseConv", "expand_proj": 4, "kernel_sizes": 3},
+    "alt_mixer_layers": [1],
+    "alt_mixer": {"num_heads": 4, "feature_dim": 6, "feature_map": {"input_dim": 6}},
+    "alt_mixer_2_layers": [2],
+    "alt_mixer_2": {"num_heads": 4, "window_size": 8},
+}
+SHAPES = {
+    "transformer.layers.0.mixer.in_proj.weight": (128, 32),
+    "transformer.layers.0.mixer.in_proj.bias": (128,),
+    "transformer.layers.0.mixer.conv.conv.weight": (64, 1, 3),
+    "transformer.layers.0.mixer.out_proj.weight": (32, 64),
+    "transformer.layers.0.mixer.out_proj.bias": (32,),
+    "transformer.layers.1.mixer.proj_q.weight": (24, 32),
+    "transformer.layers.1.mixer.proj_k.weight": (24, 32),
+    "transformer.layers.1.mixer.proj_v.weight": (32, 32),
+    "transformer.layers.1.mixer.out_proj.weight": (32, 32),
+    "transformer.layers.2.mixer.Wqkv.weight": (96, 32),
+    "transformer.layers.2.mixer.out_proj.weight": (32, 32),
+    "transformer.ln_f.weight": (32,),
+    "lm_head.weight": (64, 32),  # 61 rows, up to a multiple of 8
+}
+for layer in range(3):
+    SHAPES |= {f"transformer.layers.{layer}.norm{norm}.weight": (32,) for norm in (1, 2)}
+    SHAPES[f"transformer.layers.{layer}.mlp.fc1.weight"] = (128, 32)
+    SHAPES[f"transformer.layers.{layer}.mlp.fc2.weight"] = (32, 64)
+
+
+@pytest.fixture
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return {name: torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for name, shape in SHAPES.items()}
+
+
+def save(folder: Path, weights: dict[str, torch.Tensor], **options: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **options}))
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def test_logits_are_those_of_a_plain_reading(tmp_path, weights, native, ids) -> None:
+    found = native(save(tmp_path, weights))(ids).logits
+    torch.testing.assert_close(found, by_hand(weights, ids), rtol=0, atol=1e-4)
+
+
+def test_steps_are_those_of_a_plain_reading(tmp_path, weights, native, stepped, ids) -> None:
+    model = native(save(tmp_path, weights))
+    torch.testing.assert_close(stepped(model, ids), by_hand(weights, ids), rtol=0, atol=1e-4)
+
+
+def test_the_layouts_of_their_trainer_load_too(tmp_path, weights, native, ids) -> None:
+    """With the trainer's prefix, its counters, the rotary tables, and the embedding's copy or name alone."""
+    stored = {f"model.{name}": weight for name, weight in weights.items()}
+    stored["model.transformer.embeddings.word_embeddings.weight"] = stored.pop("model.lm_head.weight")
+    stored["model.transformer.layers.2.mixer.rotary_emb.inv_freq"] = torch.ones(4)
+    stored["val_metrics.num-tokens.count"] = torch.ones(())
+    found = native(save(tmp_path, stored))(ids).logits
+    torch.testing.assert_close(found, by_hand(weights, ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fixed_decay": True}, "option fixed_decay True of based has no native form"),
+        ({"rotary_emb_fraction": 0.5}, "option rotary_emb_fraction 0.5"),
+        ({"activation_function": "geglu"}, "option activation_function 'geglu'"),
+        ({"mixer": {"expand_proj": 3}}, "an even expand_proj"),
+        ({"alt_mixer": {"feature_map": {"input_dim": 5}}}, "a feature map of feature_dim"),
+        ({"alt_mixer_2": {"num_heads": 2}}, "num_heads 4, as n_head"),
+    ],
+)
+def test_another_option_is_refused(tmp_path, weights, native, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgapError, match=said):
+        native(save(tmp_path, weights, **options))
+
+
+def test_there_is_no_other_implementation(tmp_path, weights) -> None:
+    checkpoint = find_checkpoint(save(tmp_path, weights))
+    with pytest.raises(ArgapError, match="has no implementation to run here; use --backend native"):
+        load_model(checkpoint, dtype=torch.float32, device="cpu", backend="hf")
+
+
+def by_hand(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    x = w["lm_head.weight"][ids]
+    for layer, mixer in enumerate((convolution, linear_attention, window)):
+        at = f"transformer.layers.{layer}."
+        part = {name.removeprefix(f"{at}mixer."): weight for name, weight in w.items() if name.startswith(f"{at}mixer")}
+        x = x + mixer(part, rms(x, w[f"{at}norm1.weight"])) @ part["out_proj.weight"].T + part.get("out_proj.bias", 0)
+        up, gate = (rms(x, w[f"{at}norm2.weight"]) @ w[f"{at}mlp.fc1.weight"].T).chunk(2, dim=-1)
+        x = x + (up * F.silu(gate)) @ w[f"{at}mlp.fc2.weight"].T
+    return rms(x, w["transformer.ln_f.weight"]) @ w["lm_head.weight"].T
+
+
+def rms(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def convolution(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    u, gate = (x @ w["in_proj.weight"].T + w["in_proj.bias"]).chunk(2, dim=-1)
+    mixed = F.conv1d(F.pad(u.transpose(1, 2), (2, 0)), w["conv.conv.weight"], groups=64).transpose(1, 2)
+    return F.silu(mixed) * gate
+
+
+def linear_attention(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    q, k, v = ((x @ w[f"proj_{name}.weight"].T).unflatten(-1, (4, -1)).transpose(1, 2) for name in "qkv")
+    scores = q @ k.mT / 6**0.5
+    weights = (1 + scores + scores**2 / 2).tril()
+    return (weights @ v / weights.sum(-1, keepdim=True)).transpose(1, 2).flatten(2)
+
+
+def window(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    q, k, v = (x @ w["Wqkv.weight"].T).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+    angles = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(4) / 4)
+    q, k = (
+        torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
+        for a, b in (part.chunk(2, dim=-1) for part in (q, k))
+    )
+    square = torch.ones(x.shape[1], x.shape[1])
+    unseen = (square.tril() - square.tril(-5)) == 0  # itself and 8 / 2 before
+    return ((q @ k.mT / 8**0.5).masked_fill(unseen, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)

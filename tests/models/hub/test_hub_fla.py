@@ -1,0 +1,203 @@
+"""flash-linear-attention's families: their own models where there is a GPU, and on the CPU their weights
+and their plain operators, put together here as their layers do it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from argap.checkpoint import find_checkpoint, load_model
+from argap.models import ArgapForCausalLM
+
+pytestmark = pytest.mark.filterwarnings("ignore:ShortConvolution is crucial")  # says theirs where it is off
+
+SMALL: dict[str, Any] = {"vocab_size": 61, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "delta_net": ("DeltaNet", {}),
+    "delta_net, elu and sum": ("DeltaNet", {"qk_activation": "elu", "qk_norm": "sum", "conv_size": 3, "num_heads": 4}),
+    "delta_net, no convolution": ("DeltaNet", {"use_short_conv": False, "norm_eps": 1e-2}),
+    "gla": ("GLA", {}),
+    "gla, convolution": ("GLA", {"use_short_conv": True, "expand_k": 1.0, "fuse_norm": False, "norm_eps": 1e-2}),
+    "retnet": ("RetNet", {"norm_eps": 1e-2}),
+    "retnet, equal widths": ("RetNet", {"expand_v": 1.0, "fuse_norm": False, "intermediate_size": 96}),
+    "linear_attn, elu": ("LinearAttention", {"feature_map": "elu", "norm_eps": 1e-2}),
+    "linear_attn, relu": ("LinearAttention", {"feature_map": "relu", "expand_k": 0.5, "tie_word_embeddings": True}),
+    "linear_attn, identity": ("LinearAttention", {"feature_map": "identity", "hidden_ratio": 2}),
+}
+
+
+@pytest.fixture(params=MODELS.values(), ids=list(MODELS), scope="module")
+def original(request, shaken, fla_models) -> Any:
+    """A small model of theirs with random weights, on the CPU, where it cannot run."""
+    name, options = request.param
+    torch.manual_seed(0)
+    config = getattr(fla_models, f"{name}Config")(**{**SMALL, **options})
+    return shaken(getattr(fla_models, f"{name}ForCausalLM")(config))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(original, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("fla")
+    original.save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def test_logits_are_those_of_their_plain_operators(original, checkpoint, native, ids) -> None:
+    expected = by_hand(original, ids)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(native(checkpoint)(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_steps_are_those_of_their_plain_operators(original, checkpoint, native, stepped, ids) -> None:
+    torch.testing.assert_close(stepped(native(checkpoint), ids), by_hand(original, ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [1, 63, 64, 70, 200])
+@torch.no_grad()
+def test_logits_are_those_of_their_models(original, checkpoint, length: int) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    ids = torch.randint(0, 61, (2, length), generator=torch.Generator().manual_seed(3)).cuda()
+    theirs = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cuda", backend="hf")
+    assert type(theirs) is type(original)
+    ours = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cuda")
+    assert isinstance(ours, ArgapForCausalLM)
+    expected = theirs(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(ours(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_attention_in_some_layers(native, tmp_path, original) -> None:
+    """A hybrid's attention cannot be built without the package flash-attn: its weights are made here."""
+    config = original.config.to_dict()
+    config["attn"] = {"layers": [1], "num_heads": 4, "window_size": 5, "rope_theta": 50.0}
+    weights = {k: v for k, v in original.state_dict().items() if not k.startswith("model.layers.1.attn.")}
+    if original.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    generator = torch.Generator().manual_seed(4)
+    parts = {part: torch.randn(64, 64, generator=generator) / 8 for part in "qkvo"}
+    weights |= {f"model.layers.1.attn.{part}_proj.weight": weight for part, weight in parts.items()}
+    save(tmp_path, config, weights)
+    model = native(tmp_path)
+    assert [spec["name"] for spec in model.config.mixers] == [native_name(original), "attention"]
+    x = torch.randn(1, 9, 64, generator=generator)
+    q, k, v = ((x @ parts[part].T).view(9, 4, 16).transpose(0, 1) for part in "qkv")
+    angles = torch.arange(9)[:, None] * 50.0 ** (-torch.arange(8) / 8)
+    q, k = (turned(part, angles) for part in (q, k))
+    near = torch.ones(9, 9).tril() - torch.ones(9, 9).tril(-5)  # itself and the 4 before
+    y = (q @ k.mT / 4).masked_fill(near == 0, -torch.inf).softmax(-1) @ v
+    expected = y.transpose(0, 1).flatten(1) @ parts["o"].T
+    torch.testing.assert_close(model.model.blocks[1].mixer(x)[0], expected, rtol=0, atol=1e-5)
+
+
+def native_name(original: Any) -> str:
+    kind = str(original.config.model_type)
+    return {"linear_attn": "linear_attention"}.get(kind, kind)
+
+
+def save(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    (folder / "config.json").write_text(json.dumps(config, default=str))
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
+
+
+def by_hand(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Their forward pass in plain PyTorch, with their ``naive`` operators."""
+    config, w = model.config, model.state_dict()
+    eps = config.norm_eps
+    x = w["model.embeddings.weight"][ids]
+    for layer in range(config.num_hidden_layers):
+        at = f"model.layers.{layer}."
+        part = {key.removeprefix(at): value for key, value in w.items() if key.startswith(at)}
+        normed = rms(x, part["attn_norm.weight"], eps)
+        own = {key.removeprefix("attn."): value for key, value in part.items() if key.startswith("attn.")}
+        x = x + MIXERS[config.model_type](config, own, normed)
+        normed = rms(x, part["mlp_norm.weight"], eps)
+        gate, up = (normed @ part[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (F.silu(gate) * up) @ part["mlp.down_proj.weight"].T
+    return rms(x, w["model.norm.weight"], eps) @ w["lm_head.weight"].T
+
+
+def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Rotary positions, the halves of a vector as pairs."""
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def heads_of(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, name: str, convolved: bool) -> torch.Tensor:
+    """One of q, k, v ``[B, T, H, K]``; convolved with the present tap last."""
+    y = x @ w[f"{name}_proj.weight"].T
+    if convolved:
+        filters = w[f"{name}_conv1d.weight"]
+        padded = F.pad(y.transpose(1, 2), (filters.shape[-1] - 1, 0))
+        y = F.conv1d(padded, filters, groups=len(filters)).transpose(1, 2)
+    return y.unflatten(-1, (config.num_heads, -1))
+
+
+def gated(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
+    norm = w["g_norm_swish_gate.weight" if config.fuse_norm else "g_norm.weight"]
+    return (rms(o, norm, config.norm_eps).flatten(-2) * F.silu(x @ w["g_proj.weight"].T)) @ w["o_proj.weight"].T
+
+
+def delta_net(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    from fla.ops.delta_rule.naive import delta_rule_recurrence
+
+    q, k, v = (heads_of(config, w, x, name, config.use_short_conv) for name in "qkv")
+    activation = {"silu": F.silu, "elu": lambda t: F.elu(t) + 1}[config.qk_activation]
+    q, k, v = activation(q), activation(k), F.silu(v)
+    if config.qk_norm == "l2":  # as their kernel has it
+        q, k = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k))
+    else:
+        q, k = (F.normalize(part, p=1, dim=-1, eps=1e-6) for part in (q, k))
+    beta = (x @ w["b_proj.weight"].T).sigmoid()
+    q, k, v, beta = (part.transpose(1, 2) for part in (q, k, v, beta))
+    o, _ = delta_rule_recurrence(q, k, v, beta)
+    return rms(o.transpose(1, 2), w["o_norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
+
+
+def gla(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    from fla.ops.gla.naive import naive_recurrent_gla
+
+    q, k, v = (heads_of(config, w, x, name, config.use_short_conv) for name in "qkv")
+    if config.use_short_conv:
+        q, k, v = F.silu(q), F.silu(k), F.silu(v)
+    decay = F.logsigmoid(x @ w["gk_proj.0.weight"].T @ w["gk_proj.1.weight"].T + w["gk_proj.1.bias"]) / 16
+    o, _ = naive_recurrent_gla(q, k, v, decay.unflatten(-1, (config.num_heads, -1)))
+    return gated(config, w, x, o)
+
+
+def retnet(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    from fla.ops.retention.naive import naive_retention
+
+    q, k, v = (heads_of(config, w, x, name, False).transpose(1, 2) for name in "qkv")
+    size = q.shape[-1]
+    angles = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(size // 2) * 2 / size)
+    o = naive_retention(turned(q, angles), turned(k, angles), v)
+    return gated(config, w, x, o.transpose(1, 2))
+
+
+def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+
+    q, k, v = (heads_of(config, w, x, name, False) for name in "qkv")
+    feature: Callable[[torch.Tensor], torch.Tensor] = {
+        "elu": lambda t: F.elu(t) + 1,
+        "relu": F.relu,
+        "identity": lambda t: t,
+    }[config.feature_map]
+    o, _ = naive_recurrent_linear_attn(feature(q), feature(k), v)
+    return rms(o, w["norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
+
+
+MIXERS = {"delta_net": delta_net, "gla": gla, "retnet": retnet, "linear_attn": linear_attn}

@@ -1,0 +1,78 @@
+"""Mamba and RWKV: whole native models against those of transformers, through a checkpoint on disk."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig, RwkvForCausalLM
+
+from argap.checkpoint import find_checkpoint, load_model, max_positions
+from argap.models import ArgapForCausalLM
+
+CONFIGS = {
+    "mamba": MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=3, state_size=4),
+    "mamba, other sizes": MambaConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_hidden_layers=2,
+        state_size=3,
+        expand=3,
+        conv_kernel=2,
+        time_step_rank=5,
+        layer_norm_epsilon=1e-2,
+        tie_word_embeddings=False,
+    ),
+    "rwkv": RwkvConfig(vocab_size=61, hidden_size=32, num_hidden_layers=3),
+    "rwkv, other sizes": RwkvConfig(
+        vocab_size=61, hidden_size=24, num_hidden_layers=2, intermediate_size=48, tie_word_embeddings=True
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=list(CONFIGS), scope="module")
+def checkpoint(request, tmp_path_factory, shaken):
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("checkpoint")
+    shaken(AutoModelForCausalLM.from_config(request.param)).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def test_logits_are_those_of_transformers(checkpoint, native, ids) -> None:
+    original = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", backend="hf")
+    assert isinstance(original, (MambaForCausalLM, RwkvForCausalLM))
+    expected = original(input_ids=ids, use_cache=False).logits
+    assert expected.std() > 0.3  # not all alike
+    torch.testing.assert_close(native(checkpoint)(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_steps_are_those_of_transformers(checkpoint, native, stepped, ids) -> None:
+    original = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", backend="hf")
+    expected = original(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(stepped(native(checkpoint), ids), expected, rtol=0, atol=1e-4)
+
+
+def test_the_native_model_is_the_default_and_takes_any_length(checkpoint) -> None:
+    model = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu")
+    assert isinstance(model, ArgapForCausalLM)
+    assert not model.training
+    assert max_positions(model) is None  # as transformers', but for RWKV's limit of its CUDA kernel
+
+
+@torch.no_grad()
+def test_a_loaded_model_is_saved_as_a_native_one(checkpoint, native, ids, tmp_path) -> None:
+    model = native(checkpoint)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert isinstance(again, ArgapForCausalLM)
+    assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@torch.no_grad()
+def test_rescaling_for_float16_changes_no_more_than_the_norms_epsilon(native, ids, shaken, tmp_path) -> None:
+    """transformers halves the residual stream after each block here: by 8 after three, so that an epsilon of
+    1e-5 weighs as 64 times that."""
+    torch.manual_seed(0)
+    config = RwkvConfig(vocab_size=61, hidden_size=32, num_hidden_layers=3, rescale_every=1)
+    shaken(RwkvForCausalLM(config)).save_pretrained(tmp_path)
+    expected = RwkvForCausalLM.from_pretrained(tmp_path).eval()(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(native(tmp_path)(ids).logits, expected, rtol=0, atol=2e-3)
