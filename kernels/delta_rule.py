@@ -149,6 +149,8 @@ def _by_kernels(
         *(k, beta, inverse, norms, length, heads),
         *(*k.stride()[:3], *beta.stride()),
         **sizes,
+        # The inverse ends up in bfloat16, whose rounding is four times that of one product in tf32.
+        PRECISION="tf32" if kind == torch.bfloat16 else "tf32x3",
         **INVERSE_LAUNCHES.at(q.device, shape_class).arguments(),
     )
     launch = SCAN_LAUNCHES.at(q.device, shape_class)
@@ -204,9 +206,11 @@ def _invert(
     K: tl.constexpr,
     BK: tl.constexpr,
     C: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    # One chunk: M by blocks of 16, the diagonal ones by forward substitution. The geometric series of the
-    # nilpotent part would be shorter, but where keys repeat its powers cancel from 10¹⁷ and more.
+    # One chunk: M by blocks of 16, joined as the halves of each are. The geometric series of the nilpotent
+    # part would be shorter, but where keys repeat its powers cancel from 10¹⁷ and more; here no block's
+    # entries grow beyond those of the inverse.
     n = tl.program_id(0).to(tl.int64)
     pair = tl.program_id(1).to(tl.int64)
     b, h = pair // heads, pair % heads
@@ -251,22 +255,24 @@ def _invert(
         a32 *= r3[:, None] * r2[None, :]
 
     # T = (I + L)⁻¹, block by block: what multiplies T_jj from the left in row i is −T_ii Σ_m L_im T_mj.
-    t00 = _inverse_of_block(a00, b0)
-    t11 = _inverse_of_block(a11, b1)
-    t22 = _inverse_of_block(a22, b2)
-    t33 = _inverse_of_block(a33, b3)
+    t00 = _inverse_of_block(a00, b0, PRECISION)
+    t11 = _inverse_of_block(a11, b1, PRECISION)
+    t22 = _inverse_of_block(a22, b2, PRECISION)
+    t33 = _inverse_of_block(a33, b3, PRECISION)
     a10 *= b1[:, None]
     a20 *= b2[:, None]
     a21 *= b2[:, None]
     a30 *= b3[:, None]
     a31 *= b3[:, None]
     a32 *= b3[:, None]
-    t10 = -_times(t11, _times(a10, t00))
-    t21 = -_times(t22, _times(a21, t11))
-    t32 = -_times(t33, _times(a32, t22))
-    t20 = -_times(t22, _times(a20, t00) + _times(a21, t10))
-    t31 = -_times(t33, _times(a31, t11) + _times(a32, t21))
-    t30 = -_times(t33, _times(a30, t00) + _times(a31, t10) + _times(a32, t20))
+    t10 = -_times(t11, _times(a10, t00, PRECISION), PRECISION)
+    t21 = -_times(t22, _times(a21, t11, PRECISION), PRECISION)
+    t32 = -_times(t33, _times(a32, t22, PRECISION), PRECISION)
+    t20 = -_times(t22, _times(a20, t00, PRECISION) + _times(a21, t10, PRECISION), PRECISION)
+    t31 = -_times(t33, _times(a31, t11, PRECISION) + _times(a32, t21, PRECISION), PRECISION)
+    t30 = -_times(
+        t33, _times(a30, t00, PRECISION) + _times(a31, t10, PRECISION) + _times(a32, t20, PRECISION), PRECISION
+    )
 
     # M = T diag(β); above the diagonal nothing is written, nor read.
     at = inverse + (pair * tl.num_programs(0) + n) * (C * C)
@@ -302,22 +308,27 @@ def _products(a, b):
 
 
 @jit
-def _times(a, b):
-    return tl.dot(a, b, input_precision="tf32x3")
+def _times(a, b, PRECISION: tl.constexpr):
+    return tl.dot(a, b, input_precision=PRECISION)
 
 
 @jit
-def _inverse_of_block(products, rates):
-    # (I + tril(diag(β) K Kᵀ, −1))⁻¹ of 16 positions, row by row: row i is e_i less the rows above, as L_i
-    # weighs them. L_i is taken from a column of Lᵀ, since K Kᵀ is symmetric.
+def _inverse_of_block(products, rates, PRECISION: tl.constexpr):
+    # (I + L)⁻¹ with L = tril(diag(β) K Kᵀ, −1) of 16 positions, from blocks of 2 to blocks of 4, 8 and 16: of
+    # two neighbours with inverses T₁ and T₂ what stands below is −T₂ L₂₁ T₁.
     rows = tl.arange(0, 16)
-    transposed = tl.where(rows[:, None] < rows[None, :], products * rates[None, :], 0.0)
-    inverse = tl.where(rows[:, None] == rows[None, :], 1.0, 0.0)
-    for i in tl.static_range(1, 16):  # pyright: ignore[reportGeneralTypeIssues]
-        weights = tl.sum(tl.where(rows[None, :] == i, transposed, 0.0), 1)
-        above = tl.sum(weights[:, None] * inverse, 0)
-        inverse -= tl.where(rows[:, None] == i, above[None, :], 0.0)
-    return inverse
+    row, column = rows[:, None], rows[None, :]
+    lower = tl.where(row > column, products * rates[:, None], 0.0)
+    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, lower, 0.0)
+    inverse = _joined(inverse, lower, row, column, 2, PRECISION)
+    inverse = _joined(inverse, lower, row, column, 4, PRECISION)
+    return _joined(inverse, lower, row, column, 8, PRECISION)
+
+
+@jit
+def _joined(inverse, lower, row, column, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    below = tl.where((row // (2 * SIZE) == column // (2 * SIZE)) & (row // SIZE > column // SIZE), lower, 0.0)
+    return inverse - _times(inverse, _times(below, inverse, PRECISION), PRECISION)
 
 
 @jit

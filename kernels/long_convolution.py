@@ -61,16 +61,16 @@ def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
     pairs = triton.cdiv(batch, 2)
     x = with_rows(x)
     y = x.new_empty(batch, length, width)
-    packed = x.new_empty(pairs, width, size, 2, dtype=torch.float32)
+    packed = x.new_empty(pairs, width, size, dtype=torch.int64)
     launch = LAUNCHES.at(x.device, "any")
     block, columns = launch.blocks["BT"], triton.cdiv(width, launch.blocks["BD"])
     shape = (batch, length, size)
     _pair[(triton.cdiv(size, block) * columns, pairs)](
         *(x, packed, *shape, *x.stride()[:2]), D=width, **launch.arguments()
     )
-    transformed = torch.fft.fft(torch.view_as_complex(packed))
+    transformed = torch.fft.fft(packed.view(torch.complex64))
     transformed *= spectrum
-    packed = torch.view_as_real(torch.fft.ifft(transformed, norm="forward"))
+    packed = torch.fft.ifft(transformed, norm="forward").view(torch.int64)
     _part[(triton.cdiv(length, block) * columns, pairs)](*(packed, y, *shape), D=width, **launch.arguments())
     return y
 
@@ -88,19 +88,19 @@ def _pair(
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    # Two sequences ``[T, D]`` to one ``[D, M, 2]``, real and imaginary part; an odd batch's last is alone.
+    # Two sequences ``[T, D]`` to one ``[D, M]`` of complex numbers, the second above the first's 32 bits: as
+    # wholes of 64 bits they are turned and written in one piece. An odd batch's last is alone.
     WIDE: tl.constexpr = (D + BD - 1) // BD
     pair = tl.program_id(1).to(tl.int64)
     t = (tl.program_id(0) // WIDE) * BT + tl.arange(0, BT)
     d = (tl.program_id(0) % WIDE) * BD + tl.arange(0, BD)
     inside = (t < length)[:, None] & (d < D)[None, :]
     at = x + 2 * pair * x_b + t.to(tl.int64)[:, None] * x_t + d[None, :]
-    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32).to(tl.int32, bitcast=True)
     second = tl.load(at + x_b, mask=inside & (2 * pair + 1 < batch), other=0.0).to(tl.float32)
-    both = tl.join(tl.trans(first), tl.trans(second))
-    rows = (pair * D + d.to(tl.int64))[:, None, None] * size + t[None, :, None]
-    written = (d < D)[:, None, None] & (t < size)[None, :, None]
-    tl.store(packed + rows * 2 + tl.arange(0, 2)[None, None, :], both, mask=written)
+    both = (second.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (first.to(tl.int64) & 0xFFFFFFFF)
+    rows = (pair * D + d)[:, None] * size
+    tl.store(packed + rows + t[None, :], tl.trans(both), mask=(d < D)[:, None] & (t < size)[None, :])
 
 
 @jit
@@ -118,13 +118,13 @@ def _part(
     pair = tl.program_id(1).to(tl.int64)
     t = (tl.program_id(0) // WIDE) * BT + tl.arange(0, BT)
     d = (tl.program_id(0) % WIDE) * BD + tl.arange(0, BD)
-    rows = (pair * D + d.to(tl.int64))[:, None, None] * size + t[None, :, None]
-    read = (d < D)[:, None, None] & (t < length)[None, :, None]
-    both = tl.load(packed + rows * 2 + tl.arange(0, 2)[None, None, :], mask=read, other=0.0)
-    first, second = tl.split(both)
+    rows = (pair * D + d)[:, None] * size
+    both = tl.trans(tl.load(packed + rows + t[None, :], mask=(d < D)[:, None] & (t < length)[None, :], other=0))
+    first = both.to(tl.int32).to(tl.float32, bitcast=True)
+    second = (both >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     inside = (t < length)[:, None] & (d < D)[None, :]
     at = y + d[None, :]
     far = 2 * pair * length + t[:, None]
-    tl.store(at + far * D, tl.trans(first).to(y.dtype.element_ty), mask=inside)
+    tl.store(at + far * D, first.to(y.dtype.element_ty), mask=inside)
     inside &= 2 * pair + 1 < batch
-    tl.store(at + (far + length) * D, tl.trans(second).to(y.dtype.element_ty), mask=inside)
+    tl.store(at + (far + length) * D, second.to(y.dtype.element_ty), mask=inside)
