@@ -23,6 +23,7 @@ from argap.scorer import ScoreOptions, score
 from argap.summary import summarize
 from argap.targets import Settings, distinct, find_target
 from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.train.parallel import Parallel
 
 PAPER_THRESHOLD = 1250
 PAPER_TOKENS = 10_000_000_000
@@ -38,10 +39,12 @@ def score_models(
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
     base: str | None = None,
     overwrite: bool = False,
+    parallel: Parallel | None = None,
 ) -> dict[str, Any]:
     """Score each checkpoint and the reference once, and write the gap of each to ``out``.
 
-    ``settings`` are completed by what is recorded with the reference. Returns ``gap.json``.
+    ``settings`` are completed by what is recorded with the reference. Returns ``gap.json``; of several
+    processes, which share the scoring, only the main one has it, the others get nothing.
     """
     parse_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
     target = find_target(reference, reference=True)
@@ -78,8 +81,11 @@ def score_models(
                     source=source,
                     options=options,
                     overwrite=overwrite,
+                    parallel=parallel,
                 )
             )
+    if parallel is not None and not parallel.is_main:
+        return {}
     write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
     return _write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
 

@@ -1,6 +1,8 @@
 """``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
 
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,40 +50,45 @@ def score(
 ) -> None:
     """Score checkpoints and say which share of their gap to --ref is associative recall.
 
-    Without --data or --index, what is recorded with the reference is used.
+    Without --data or --index, what is recorded with the reference is used. Under torchrun the processes,
+    one a GPU, share the windows, and the files are the same.
     """
     from argap.errors import ArgapError
     from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
     from argap.targets import Settings
+    from argap.train.parallel import join
 
     if batch_size != "auto" and not (batch_size.isdigit() and int(batch_size) > 0):
         raise ArgapError(f"--batch-size {batch_size}: expected a positive whole number, or auto")
-    gap = score_models(
-        checkpoints,
-        ref,
-        out,
-        settings=Settings(
-            data=tuple(data or ()),
-            index=index,
-            seq_len=seq_len,
-            packing=packing,
-            limit_tokens=limit_tokens,
-            text_column=text_column,
-            token_dtype=token_dtype,
-        ),
-        threshold=threshold,
-        options=ScoreOptions(
-            dtype=dtype,
-            device=device,
-            batch_size="auto" if batch_size == "auto" else int(batch_size),
-            trust_remote_code=trust_remote_code,
-            backend=backend,
-        ),
-        base=base,
-        overwrite=overwrite,
-    )
-    show(gap, as_json=as_json)
+    with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
+        gap = score_models(
+            checkpoints,
+            ref,
+            out,
+            settings=Settings(
+                data=tuple(data or ()),
+                index=index,
+                seq_len=seq_len,
+                packing=packing,
+                limit_tokens=limit_tokens,
+                text_column=text_column,
+                token_dtype=token_dtype,
+            ),
+            threshold=threshold,
+            options=ScoreOptions(
+                dtype=dtype,
+                device=device,
+                batch_size="auto" if batch_size == "auto" else int(batch_size),
+                trust_remote_code=trust_remote_code,
+                backend=backend,
+            ),
+            base=base,
+            overwrite=overwrite,
+            parallel=parallel,
+        )
+    if parallel is None or parallel.is_main:
+        show(gap, as_json=as_json)
 
 
 def compare(
