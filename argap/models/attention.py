@@ -73,19 +73,18 @@ class Attention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
-        if self.window is None or x.shape[1] <= self.window:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        elif self.sliding:
-            y = sliding_attention(q, k, v, self.window)
-        else:
-            y = blocked_attention(q, k, v, self.window)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self._attend(*self._heads(x, torch.arange(x.shape[1], device=x.device)))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the positions so far."""
         empty = torch.empty(batch, self.heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
         return empty, empty, 0
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        length = x.shape[1]
+        q, k, v = self._heads(x, torch.arange(length, device=x.device))
+        kept = slice(length - self._kept(length), None)
+        return self._attend(q, k, v), (k[:, :, kept], v[:, :, kept], length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         keys, values, position = state
@@ -117,6 +116,16 @@ class Attention(Mixer):
         if self.window is None:
             return length
         return min(length, self.window - 1) if self.sliding else length % self.window
+
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """All positions at once, ``[B, H, T, K]`` each, to ``[B, T, D]``."""
+        if self.window is None or q.shape[2] <= self.window:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.sliding:
+            y = sliding_attention(q, k, v, self.window)
+        else:
+            y = blocked_attention(q, k, v, self.window)
+        return self.out(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (with ``rope`` rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""

@@ -80,6 +80,10 @@ class BaseConv(Mixer):
         """The last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""
         return torch.empty(batch, 0, self.projection.in_features, dtype=dtype, device=device), 0
 
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        length = x.shape[1]
+        return self(x), (x[:, length - min(self.taps - 1, length) :], length)
+
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
         mixed, past = convolution_step(x, past, self.filter(past.shape[1] + 1), self.taps - 1)

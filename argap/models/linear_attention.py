@@ -83,14 +83,12 @@ class LinearAttention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self._heads(x)
-        options = {"normalize": self.norm is None, "keep_state": False, "chunk": self.chunk_size}
-        if isinstance(self.features, Taylor):
-            y, _ = taylor_attention(q, k, v, **options)
-        else:
-            q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
-            y, _ = linear_attention(q, k, v, **options)
-        return self._merge(y.transpose(1, 2))
+        return self._parallel(x, keep_state=False)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        y, memory = self._parallel(x, keep_state=True)
+        assert memory is not None
+        return y, (memory, x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]``, with ``sum`` a further column for Σ φ(k_s), in float32 or wider,
@@ -138,6 +136,17 @@ class LinearAttention(Mixer):
         with torch.autocast(q.device.type, enabled=False):
             read, written = (self.features(x.to(kind), positions, query=x is q) for x in (q, k))
         return read.to(q.dtype), written.to(k.dtype)
+
+    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All positions of ``x [B, T, D]`` at once, and the memory after the last where it is to be kept."""
+        q, k, v = self._heads(x)
+        options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
+        if isinstance(self.features, Taylor):
+            y, memory = taylor_attention(q, k, v, **options)
+        else:
+            q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
+            y, memory = linear_attention(q, k, v, **options)
+        return self._merge(y.transpose(1, 2)), memory
 
     def _merge(self, y: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` to ``[..., D]``."""

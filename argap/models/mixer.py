@@ -30,6 +30,7 @@ class Mixer(nn.Module, ABC):
     - where there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
       ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
+    - ``prefill``, where the parallel form can give its last state.
     - `OwnInitialization`, in whichever of its modules holds parameters of its own.
 
     - ``auxiliary_loss``, where it trains with a loss of its own beside the model's.
@@ -56,6 +57,18 @@ class Mixer(nn.Module, ABC):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first position."""
         raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        """``forward`` from the first position on, and the state after the last: what a prompt leaves behind.
+
+        ``x [B, T, D]``, with ``needs_ids`` followed by the tokens ``[B, T]``, to ``[B, T, D]``. Stepwise here,
+        T steps; a mixer whose parallel form knows its last state overrides this.
+        """
+        state, outputs = self.init_state(x.shape[0], x.dtype, x.device), []
+        for position in range(x.shape[1]):
+            y, state = self.step(x[:, position], state, *(ids[:, position] for ids in input_ids))
+            outputs.append(y)
+        return torch.stack(outputs, dim=1), state
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
         """What this mixer adds to the loss in training, in nats a token, of its input ``x [B, T, D]``; None:

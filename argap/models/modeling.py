@@ -65,6 +65,12 @@ class Block(nn.Module):
         mixed, state = self.mixer.step(self.mixer_norm(x), state, *ids)
         return self._through_mlp(x + mixed), state
 
+    def prefill(self, x: torch.Tensor, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        """`forward`, and the state after the last position."""
+        ids = (input_ids,) if self.mixer.needs_ids else ()
+        mixed, state = self.mixer.prefill(self.mixer_norm(x), *ids)
+        return self._through_mlp(x + mixed), state
+
     def _through_mlp(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.mlp(self.mlp_norm(x)) if self.has_mlp else x
 
@@ -168,11 +174,21 @@ class ArgapModel(ArgapPreTrainedModel):
 
     def init_state(self, batch: int) -> RecurrentState:
         """The state before the first token. Raises `ArgapError` where a mixer has no recurrent step."""
-        for number, block in enumerate(self.blocks):
-            if not block.mixer.recurrent:
-                raise ArgapError(f"layer {number}: {type(block.mixer).__name__} has no recurrent step; use forward")
+        self._check_recurrent()
         weight: torch.Tensor = self.embed_tokens.weight  # pyright: ignore[reportAssignmentType]
         return RecurrentState(0, [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self.blocks])
+
+    def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
+        """Whole prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the
+        state from which `step` goes on. Raises `ArgapError` as `forward` and `init_state` do."""
+        self.check_length(input_ids.shape[1])
+        self._check_recurrent()
+        x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
+        layers = []
+        for block in self.blocks:
+            x, state = block.prefill(x, input_ids)
+            layers.append(state)
+        return self.norm(x), RecurrentState(input_ids.shape[1], layers)
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
         """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
@@ -191,6 +207,11 @@ class ArgapModel(ArgapPreTrainedModel):
         if self.config.learned_positions:
             x = x + self.embed_positions(positions)
         return self.embed_norm(x) if self.config.embedding_norm else x
+
+    def _check_recurrent(self) -> None:
+        for number, block in enumerate(self.blocks):
+            if not block.mixer.recurrent:
+                raise ArgapError(f"layer {number}: {type(block.mixer).__name__} has no recurrent step; use forward")
 
     def check_length(self, length: int) -> None:
         """Raises `ArgapError` for a window longer than ``max_position_embeddings``."""
@@ -254,6 +275,11 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
     def init_state(self, batch: int) -> RecurrentState:
         """As `ArgapModel.init_state`."""
         return self.model.init_state(batch)
+
+    def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
+        """Prompts ``input_ids [B, T]`` to the logits ``[B, V]`` after the last token, and the state."""
+        hidden, state = self.model.prefill(input_ids)
+        return self.lm_head(hidden[:, -1]), state
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
         """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:

@@ -79,10 +79,19 @@ class RetNet(Mixer):
         self.out = ResidualLinear(self.inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._parallel(x, keep_state=False)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        y, memory = self._parallel(x, keep_state=True)
+        assert memory is not None
+        return y, (memory, x.shape[1])
+
+    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """All positions of ``x [B, T, D]`` at once, and S after the last where it is to be kept."""
         q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
         decay = self._log_decay(x.device)
-        y, _ = linear_attention(q, k, v, log_decay=decay, keep_state=False, chunk=self.chunk_size)
-        return self._merge(y.transpose(1, 2), x)
+        y, memory = linear_attention(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
+        return self._merge(y.transpose(1, 2), x), memory
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
