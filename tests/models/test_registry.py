@@ -101,6 +101,22 @@ def test_a_mixer_that_needs_token_ids_gets_them() -> None:
         torch.testing.assert_close(logits, model(ids).logits[:, t])
 
 
+@torch.no_grad()
+def test_the_mixer_of_the_documentation_steps_as_it_runs(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    (tmp_path / "documented.py").write_text(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0])
+    model = model_of({"name": "documented:DecayingSum", "decay": 0.8}, "attention").double()
+    mixer = model.model.blocks[0].mixer
+    x = torch.randn(2, 4, 16, dtype=torch.float64)
+    by_hand = mixer.get_submodule("out")(mixer.get_submodule("into")(0.8 * x[:, 0] + x[:, 1]))
+    torch.testing.assert_close(mixer(x)[:, 1], by_hand)
+    ids = torch.randint(32, (2, 10))
+    state = model.init_state(2)
+    for t in range(10):
+        logits, state = model.step(ids[:, t], state)
+        torch.testing.assert_close(logits, model(ids).logits[:, t])
+
+
 def test_a_mixer_without_a_step_says_so() -> None:
     model = model_of("attention", "own_mixers:RunningSum")
     assert [block.mixer.recurrent for block in model.model.blocks] == [True, False]
