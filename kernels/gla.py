@@ -195,11 +195,11 @@ def _multiply_decays(
 
     # 1. The running sum of the decays: a product, exact but for the rounding of float32.
     g_c = tl.load(g_at, mask=here, other=0.0)
-    q_c = tl.load(q_at, mask=here, other=0.0).to(tl.float32)
-    k_c = tl.load(k_at, mask=here, other=0.0).to(tl.float32)
     before = tl.where(rows[:, None] >= rows[None, :], 1.0, 0.0).to(g_c.dtype)
     sums = tl.dot(before, g_c, input_precision="tf32x3")
     whole = tl.min(sums, 0)
+    q_c = tl.load(q_at, mask=here, other=0.0).to(tl.float32)
+    k_c = tl.load(k_at, mask=here, other=0.0).to(tl.float32)
     # 2. Of keys: from each position to the chunk's end.
     tl.store(written + out_at, (k_c * tl.exp(whole[None, :] - sums)).to(kind), mask=here)
     # 3. Of queries: from the chunk's start, or back from its end, where the state takes the chunk's decay first.
@@ -270,22 +270,16 @@ def _scan(
     if before is not None:
         s = tl.load(before + s_at, mask=in_state, other=0.0)
 
-    first = tl.load(scales + place * (2 * K) + keys, mask=in_key, other=0.0)
-    then = tl.load(scales + place * (2 * K) + K + keys, mask=in_key, other=0.0)
-    is_strong = tl.load(strong + place)
     for start in range(0, length, C):
         there = rows < length - start
         of_keys, of_values = there[:, None] & in_key[None, :], there[:, None] & in_value[None, :]
         q_c = tl.load(read_at, mask=of_keys, other=0.0)
         k_c = tl.load(written_at, mask=of_keys, other=0.0)
         v_c = tl.load(v_at, mask=of_values, other=0.0)
-        # What the next chunk needs early, so that it need not wait.
-        more = start + C < length
-        next_first = tl.load(scales + (place + 1) * (2 * K) + keys, mask=in_key & more, other=0.0)
-        next_then = tl.load(scales + (place + 1) * (2 * K) + K + keys, mask=in_key & more, other=0.0)
-        next_is_strong = tl.load(strong + place + 1, mask=more, other=0)
+        first = tl.load(scales + place * (2 * K) + keys, mask=in_key, other=0.0)
+        then = tl.load(scales + place * (2 * K) + K + keys, mask=in_key, other=0.0)
         # 1. The pairs within the chunk, then what the earlier chunks give.
-        if is_strong == 0:
+        if tl.load(strong + place) == 0:
             pairs = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3").to(kind)
         else:
             pairs = tl.load(
@@ -303,7 +297,6 @@ def _scan(
         v_at += C * v_t
         y_at += C * y_t
         place += 1
-        first, then, is_strong = next_first, next_then, next_is_strong
 
     if after is not None:
         tl.store(after + s_at, s, mask=in_state)

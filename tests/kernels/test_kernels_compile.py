@@ -1,0 +1,106 @@
+"""Every launch configuration compiles for Hopper and fits its shared memory, which needs no GPU.
+
+The interpreter, in which the other tests run without one, takes much that Triton's compiler refuses: a
+variable of two types, for one. Compilation needs a process in which the interpreter was not asked for:
+
+    python tests/kernels/test_kernels_compile.py gla
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes that a program may have on Hopper."""
+CAPABILITY, WARP = 90, 32
+
+Compilation = tuple[Any, str, dict[str, Any], Any]
+"""A kernel, the type of its inputs, its constants, and its launch."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention"])
+def test_every_configuration_compiles(op: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, __file__, op], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("shared memory") >= 8
+
+
+def of_linear_attention() -> Iterator[Compilation]:
+    from argap.kernels.linear_attention import LAUNCHES, _forward
+
+    bare = {"log_decay": None, "before": None, "after": None, "DECAY": 0, "NORMALIZE": False}
+    for key, kind, launch in launches(LAUNCHES):
+        sizes = {"K": key, "V": 128, "BK": key, "SMALLEST": 1e-6}
+        yield _forward, kind, {**sizes, **bare}, launch
+        for decay in (1, 2):
+            yield _forward, kind, {**sizes, "DECAY": decay, "NORMALIZE": True}, launch
+
+
+def of_gla() -> Iterator[Compilation]:
+    from argap.kernels.gla import CHUNK, LAUNCHES, PREPARING, _multiply_decays, _scan
+
+    for table, kernel in ((PREPARING, _multiply_decays), (LAUNCHES, _scan)):
+        for key, kind, launch in launches(table):
+            sizes = {"K": key, "BK": key, "V": 128, "C": CHUNK, "RANGE": 60.0}
+            yield kernel, kind, sizes, launch
+            yield kernel, kind, {**sizes, "before": None, "after": None}, launch
+
+
+def of_taylor_attention() -> Iterator[Compilation]:
+    from argap.kernels.taylor_attention import GROUP, LAUNCHES, SEGMENT, SUMMING, _attend, _sum_keys
+
+    for table, kernel in ((SUMMING, _sum_keys), (LAUNCHES, _attend)):
+        for block, kind, launch in launches(table):
+            key = {16: 16, 32: 24}[block]
+            features = -(-(1 + key + key * (key + 1) // 2) // GROUP) * GROUP
+            sizes = {"K": key, "BK": block, "V": 64, "P": features, "G": GROUP, "L": SEGMENT, "SMALLEST": 1e-6}
+            yield kernel, kind, sizes, launch
+            yield kernel, kind, {**sizes, "before": None, "after": None, "passed_keys": None}, launch
+
+
+def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
+    """The key size of each shape class, the type of inputs, and the launch on Hopper."""
+    for shape, launch in table.by_device.get("hopper", table.by_device["any"]).items():
+        yield int(shape.split()[0]), "fp32" if shape.endswith("float32") else "bf16", launch
+
+
+def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch: Any) -> int:
+    """Bytes of shared memory. Inputs and outputs are of type ``kind``, sums in float32, the rest int32."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    in_kind = ("q", "k", "v", "y", "read", "written", "scores", "passed")
+    in_float = ("log_decay", "before", "after", "scales", "factor", "passed_keys")
+    types = dict.fromkeys(in_kind, f"*{kind}") | dict.fromkeys(in_float, "*fp32")
+    types |= dict.fromkeys(("strong", "table"), "*i32")
+    names = kernel.arg_names
+    constants = {name: value for name, value in {**constants, **launch.blocks}.items() if name in names}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name not in constants}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
+    options = {"num_warps": launch.warps, "num_stages": launch.stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)
+    return compiled.metadata.shared
+
+
+def main(op: str) -> None:
+    for kernel, kind, constants, launch in globals()[f"of_{op}"]():
+        shared = compile_for_hopper(kernel, kind, constants, launch)
+        print(f"{kernel.__name__} K {constants['K']} {kind} {launch}: {shared} bytes of shared memory")
+        if shared > SHARED_MEMORY:
+            sys.exit("too much shared memory")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
