@@ -45,7 +45,7 @@ SCAN_LAUNCHES = LaunchTable(
             **{key: Launch({"BV": 64}, warps=4, stages=3) for key in ("16", "32", "64")},
             "128": Launch({"BV": 32}, warps=4, stages=3),
             "256": Launch({"BV": 32}, warps=4, stages=1),
-            **{f"float32 {key}": Launch({"BV": 32}, warps=4, stages=1) for key in (16, 32, 64, 128)},
+            **{f"float32 {key}": Launch({"BV": 32}, warps=8, stages=1) for key in (16, 32, 64, 128)},
         },
         "any": {
             **{key: Launch({"BV": 32}, warps=4, stages=2) for key in ("16", "32", "64")},

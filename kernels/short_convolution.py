@@ -159,7 +159,7 @@ def _convolve(
     if bias is not None:
         total += tl.load(bias + d, mask=in_width, other=0.0).to(tl.float32)[None, :]
     if SILU:
-        total = total / (1 + tl.exp(-total))
+        total = total / (1 + tl.exp2(-1.4426950408889634 * total))  # log₂ e
     inside = (t < length)[:, None] & in_width[None, :]
     far = t.to(tl.int64)[:, None]  # offsets may pass 2³¹
     if gate is not None:
