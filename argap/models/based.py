@@ -23,7 +23,7 @@ class BasedConv(Mixer):
     `ArgapError` for a value below 1.
     """
 
-    source = "arXiv 2402.18668, section 3"
+    source = "arXiv 2402.18668, section 3, short convolutions"
 
     def __init__(self, width: int, max_positions: int | None = None, *, kernel_size: int = 3, expand: int = 2) -> None:
         super().__init__()

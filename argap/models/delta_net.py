@@ -23,7 +23,7 @@ State = tuple[torch.Tensor, torch.Tensor | None]
 
 class DeltaNet(Mixer):
     """S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), o_t = q_t S_t, y = norm(o) W_O with β = σ(x W_β)
-    (arXiv 2406.06484, eqs. 4 and 5, section 3.3), q and k = norm(silu(conv(x W))), v = silu(conv(x W)).
+    (arXiv 2406.06484, sections 2.2 and 3.3), q and k = norm(silu(conv(x W))), v = silu(conv(x W)).
 
     Options, the first value being the paper's:
 
@@ -38,7 +38,7 @@ class DeltaNet(Mixer):
     into the heads and for an option's value that is none of these.
     """
 
-    source = "arXiv 2406.06484, eqs. 4 to 11, section 3.3"
+    source = "arXiv 2406.06484, sections 2.2, 3.2 (chunks) and 3.3 (the layer)"
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The delta rule's recurrence step by step, and what it costs in chunks (`argap.kernels.delta_rule`).
 
-S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, eqs. 4 and 5, transposed):
+S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, section 2.2, transposed):
 what S holds for a key is moved towards its new value by β, not added to.
 
 Legend: B batch, H heads, T positions, C positions of a chunk, N = ⌈T / C⌉ chunks, K key size, V value size.

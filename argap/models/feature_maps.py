@@ -56,7 +56,7 @@ class Relu(FeatureMap):
 
 class CosFormer(FeatureMap):
     """φ(x) at t = relu(x)·(cos α, sin α), α = π·t / 2M, so that a pair's weight falls with its distance
-    as cos(π·(i − j) / 2M) (arXiv 2202.08791, eqs. 9 to 12). M is the longest sequence."""
+    as cos(π·(i − j) / 2M) (arXiv 2202.08791, its cosine re-weighting). M is the longest sequence."""
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__(key_size, max_positions, random_features)

@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 class GLA(Mixer):
     """S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, o_t = q_t S_t / √K, y = (swish(x W_r + b_r) ⊙ norm(o)) W_O with
-    α = σ(x W_α¹ W_α² + b_α)^{1/τ} (arXiv 2312.06635, eq. 3 and section 4.4).
+    α = σ(x W_α¹ W_α² + b_α)^{1/τ} (arXiv 2312.06635, sections 4.1 and 4.4).
 
     The norm is RMSNorm over a head's values, as in the authors' code. Options:
 
@@ -33,7 +33,7 @@ class GLA(Mixer):
     Raises `ArgapError` where the widths do not split into the heads, and for an option's value below 1.
     """
 
-    source = "arXiv 2312.06635, eq. 3 and section 4.4"
+    source = "arXiv 2312.06635, sections 4.1 (recurrent form) and 4.4 (the layer)"
 
     def __init__(
         self,

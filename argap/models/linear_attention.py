@@ -38,7 +38,7 @@ class LinearAttention(Mixer):
     Raises `ArgapError` for an option's value that is none of these.
     """
 
-    source = "arXiv 2006.16236, eqs. 9 to 20"
+    source = "arXiv 2006.16236, eqs. 9 to 12 and, step by step, 16 to 20"
 
     def __init__(
         self,

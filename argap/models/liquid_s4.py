@@ -34,7 +34,7 @@ class LiquidS4(Mixer):
     of the state. Raises `ArgapError` for values that are none of these.
     """
 
-    source = "arXiv 2209.12951, section 3; S4D: arXiv 2206.11893"
+    source = "arXiv 2209.12951, section 3, liquid kernel; S4D: arXiv 2206.11893"
 
     def __init__(
         self,

@@ -85,8 +85,9 @@ def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
 
 def based_layers(layers: int) -> list[MixerSpec]:
     """Of each five layers the second is linear attention with Taylor features of 16 dimensions, the third
-    attention with a sliding window of 128, the others short gated convolutions (arXiv 2402.18668, section
-    3, and the authors' configuration of 27 layers, where no linear attention comes last)."""
+    attention with a sliding window, the others short gated convolutions (arXiv 2402.18668, section 3, and the
+    authors' configurations of 27 layers, where no linear attention comes last). The window is 128 as in their
+    example at 360M; their reference configurations have 256, their README names 64."""
     linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
     window: MixerSpec = {"name": "attention", "window": 128}
     pattern = ["based_conv", linear, window, "based_conv", "based_conv"]

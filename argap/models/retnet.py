@@ -40,7 +40,7 @@ class RetNet(Mixer):
     below 1 or a norm that is none of these.
     """
 
-    source = "arXiv 2307.08621, eqs. 5 to 8"
+    source = "arXiv 2307.08621, eqs. 5 (parallel) to 8 (gated, multi-scale)"
 
     def __init__(
         self,
