@@ -24,7 +24,7 @@ def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
     """Positions whose token and the one before it occurred before as neighbours (arXiv 2312.04927,
     appendix C.2)."""
     previous = F.pad(ids, (1, 0), value=-1)[:, :-1]  # −1, no token: position 0 ends no bigram
-    return repeated_tokens((previous << 32) + ids)
+    return repeated_tokens((previous.long() << 32) + ids)
 
 
 def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -39,7 +39,7 @@ def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     filling = -length % BLOCK
     quota = F.pad(_in_blocks(chosen, filling).sum(dim=2)[:, :-1], (1, 0))
     position = torch.arange(length + filling, device=ids.device)
-    tokens = _mixed((F.pad(ids, (0, filling)) + 1) * 50021 + position * 69997).cumsum(dim=1)
+    tokens = _mixed((F.pad(ids.long(), (0, filling)) + 1) * 50021 + position * 69997).cumsum(dim=1)
     seed = F.pad(_in_blocks(tokens, 0)[:, :-1, -1:], (0, 0, 1, 0))
     lots = _mixed(seed + _mixed(position + 1).unflatten(0, (-1, BLOCK)))
     ranks = lots.argsort(dim=2).argsort(dim=2)

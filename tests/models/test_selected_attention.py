@@ -41,13 +41,15 @@ def test_repeats_by_hand() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 300])
 def test_selections_are_as_a_loop_has_them_and_see_the_past_alone(length: int) -> None:
-    ids = tokens(length, vocabulary=40)
+    ids = tokens(length, vocabulary=40) + 50_000  # ids that int32 could not hash
     by_token, by_bigram = repeated_tokens(ids), repeated_bigrams(ids)
     for row, of_tokens, of_bigrams in zip(ids.tolist(), by_token.tolist(), by_bigram.tolist(), strict=True):
         pairs = list(pairwise(row))
         assert of_tokens == [row[i] in row[:i] for i in range(length)]
         assert of_bigrams == [i > 0 and pairs[i - 1] in pairs[: i - 1] for i in range(length)]
     drawn = random_as_many(ids, by_token)
+    assert torch.equal(repeated_bigrams(ids.int()), by_bigram)
+    assert torch.equal(random_as_many(ids.int(), by_token), drawn)
     for prefix in {1, length // 3 + 1, length // 2 + 1, length}:
         part = ids[:, :prefix]
         assert torch.equal(repeated_tokens(part), by_token[:, :prefix])
