@@ -77,9 +77,11 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
                 return int(float(value)) if isinstance(value, str) else int(value)
         except (TypeError, ValueError, OverflowError):
             pass
-    if hint is str and isinstance(value, str):
+    if hint in (str, bool) and isinstance(value, hint):
         return value
-    expected = {int: "a whole number", float: "a number", str: "text"}.get(hint, "KEY: VALUE lines")
+    expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(
+        hint, "KEY: VALUE lines"
+    )
     raise ArgapError(f"{name}: expected {expected}, found {value!r}")
 
 

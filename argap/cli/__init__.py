@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, kernels, models, paper, ref, report, score, suite, train
+from argap.cli import demo, index, kernels, models, mqar, paper, ref, report, score, suite, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.add_typer(models.app, name="models")
 app.command()(kernels.kernels)
 app.command()(train.train)
 app.add_typer(suite.app, name="suite")
+app.add_typer(mqar.app, name="mqar")
 app.command()(paper.paper)
 
 

@@ -30,7 +30,8 @@ class Learner:
         self.device = device
         self.train = train
         torch.manual_seed(config.seed)
-        self.model = ArgapForCausalLM(config.model_config()).to(device)  # drawn on the CPU, alike everywhere
+        self.model = ArgapForCausalLM(config.model_config())  # drawn on the CPU, alike everywhere
+        self.model.to(device)  # pyright: ignore[reportArgumentType]  (a decorator of transformers hides its type)
         self.orders = orders(config).to(device)
         rates = [learning_rate(step, config) for step in range(config.steps)]
         self.rates = torch.tensor(rates, device=device)

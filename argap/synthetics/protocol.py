@@ -7,9 +7,10 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from argap.configuration import build
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig, MixerSpec
 from argap.synthetics.mqar import MqarConfig
@@ -57,18 +58,10 @@ def member_from(name: str, value: Mapping[str, Any] | None = None) -> Member:
 
     Raises `ArgapError` for unknown keys; an unknown mixer is found when the model is built.
     """
-    given = dict(value or {})
-    if unknown := sorted(set(given) - {f.name for f in fields(Member)}):
-        raise ArgapError(f"{name}: unknown key {unknown[0]}; known are {', '.join(f.name for f in fields(Member))}")
-    base = MEMBERS.get(name)
-    mixers = given.get("mixers", base.mixers if base else (name,))
-    if not isinstance(mixers, list | tuple) or not 1 <= len(mixers) <= LAYERS:
-        raise ArgapError(f"{name}: mixers: expected a list of one or two entries, found {mixers!r}")
-    return Member(
-        mixers=tuple(mixers),
-        learned_positions=bool(given.get("learned_positions", base.learned_positions if base else False)),
-        mlp=bool(given.get("mlp", base.mlp if base else False)),
-    )
+    try:
+        return build(Member, {**asdict(MEMBERS.get(name, Member((name,)))), **(value or {})})
+    except ArgapError as error:
+        raise ArgapError(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ class RunConfig:
             )
         if self.examples_a_step > self.train_examples:
             raise ArgapError(
-                f"{self.name}: {self.train_examples} training examples; expected a batch of {self.examples_a_step} at least"
+                f"{self.name}: {self.train_examples} training examples; expected a batch, {self.examples_a_step}"
             )
 
     @property

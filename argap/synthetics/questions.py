@@ -3,16 +3,18 @@
 Legend: E examples, N tokens, M the most answers of an example.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from argap.synthetics.examples import IGNORED, Examples
-from argap.synthetics.mqar import build
+from argap.synthetics.examples import IGNORED, Examples, generator
+from argap.synthetics.mqar import MqarConfig, build
 from argap.synthetics.protocol import RunConfig
 
-SPLITS = ("train", "validation", "test")
+STREAMS = ("train", "validation", "test", "order")
+"""What is drawn from a run's seed, each from random numbers of its own."""
 
 
 class Questions(NamedTuple):
@@ -29,8 +31,7 @@ class Questions(NamedTuple):
 
     def to(self, device: torch.device) -> "Questions":
         """The tensors on a device; the slices stay."""
-        tensors = (part.to(device) for part in (self.inputs, self.places, self.answers))
-        return Questions(*tensors, self.slices)
+        return Questions(self.inputs.to(device), self.places.to(device), self.answers.to(device), self.slices)
 
 
 def ask(examples: Examples) -> Questions:
@@ -53,6 +54,11 @@ def ask(examples: Examples) -> Questions:
     )
 
 
+def stream(seed: int, name: str) -> int:
+    """The seed of one of `STREAMS`, no two alike; up to 65,535 may be added, for numbers of pairs."""
+    return (seed * len(STREAMS) + STREAMS.index(name)) * 2**16
+
+
 def questions(config: RunConfig, split: str) -> Questions:
     """The training, validation or test examples of a run: three streams of random numbers from one seed.
 
@@ -62,18 +68,24 @@ def questions(config: RunConfig, split: str) -> Questions:
     parts = []
     for number, pairs in enumerate(config.pairs):
         size = total[split] // len(config.pairs) + (number < total[split] % len(config.pairs))
-        if not size:
-            continue
-        # PCG64 takes any whole number as its seed; these differ between seeds, splits and numbers of pairs.
-        seed = (config.seed * len(SPLITS) + SPLITS.index(split)) * 2**16 + pairs
-        made = build(config.task(size, pairs), seed)
-        kind = np.where(made.labels != IGNORED, np.int32(pairs), np.int32(0))
-        parts.append(made._replace(slices=made.slices | {"pairs": kind}))
+        if size:
+            parts.append((config.task(size, pairs), stream(config.seed, split) + pairs))
+    return _asked(tuple(parts))
+
+
+@lru_cache(maxsize=6)
+def _asked(parts: tuple[tuple[MqarConfig, int], ...]) -> Questions:
+    """The examples of several tasks and seeds, one after the other; kept for the next model on the same data."""
+    made = []
+    for task, seed in parts:
+        built = build(task, seed)
+        pairs = np.where(built.labels != IGNORED, np.int32(task.pairs), np.int32(0))
+        made.append(built._replace(slices=built.slices | {"pairs": pairs}))
     return ask(
         Examples(
-            np.concatenate([part.inputs for part in parts]),
-            np.concatenate([part.labels for part in parts]),
-            {name: np.concatenate([part.slices[name] for part in parts]) for name in parts[0].slices},
+            np.concatenate([part.inputs for part in made]),
+            np.concatenate([part.labels for part in made]),
+            {name: np.concatenate([part.slices[name] for part in made]) for name in made[0].slices},
         )
     )
 
@@ -81,7 +93,7 @@ def questions(config: RunConfig, split: str) -> Questions:
 def orders(config: RunConfig) -> torch.Tensor:
     """Which examples each step sees, ``[steps, batch]`` int64: every epoch in an order of its own, of which
     the rows that fill no batch are left out."""
-    generator = np.random.Generator(np.random.PCG64([config.seed, len(SPLITS)]))
+    rng = generator(stream(config.seed, "order"))
     used = config.steps_an_epoch * config.examples_a_step
-    epochs = [generator.permutation(config.train_examples)[:used] for _ in range(config.epochs)]
+    epochs = [rng.permutation(config.train_examples)[:used] for _ in range(config.epochs)]
     return torch.from_numpy(np.concatenate(epochs).reshape(config.steps, config.examples_a_step))

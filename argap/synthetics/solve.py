@@ -18,14 +18,10 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
     ordered = runs.sort_values(["validation_accuracy", "lr"], ascending=[False, True], kind="stable")
     keys = ["name", "length", "pairs", "width"]
     best = ordered.drop_duplicates(keys)
-    order = {name: place for place, name in enumerate(dict.fromkeys(runs["name"]))}
-    return cast(
-        pd.DataFrame,
-        best.assign(_order=best["name"].map(order))
-        .sort_values(["length", "pairs", "_order", "width"], kind="stable")
-        .drop(columns="_order")
-        .reset_index(drop=True),
-    )
+    places = {name: place for place, name in enumerate(dict.fromkeys(runs["name"]))}
+    best = best.assign(place=[places[name] for name in best["name"]])
+    in_order = best.sort_values(["length", "pairs", "place", "width"], kind="stable")
+    return cast(pd.DataFrame, in_order.drop(columns="place").reset_index(drop=True))
 
 
 def to_solve(runs: pd.DataFrame, solved: float = SOLVED) -> pd.DataFrame:

@@ -15,10 +15,9 @@ from argap.synthetics.learner import Learner, accuracy, accuracy_by_slice
 from argap.synthetics.protocol import RunConfig
 from argap.synthetics.questions import Questions, questions
 from argap.synthetics.together import Together
-from argap.train.interrupt import Interrupt
 
 STEPS_BETWEEN_LOOKS = 50
-"""How often a request to stop is looked for."""
+"""How often it is asked whether to stop."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class RunResult:
     flops: int
     """Of one forward pass over an example."""
     state_size: int
+    stopped: str
+    """Why: ``solved``, ``sibling`` (another of its group solved the task), or ``steps`` (it had them all)."""
     seconds: float
     """From the start of the group until this run was scored."""
     group: int
@@ -66,12 +67,14 @@ def train_together(
     device: torch.device,
     *,
     finished: Callable[[RunResult], None] = lambda _: None,
-    interrupt: Interrupt | None = None,
+    first_ends: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
     """Train runs that are alike in steps and evaluations; ``finished`` is called with each as soon as it is scored.
 
-    A run stops where its validation accuracy reaches its ``stop_at``, and the others go on. After a request to
-    stop those that are not finished are given up. The numbers do not depend on which runs are in the group.
+    A run stops where its validation accuracy reaches its ``stop_at``, and the others go on, or with
+    ``first_ends`` are scored as they are. Where ``stop`` says
+    so, those that are not finished are given up. The numbers do not depend on which runs are in the group.
 
     Raises `ArgapError` for runs that are not alike, and for a mixer that is unknown.
     """
@@ -99,28 +102,29 @@ def train_together(
                 together.step()
                 if step % STEPS_BETWEEN_LOOKS == 0:
                     advance(STEPS_BETWEEN_LOOKS)
-                    if interrupt is not None and interrupt.requested:
+                    if stop():
                         return results
                 if step % every and step != first.steps:
                     continue
-                going = []
                 for learner in together.learners:
-                    config = learner.config
-                    found = learner.validate(data[config.seed]["validation"], step)
-                    curves[config.key].append((step, found))
-                    if found < config.stop_at and step < first.steps:
-                        going.append(learner)
-                        continue
-                    results.append(_scored(learner, step, curves[config.key], len(configs), time.monotonic() - started))
+                    key = learner.config.key
+                    curves[key].append((step, learner.validate(data[learner.config.seed]["validation"], step)))
+                solved = [learner for learner in together.learners if learner.best >= learner.config.stop_at]
+                over = step == first.steps or (first_ends and solved)
+                ended = together.learners if over else solved
+                for learner in ended:
+                    why = "solved" if learner in solved else "steps" if step == first.steps else "sibling"
+                    seconds = time.monotonic() - started
+                    results.append(_scored(learner, step, why, curves[learner.config.key], len(configs), seconds))
                     finished(results[-1])
-                if not going:
+                if over or len(solved) == len(together.learners):
                     break
-                together.keep(going)
+                together.keep([learner for learner in together.learners if learner not in solved])
     return results
 
 
 def _scored(
-    learner: Learner, step: int, curve: list[tuple[int, float]], group: int, seconds: float
+    learner: Learner, step: int, why: str, curve: list[tuple[int, float]], group: int, seconds: float
 ) -> RunResult:
     """The result of a run that has ended: its best weights on the test set."""
     config = learner.config
@@ -140,6 +144,7 @@ def _scored(
         parameters=spent.parameters,
         flops=spent.flops,
         state_size=spent.state_size,
+        stopped=why,
         seconds=round(seconds, 3),
         group=group,
         device=torch.cuda.get_device_name() if on_gpu else "CPU",

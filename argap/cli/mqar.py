@@ -1,0 +1,139 @@
+"""``argap mqar``: multi-query associative recall, from its examples to sweeps over models and their figures."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+app = typer.Typer(help="Multi-query associative recall: examples, training, sweeps, scores.", no_args_is_help=True)
+
+Length = Annotated[int, typer.Option(min=1, help="Tokens of an example.")]
+Device = Annotated[str, typer.Option(help="cuda, cpu or auto.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def generate(
+    out: Annotated[Path, typer.Option(help="File to write: .npz with inputs, labels and distance.")],
+    examples: Annotated[int, typer.Option(min=1, help="How many.")] = 100_000,
+    length: Length = 64,
+    pairs: Annotated[int | None, typer.Option(min=1, help="Pairs of key and value; by default length / 16.")] = None,
+    vocab_size: Annotated[int, typer.Option(min=2, help="Keys from its first half, values from its second.")] = 8192,
+    alpha: Annotated[float, typer.Option(help="Distances: p(d) is proportional to d^(alpha - 1).")] = 0.1,
+    fill: Annotated[int | None, typer.Option(help="Token of all other positions; by default noise.")] = None,
+    layout: Annotated[Literal["paper", "zoology"], typer.Option(help="Algorithm 1, or the public code's.")] = "paper",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same bytes.")] = 0,
+) -> None:
+    """Write a data set. Labels are -100 where nothing is asked."""
+    import numpy as np
+
+    from argap.atomic import replacing
+    from argap.synthetics.mqar import MqarConfig, build
+
+    if out.suffix != ".npz":
+        out = out.with_name(out.name + ".npz")
+    config = MqarConfig(examples, length, pairs or max(1, length // 16), vocab_size, alpha, fill, layout)
+    made = build(config, seed)
+    with replacing(out) as temporary, open(temporary, "wb") as file:
+        np.savez(file, inputs=made.inputs, labels=made.labels, **made.slices)  # pyright: ignore[reportArgumentType]
+    typer.echo(f"{out}: {examples:,} examples of {length} tokens, {config.pairs} pairs each")
+
+
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(help="attention, base_conv, based, any mixer, or module:Class.")],
+    width: Annotated[int, typer.Option(min=1, help="Width.")] = 64,
+    length: Length = 64,
+    pairs: Annotated[list[int] | None, typer.Option(help="Pairs; several share the examples. [length / 16]")] = None,
+    lr: Annotated[list[float] | None, typer.Option(help="Several train side by side. [the paper's four]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, examples and their order.")] = 0,
+    mlp: Annotated[bool, typer.Option(help="A SwiGLU after each mixer.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the protocol.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train a two-layer model as the paper does (64 epochs of 100,000 examples at most) and test it once."""
+    from dataclasses import asdict
+
+    from argap.configuration import build
+    from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
+    from argap.synthetics.sweep import write_run
+    from argap.synthetics.training import device_of, train_together
+    from argap.train.config import parse_settings
+    from argap.train.interrupt import listening
+
+    member = asdict(member_from(model, {"mlp": True} if mlp else None))
+    own: dict[str, Any] = {"name": model, "member": member, "width": width, "length": length, "seed": seed}
+    own |= {"pairs": pairs or [max(1, length // 16)], **parse_settings(settings or [])}
+    configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]
+    with listening() as interrupt:
+        results = train_together(
+            configs,
+            device_of(device),
+            finished=lambda result: None if out is None else write_run(out, result),
+            stop=lambda: interrupt.requested,
+        )
+    if as_json:
+        typer.echo(json.dumps([result.as_json() for result in results], indent=2))
+    else:
+        for result in results:
+            typer.echo(
+                f"lr {result.config.lr:.1e}: accuracy {result.accuracy:.4f} after {result.steps:,} of "
+                f"{result.config.steps:,} steps, {result.seconds:,.0f} s"
+            )
+    if interrupt.requested:
+        raise typer.Exit(130)
+
+
+@app.command()
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file: suites/mqar has the papers'.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the result [results/mqar/NAME of the file].")] = None,
+    device: Device = "auto",
+    together: Annotated[int, typer.Option(min=1, help="Runs that train side by side, at most.")] = 64,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds; what is unfinished then waits.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained.")] = False,
+) -> None:
+    """Train what is not finished yet. The same command goes on where it was stopped."""
+    import time
+
+    from argap.synthetics.sweep import load_sweep, run_path, run_sweep
+    from argap.synthetics.training import device_of
+    from argap.train.interrupt import listening
+
+    loaded = load_sweep(config)
+    folder = out or Path("results") / "mqar" / config.stem
+    configs = loaded.configs()
+    if dry_run:
+        for each in configs:
+            state = "finished" if run_path(folder, each).exists() else f"{each.steps:,} steps at most"
+            typer.echo(f"{each.key}: {state}")
+        return
+    started = time.monotonic()
+    with listening() as interrupt:
+        runs = run_sweep(
+            loaded,
+            folder,
+            device_of(device),
+            together=together,
+            stop=lambda: interrupt.requested or (time_limit is not None and time.monotonic() - started > time_limit),
+        )
+    typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
+    if interrupt.requested:
+        raise typer.Exit(130)
+
+
+@app.command()
+def plot(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a sweep.")],
+    as_json: Json = False,
+) -> None:
+    """Draw accuracy and what it takes to solve the task, from runs.parquet alone; print the table."""
+    from argap.reports.mqar_figures import write_sweep
+
+    table, text = write_sweep(run)
+    typer.echo(table.to_json(orient="records", indent=2) if as_json else text)

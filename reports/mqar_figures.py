@@ -1,0 +1,187 @@
+"""Figures and the table of a sweep over synthetic recall, and of pretrained models on it."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator, PercentFormatter
+
+from argap.atomic import read_json, replacing, write_json
+from argap.reports.drawing import WIDTH, grid, looks, plain, save, style
+from argap.synthetics.solve import best_runs, to_solve
+from argap.synthetics.sweep import read_runs
+
+COLUMNS = 4
+Axis = Literal["width", "pairs", "state_size"]
+AXES = {"width": "Width", "pairs": "Pairs of key and value", "state_size": "State (elements)"}
+MEASURES = {
+    "flops": "Operations of an example",
+    "state_size": "State (elements)",
+    "parameters": "Parameters",
+}
+METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the answers"))
+
+
+def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
+    """Draw a sweep's figures into its folder and write ``solve.csv``; returns that table, and it as text."""
+    runs = read_runs(out)
+    axis: Axis = read_json(out / "sweep.json")["sweep"]["axis"]
+    save(accuracy_figure(runs, axis), out, "accuracy")
+    solved = to_solve(runs)
+    with replacing(out / "solve.csv") as temporary:
+        solved.to_csv(temporary, index=False)
+    if not solved["flops"].isna().to_numpy().all():
+        save(solve_figure(solved), out, "solve")
+    return solved, solve_text(solved)
+
+
+@style()
+def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
+    """Test accuracy of each model against ``axis``, one panel a length: the form of figure 2 of arXiv 2312.04927.
+
+    Each point is the learning rate and seed that was best on the validation set. With ``pairs`` as the axis
+    there is a panel for each length and width.
+    """
+    best = best_runs(runs)
+    best = best.assign(at=pd.to_numeric(best[axis]))
+    by = ["length", "width"] if axis == "pairs" else ["length", "pairs"]
+    panels = best[by].drop_duplicates().to_dict("records")  # `best_runs` has them in order
+    columns = min(COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(WIDTH, 0.9 + 2.2 * lines), layout="constrained")
+    grids = figure.subplots(lines, columns, sharex=axis != "state_size", sharey=True, squeeze=False).ravel()
+    for axes in grids[len(panels) :]:
+        axes.remove()
+    names = list(dict.fromkeys(runs["name"]))
+    look = looks(names)
+    for panel, axes in zip(panels, grids, strict=False):
+        length, other = (panel[key] for key in by)
+        for name in names:
+            points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
+            points = points.sort_values(by=["at"])
+            drawn = {"color": look[name].colour, "marker": look[name].marker, "label": plain(name)}
+            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, clip_on=False, **drawn)
+        title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
+        axes.set_title(title)
+        _accuracy_axis(axes)
+        axes.set_xscale("log", base=2)
+        ticks = sorted(set(best["at"])) if axis != "state_size" else None
+        _powers(axes, ticks)
+    grids[0].set_ylabel("Test accuracy")
+    figure.supxlabel(AXES[axis], fontsize=9)
+    handles, labels = grids[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(5, len(handles)))
+    return figure
+
+
+@style()
+def solve_figure(solved: pd.DataFrame) -> Figure:
+    """What the smallest model of each mixer that reaches 99% costs, one panel a measure, one tick a task.
+
+    A mixer that never reaches it is missing there: at the widths tried it does not solve the task.
+    """
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    panels = figure.subplots(1, len(MEASURES), sharex=True)
+    names = list(dict.fromkeys(solved["name"]))
+    look = looks(names)
+    tasks = list(dict.fromkeys(zip(solved["length"], solved["pairs"], strict=True)))
+    for (measure, label), axes in zip(MEASURES.items(), panels, strict=True):
+        for number, name in enumerate(names):
+            shift = 0.5 * (number / max(1, len(names) - 1) - 0.5)
+            rows = solved[(solved["name"] == name) & solved[measure].notna()]
+            places = [tasks.index((n, d)) + shift for n, d in zip(rows["length"], rows["pairs"], strict=True)]
+            values = rows[measure].astype("float64").tolist()
+            axes.plot(places, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
+        axes.set_title(label)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(compact))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
+        axes.set_xlim(-0.5, len(tasks) - 0.5)
+        axes.margins(y=0.15)
+        grid(axes)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(5, len(handles)))
+    return figure
+
+
+def solve_text(solved: pd.DataFrame) -> str:
+    """The table of `to_solve` as Markdown: an em dash where no width tried reaches 99%, with the best instead."""
+    lines = [
+        "| N | D | model | width | operations | state | parameters | best accuracy |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in solved.to_dict("records"):
+        found = [row["width"], row["flops"], row["state_size"], row["parameters"]]
+        cells = ["—" if pd.isna(value) else f"{int(value):,}" for value in found]
+        if pd.isna(row["width"]):
+            cells[0] = f"> {row['widest']:,}"
+        head = [str(row["length"]), str(row["pairs"]), str(row["name"])]
+        lines.append("| " + " | ".join([*head, *cells, f"{row['best']:.3f}"]) + " |")
+    return "\n".join(lines)
+
+
+@style()
+def pretrained_figure(scores: dict[str, Any]) -> Figure:
+    """Perplexity and accuracy of the answers against the number of pairs, with 95% intervals: the form of
+    figure 7 of arXiv 2312.04927. ``scores``: what ``argap mqar score`` writes."""
+    rows = [row for row in scores["rows"] if row["slice"] == "ar"]
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    look = looks(names)
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):
+        for name in names:
+            chosen = [row for row in rows if row["model"] == name]
+            places = [row["pairs"] for row in chosen]
+            values = np.array([row[metric] for row in chosen])
+            low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
+            drawn = {"color": look[name].colour, "marker": look[name].marker, "label": plain(name)}
+            axes.errorbar(places, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
+        axes.set_title(label)
+        axes.set_xscale("log", base=2)
+        _powers(axes, sorted({row["pairs"] for row in rows}))
+        if metric == "accuracy":
+            _accuracy_axis(axes)
+        else:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FuncFormatter(compact))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            grid(axes)
+    figure.supxlabel(f"Pairs in {scores['length']:,} tokens of {scores['between']}", fontsize=9)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
+    return figure
+
+
+def write_pretrained(scores: dict[str, Any], out: Path) -> None:
+    """``scores.json`` and the figure of ``argap mqar score``."""
+    write_json(out / "scores.json", scores)
+    save(pretrained_figure(scores), out, "pairs")
+
+
+def _accuracy_axis(axes: Axes) -> None:
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    grid(axes)
+
+
+def _powers(axes: Axes, ticks: list[int] | None) -> None:
+    """Plain numbers on an axis of powers of two."""
+    if ticks:
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(compact))
+
+
+def compact(value: float, _: object = None) -> str:
+    """``20k`` for 20,000, ``1.5M`` for 1,500,000."""
+    for sign, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if value >= size:
+            return f"{value / size:.3g}{sign}"
+    return f"{value:g}"
