@@ -73,14 +73,7 @@ class SelectedAttention(Mixer):
         self.score = nn.Linear(width, 1, bias=False) if select == "learned" else None
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        y = self.attention(x)
-        if self.score is None:
-            return y * self._by_tokens(input_ids)[..., None]
-        scores = _scores(x, self.score)
-        compared = scores + self.noise * torch.randn_like(scores) if self.training else scores
-        selected = among_highest(compared, self.k)
-        passed = selected * (1 + (scores - scores.detach()))  # 0 or 1, with the gradient of the score
-        return y * passed.to(y.dtype)[..., None]
+        return self._passed(self.attention(x), x, input_ids)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
         """max(0, Σ_i σ(u_i W) − k) / T, the mean over sequences (the paper's section on learned selection): no
@@ -95,6 +88,16 @@ class SelectedAttention(Mixer):
         ``learned`` the highest scores ``[B, ≤ k]``; nothing for ``full``."""
         kind = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
         return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=kind, device=device)
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        (ids,) = input_ids
+        y, after = self.attention.prefill(x)
+        if self.score is not None:
+            scores = _scores(x, self.score)
+            seen = scores.topk(min(self.k, scores.shape[1]), dim=1).values
+        else:
+            seen = ids[:, :0] if self.select == "full" else ids
+        return self._passed(y, x, ids), (after, seen)
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         before, seen = state
@@ -120,6 +123,16 @@ class SelectedAttention(Mixer):
         is left out."""
         scores = 0 if self.score is None else 2 * batch * length * self.score.in_features
         return self.attention.flops(batch, length) + scores
+
+    def _passed(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """What attention puts out, ``y [B, T, D]`` for inputs ``x [B, T, D]``, where the position is selected."""
+        if self.score is None:
+            return y * self._by_tokens(ids)[..., None]
+        scores = _scores(x, self.score)
+        compared = scores + self.noise * torch.randn_like(scores) if self.training else scores
+        selected = among_highest(compared, self.k)
+        passed = selected * (1 + (scores - scores.detach()))  # 0 or 1, with the gradient of the score
+        return y * passed.to(y.dtype)[..., None]
 
     def _by_tokens(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of ``ids [B, T]`` are selected, by what occurred before."""

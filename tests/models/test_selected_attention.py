@@ -120,6 +120,23 @@ def test_equation_2_is_as_a_loop_has_it(select: str) -> None:
     assert selected == 3 * length if select == "full" else 3 * k < selected < 3 * length
 
 
+@pytest.mark.parametrize("select", ["programmatic", "random", "learned", "full"])
+@pytest.mark.parametrize("length", [1, 15, 16, 40])
+@torch.no_grad()
+def test_a_prompt_leaves_the_state_of_stepping(select: str, length: int) -> None:
+    made, x, ids = mixer(select=select, k=9), inputs(60), tokens(60)
+    y, state = made.prefill(x[:, :length], ids[:, :length])
+    whole = made(x, ids)
+    torch.testing.assert_close(y, whole[:, :length], rtol=0, atol=1e-12)
+    for t in range(length, 60):
+        stepped, state = made.step(x[:, t], state, ids[:, t])
+        torch.testing.assert_close(stepped, whole[:, t], rtol=0, atol=1e-12)
+    stepwise = made.init_state(3, x.dtype, x.device)
+    for t in range(60):
+        _, stepwise = made.step(x[:, t], stepwise, ids[:, t])
+    torch.testing.assert_close(state[1], stepwise[1], rtol=0, atol=1e-12)
+
+
 @torch.no_grad()
 def test_full_selection_is_attention() -> None:
     made = mixer(select="full")
