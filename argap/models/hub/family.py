@@ -98,5 +98,7 @@ class Family:
     """A tensor's name as the map has it, whatever version of the layout wrote it; None for what is no weight."""
     head: str = "lm_head.weight"
     """The head's weight, where it is not the embedding's; where it is, a copy in the checkpoint is passed over."""
+    float32: tuple[str, ...] = ()
+    """Native parameters, by the last part of their names, that stay in float32 whatever the others are loaded in."""
     original: str | None = None
     """The class of the family's own code, ``"module:Class"``; None: there is none that transformers can load."""

@@ -44,16 +44,16 @@ def load_native(
         shards.drop(family.head, unless=sources[HEAD].names)
     else:
         sources[HEAD] = tensors(family.head)
-    found = _fill(model, shards, sources, name, dtype)
+    found = _fill(model, shards, sources, name)
+    for key, value in found.items():
+        found[key] = value.to(torch.float32 if key.rpartition(".")[2] in family.float32 else dtype)
     model.load_state_dict(found, strict=True, assign=True)
     model.tie_weights()
     return model
 
 
-def _fill(
-    model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """Every parameter of ``model``, and nothing of the checkpoint left."""
+def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str) -> dict[str, torch.Tensor]:
+    """Every parameter of ``model``, in the checkpoint's types, and nothing of the checkpoint left."""
     shapes = {key: value.shape for key, value in model.state_dict().items()}
     assert shapes.keys() == sources.keys(), sorted(shapes.keys() ^ sources.keys())  # a map of ours that is wrong
     needed = {part for source in sources.values() for part in source.names}
@@ -74,7 +74,7 @@ def _fill(
                 f"{name}: {', '.join(source.names)} gives {key} the shape {tuple(value.shape)}, "
                 f"its config.json {tuple(shape)}"
             )
-        found[key] = value.to(dtype).contiguous()
+        found[key] = value.contiguous()
     return found
 
 

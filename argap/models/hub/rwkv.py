@@ -70,4 +70,12 @@ def _norm(ours: str, theirs: str) -> WeightMap:
     return {f"{ours}.{part}": tensors(f"{theirs}.{part}") for part in ("weight", "bias")}
 
 
-RWKV = Family("rwkv", "transformers", _configure, _weights, head="head.weight", original="transformers:RwkvForCausalLM")
+RWKV = Family(
+    "rwkv",
+    "transformers",
+    _configure,
+    _weights,
+    head="head.weight",
+    float32=("log_decay", "bonus"),  # as transformers keeps them
+    original="transformers:RwkvForCausalLM",
+)

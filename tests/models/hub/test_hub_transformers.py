@@ -68,6 +68,22 @@ def test_a_loaded_model_is_saved_as_a_native_one(checkpoint, native, ids, tmp_pa
 
 
 @torch.no_grad()
+def test_in_bfloat16_rwkvs_decays_stay_in_float32(ids, shaken, tmp_path) -> None:
+    """As in transformers: a rounded log w would be another rate of forgetting."""
+    torch.manual_seed(0)
+    shaken(RwkvForCausalLM(CONFIGS["rwkv"])).save_pretrained(tmp_path)
+    checkpoint = find_checkpoint(tmp_path)
+    ours, theirs = (
+        load_model(checkpoint, dtype=torch.bfloat16, device="cpu", backend=backend) for backend in ("native", "hf")
+    )
+    wide = {name for name, parameter in ours.named_parameters() if parameter.dtype == torch.float32}
+    assert wide == {f"model.layers.{layer}.mixer.{name}" for layer in (0, 2, 4) for name in ("log_decay", "bonus")}
+    exact = load_model(checkpoint, dtype=torch.float32, device="cpu", backend="hf")(input_ids=ids, use_cache=False)
+    far = (theirs(input_ids=ids, use_cache=False).logits.float() - exact.logits).abs().mean()
+    assert (ours(ids).logits.float() - exact.logits).abs().mean() < 1.5 * far
+
+
+@torch.no_grad()
 def test_rescaling_for_float16_changes_no_more_than_the_norms_epsilon(native, ids, shaken, tmp_path) -> None:
     """transformers halves the residual stream after each block here: by 8 after three, so that an epsilon of
     1e-5 weighs as 64 times that."""
