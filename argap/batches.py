@@ -109,7 +109,7 @@ class Batches:
             ids = np.zeros((len(chosen), lengths[chosen[0]]), dtype=np.int64)
             for row, w in enumerate(chosen):
                 ids[row, : lengths[w]] = self.data.tokens[offsets[w] : offsets[w + 1]]
-            found = self._logprobs(self._to_device(torch.from_numpy(ids)))
+            found = self.logprobs(self._to_device(torch.from_numpy(ids)))
             assert found.top1 is not None
             batches.append(Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int())))
         arrived = None
@@ -118,7 +118,7 @@ class Batches:
             arrived.record(torch.cuda.current_stream(self.device))
         return Shard(self.data, windows, batches, arrived)
 
-    def _logprobs(self, ids: torch.Tensor) -> LogProb:
+    def logprobs(self, ids: torch.Tensor) -> LogProb:
         """Log-prob and top-1 of the token after each of ids ``[B, T]``, or ``[B, T − 1]`` without the last."""
         if self.head is None:
             rows = [logprobs_of_model(self.model, row) for row in ids]
@@ -140,7 +140,7 @@ class Batches:
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Give GPT-2's GELU, which transformers spells out in eight passes over memory, the one kernel that has it."""
+    """Give GPT-2's GELU, which transformers spells out in several passes over memory, the one kernel that has it."""
     from transformers.activations import NewGELUActivation
 
     for module in model.modules():

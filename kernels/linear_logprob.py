@@ -117,8 +117,9 @@ def linear_logprob_reference(
             before, of_tile = normalizer, torch.logsumexp(logits, dim=1)
             normalizer = torch.logaddexp(before, of_tile)
             if top1:
-                top, at = logits.max(dim=1)
-                best = (first + at).where(top > largest, best)
+                top = logits.amax(dim=1)
+                ahead = (top > largest).nonzero()[:, 0]  # fewer from tile to tile, and argmax is slow
+                best[ahead] = first + logits[ahead].argmax(dim=1)
                 largest = torch.maximum(largest, top)
             if entropy:
                 mean = mean * (before - normalizer).exp()

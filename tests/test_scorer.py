@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig, MambaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MambaConfig,
+)
 
 from argap import batches, runs
 from argap.atomic import read_json
@@ -40,6 +48,9 @@ CONFIGS = {
         final_logit_softcapping=0.5,
         max_position_embeddings=128,
     ),
+    # Logits multiplied, and logits divided.
+    "cohere": CohereConfig(**SMALL, intermediate_size=64, num_attention_heads=2, logit_scale=0.25),
+    "granite": GraniteConfig(**SMALL, intermediate_size=64, num_attention_heads=2, logits_scaling=4.0),
 }
 
 

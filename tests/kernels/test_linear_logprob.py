@@ -1,6 +1,7 @@
 """The head: log-probs, best ids and entropies against float64, by the reference and by the kernels."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytes
 LENGTHS = [1, 2, 63, 64, 65, 127, 500]
 
 
-def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> LogProb:
+def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
     logits = hidden.double() @ weight.double().T
     if bias is not None:
         logits = logits + bias.double()
@@ -25,7 +26,7 @@ def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> LogProb
     return LogProb(logprobs.gather(-1, target[:, None])[:, 0], logits.argmax(-1), entropy)
 
 
-def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> LogProb:
+def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
     """Every output of the kernels, which start from memory full of NaN."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
@@ -42,7 +43,7 @@ def drawn(n, size, vocabulary, dtype, device="cpu"):
     return hidden, weight, torch.randint(vocabulary, (n,), generator=generator).to(device)
 
 
-def assert_close(found: LogProb, expected: LogProb):
+def assert_close(found: Any, expected: Any):
     assert found.logprob.dtype == torch.float32
     torch.testing.assert_close(found.logprob.double(), expected.logprob, atol=1e-4, rtol=0)
     if found.top1 is not None:
@@ -164,7 +165,7 @@ def test_real_heads_in_little_memory(n, size, vocabulary):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    found = linear_logprob(hidden, weight, target, top1=True, entropy=True)
+    found: Any = linear_logprob(hidden, weight, target, top1=True, entropy=True)
     outputs = sum(x.nbytes for x in found if x is not None)
     assert torch.cuda.max_memory_allocated() - before - outputs < 64 * 2**20
     some = slice(0, n, n // 200)
@@ -184,5 +185,5 @@ def test_more_elements_than_32_bits_count(size):
     expected = parts.gather(1, target[:, None])[:, 0] - parts.logsumexp(1)
     torch.testing.assert_close(found.logprob, expected, atol=1e-4, rtol=0)
     del parts
-    last = linear_logprob(large, small, target[:1].new_zeros(rows), top1=True)
+    last: Any = linear_logprob(large, small, target[:1].new_zeros(rows), top1=True)
     assert_close(LogProb(last.logprob[-200:], last.top1[-200:]), exact(large[-200:], small, target.new_zeros(200)))
