@@ -51,8 +51,8 @@ def main() -> None:
             for case in import_module(f"kernel_cases.{op}").cases():
                 rows.append(row := measure(case, machine))
                 print(in_short(row), flush=True)
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine, "rows": rows})
+            if arguments.json:  # after each op, so that a run cut short keeps what it has
+                write_json(arguments.json, {"machine": machine, "rows": rows})
 
 
 def measure_machine() -> dict[str, Any]:
