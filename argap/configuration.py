@@ -79,10 +79,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             pass
     if hint in (str, bool) and isinstance(value, hint):
         return value
-    expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(
-        hint, "KEY: VALUE lines"
-    )
-    raise ArgapError(f"{name}: expected {expected}, found {value!r}")
+    expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    raise ArgapError(f"{name}: expected {expected.get(hint, 'KEY: VALUE lines')}, found {value!r}")
 
 
 def one_line(error: Exception) -> str:

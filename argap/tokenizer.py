@@ -45,6 +45,12 @@ class Tokenizer:
         return max(self.vocabulary.values()) + 1
 
     @cached_property
+    def special(self) -> frozenset[int]:
+        """Ids of the special tokens, EOS among them: those that stand for no text."""
+        added = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        return frozenset(added if self.eos is None else added | {self.eos})
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the sorted vocabulary, merges, normalizer and pre-tokenizer."""
         state = json.loads(self._backend.to_str())

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from argap.atomic import read_json, replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, plain, save, style
@@ -48,7 +48,8 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
     best = best_runs(runs)
     best = best.assign(at=pd.to_numeric(best[axis]))
     by = ["length", "width"] if axis == "pairs" else ["length", "pairs"]
-    panels = best[by].drop_duplicates().to_dict("records")  # `best_runs` has them in order
+    rows = [tuple(row) for row in best[by].itertuples(index=False)]  # `best_runs` has them in order
+    panels = list(dict.fromkeys(rows))
     columns = min(COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(WIDTH, 0.9 + 2.2 * lines), layout="constrained")
@@ -57,8 +58,7 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         axes.remove()
     names = list(dict.fromkeys(runs["name"]))
     look = looks(names)
-    for panel, axes in zip(panels, grids, strict=False):
-        length, other = (panel[key] for key in by)
+    for (length, other), axes in zip(panels, grids, strict=False):
         for name in names:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
@@ -99,7 +99,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(compact))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
         axes.margins(y=0.15)
@@ -150,7 +150,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter(FuncFormatter(compact))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_minor_locator(NullLocator())
             grid(axes)
     figure.supxlabel(f"Pairs in {scores['length']:,} tokens of {scores['between']}", fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()

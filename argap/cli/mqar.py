@@ -137,3 +137,46 @@ def plot(
 
     table, text = write_sweep(run)
     typer.echo(table.to_json(orient="records", indent=2) if as_json else text)
+
+
+@app.command()
+def score(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
+    out: Annotated[Path, typer.Option(help="Folder for scores.json and the figure.")] = Path("runs/mqar"),
+    pairs: Annotated[str, typer.Option(help="Numbers of pairs, with commas.")] = "16,32,64,128,256",
+    examples: Annotated[int, typer.Option(min=2, help="For each number of pairs.")] = 100,
+    length: Annotated[int, typer.Option(min=4, help="Tokens of an example.")] = 1024,
+    fill: Annotated[str | None, typer.Option(help="Text of the one token between the pairs. [end of sequence]")] = None,
+    data: Annotated[str | None, typer.Option(help="A text to stand between the pairs: file, folder, ...")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the examples.")] = 0,
+    device: Device = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Recall of pairs in the context by models trained on text (the paper's appendix G), all on the same examples."""
+    import torch
+
+    from argap.errors import ArgapError
+    from argap.reports.mqar_figures import write_pretrained
+    from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
+    from argap.synthetics.training import device_of
+
+    numbers = pairs.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ArgapError(f"--pairs {pairs}: expected whole numbers with commas, such as 16,32,64")
+    test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
+    where = device_of(device)
+    if dtype == "auto":
+        dtype = "bfloat16" if where.type == "cuda" else "float32"
+    scores = score_pretrained(checkpoints, test, dtype=getattr(torch, dtype), device=where)
+    write_pretrained(scores, out)
+    if as_json:
+        typer.echo(json.dumps(scores, indent=2))
+        return
+    for row in scores["rows"]:
+        low, high = row["ppl_ci95"]
+        typer.echo(
+            f"{row['model']:<24} {row['pairs']:>4} pairs  {row['slice']:<5}  ppl {row['ppl']:>12,.2f} "
+            f"({low:,.2f} to {high:,.2f})  accuracy {row['accuracy']:.3f}"
+        )
+    typer.echo(f"{out / 'scores.json'}, {out / 'pairs.svg'}")

@@ -1,0 +1,110 @@
+"""Recall of pretrained models: against a naive scan of one model's log-probs, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from argap.cli import app
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.synthetics.examples import IGNORED
+from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, score_pretrained
+from argap.train.model import copy_tokenizer, save_model
+
+DEMO = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of random weights with the demo's tokenizer, for 64 tokens at most."""
+    where = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(0)
+    config = ArgapConfig(vocab_size=8192, hidden_size=8, num_hidden_layers=1, max_position_embeddings=64)
+    save_model(ArgapForCausalLM(config), where)
+    copy_tokenizer(DEMO / "attention", where)
+    return where
+
+
+def test_rows_are_a_naive_scans(folder, tokenizer):
+    test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
+    rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU)["rows"]
+    assert [(row["pairs"], row["slice"], row["n"]) for row in rows] == [
+        (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
+        (2, "other", 87),
+        (4, "ar", 12),
+        (4, "other", 81),
+    ]
+    model = ArgapForCausalLM.from_pretrained(folder).eval()
+    made = _examples(tokenizer, test)[1]
+    losses, right = [], []
+    for inputs, labels in zip(made.inputs, made.labels, strict=True):
+        with torch.no_grad():
+            logprobs = model(torch.from_numpy(inputs)[None].long()).logits[0].log_softmax(-1)
+        for place in np.flatnonzero(labels != IGNORED):
+            assert labels[place] == inputs[place]
+            losses.append(-float(logprobs[place - 1, labels[place]]))
+            right.append(int(logprobs[place - 1].argmax()) == labels[place])
+    assert rows[2]["nll"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert rows[2]["accuracy"] == np.mean(right)
+
+
+def test_no_pair_holds_a_special_token_or_the_fill(tokenizer):
+    fill = int(tokenizer.encode([" the"])[0][0])
+    (made,) = _examples(tokenizer, PretrainedTest(pairs=(8,), examples=50, length=64, fill=" the"))
+    assert tokenizer.eos in tokenizer.special
+    assert not np.isin(made.inputs[:, :16], [*tokenizer.special, fill]).any()
+    others = made.inputs[made.labels == IGNORED]
+    assert (others == fill).sum() == 50 * (64 - 4 * 8)
+
+
+def test_a_text_stands_between_the_pairs(tokenizer, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("once upon a time there was a king who had three sons. " * 40)
+    (made,) = _examples(tokenizer, PretrainedTest(pairs=(2,), examples=4, length=64, text=str(path)))
+    text = set(tokenizer.encode([path.read_text()])[0].tolist())
+    free = np.ones((4, 64), dtype=bool)
+    free[:, :4] = False  # the pairs; then each query and its answer
+    rows, places = np.nonzero(made.labels != IGNORED)
+    free[rows, places] = free[rows, places - 1] = False
+    assert set(made.inputs[free].tolist()) <= text
+
+
+def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
+    rng = np.random.default_rng(0)
+    chosen = rng.random((20, 30)) < 0.5
+    logprob = -rng.random((20, 30)).astype(np.float32)
+    found = _measure(logprob, logprob > -0.3, chosen, seed=0)
+    assert found["nll"] == pytest.approx(-logprob[chosen].mean(), rel=1e-6)
+    assert found["ppl_ci95"][0] < found["ppl"] < found["ppl_ci95"][1]
+    alike = _measure(np.full((20, 30), -1.0), np.ones((20, 30), dtype=bool), chosen, seed=0)
+    assert alike["ppl_ci95"] == pytest.approx([np.e, np.e])
+    assert alike["accuracy_ci95"] == [1.0, 1.0]
+
+
+def test_what_does_not_fit_is_one_line(folder, tokenizer):
+    def scored(**asked):
+        score_pretrained(
+            [str(folder)], PretrainedTest(pairs=(2,), examples=2, **asked), dtype=torch.float32, device=CPU
+        )
+
+    with pytest.raises(ArgapError, match="at most 64 tokens"):
+        scored(length=128, fill=" the")
+    with pytest.raises(ArgapError, match="expected one"):
+        scored(length=32, fill=" the the")
+    with pytest.raises(ArgapError, match="one of the two"):
+        scored(length=32, fill=" the", text="somewhere")
+
+
+def test_the_command_scores_the_demo(tmp_path):
+    names = [str(DEMO / name) for name in ("attention", "hybrid")]
+    flags = ["--pairs", "2,4", "--examples", "2", "--length", "32", "--out", str(tmp_path), "--device", "cpu", "--json"]
+    result = CliRunner().invoke(app, ["mqar", "score", *names, *flags])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "pairs.svg").is_file()
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert [row["model"] for row in written["rows"]] == ["attention"] * 4 + ["hybrid"] * 4
