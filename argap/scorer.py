@@ -72,6 +72,8 @@ def score(
     """
     parallel = parallel or Parallel(0, 1, torch.device(_device(options.device)))
     device = str(parallel.device)
+    if parallel.device.type == "cuda" and parallel.device.index is not None:
+        torch.cuda.set_device(parallel.device)  # where kernels are launched
     dtype = _dtype(options.dtype, device)
     record = {
         "model": model_name,

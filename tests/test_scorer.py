@@ -124,10 +124,11 @@ def test_batch_size_and_sharding_change_nothing_beyond_rounding(checkpoint, data
     np.testing.assert_allclose(whole, one, atol=2e-5, rtol=0)
 
 
-def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, tmp_path, monkeypatch):
+def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
     finished = run(gpt2, data, tmp_path, batch_size=3)
     assert finished.record["finished"]["head"] == "model"
+    assert "its logits are no linear map of its last hidden states" in capsys.readouterr().err
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
 
