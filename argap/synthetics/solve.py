@@ -19,9 +19,12 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
     keys = ["name", "length", "pairs", "width"]
     best = ordered.drop_duplicates(keys)
     places = {name: place for place, name in enumerate(dict.fromkeys(runs["name"]))}
-    best = best.assign(place=[places[name] for name in best["name"]])
-    in_order = best.sort_values(["length", "pairs", "place", "width"], kind="stable")
-    return cast(pd.DataFrame, in_order.drop(columns="place").reset_index(drop=True))
+    best = best.assign(
+        place=[places[name] for name in best["name"]],
+        number=[int(str(pairs).split(",")[0]) for pairs in best["pairs"]],  # of text: "16" is less than "4"
+    )
+    in_order = best.sort_values(["length", "number", "place", "width"], kind="stable")
+    return cast(pd.DataFrame, in_order.drop(columns=["place", "number"]).reset_index(drop=True))
 
 
 def to_solve(runs: pd.DataFrame, solved: float = SOLVED) -> pd.DataFrame:

@@ -1,0 +1,72 @@
+"""Figures and table of a sweep, and of pretrained models on recall: what they draw and say."""
+
+from typing import cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.container import ErrorbarContainer
+
+from argap.atomic import write_json
+from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
+from argap.synthetics.solve import to_solve
+
+
+def runs():
+    """Two models, two lengths, two widths; model ``a`` solves N = 64 at width 128 alone."""
+    rows = [
+        {"name": name, "length": length, "pairs": str(length // 16), "width": width, "lr": 1e-3}
+        for length in (64, 128)
+        for name in ("a", "b")
+        for width in (64, 128)
+    ]
+    frame = pd.DataFrame(rows)
+    accuracy = [0.5, 0.999, 0.1, 0.2, 0.4, 0.6, 0.1, 0.1]
+    counts = frame["width"] * 1000
+    return frame.assign(
+        accuracy=accuracy, validation_accuracy=accuracy, flops=counts, state_size=counts // 10, parameters=counts
+    )
+
+
+def test_each_length_has_a_panel_and_each_model_its_points():
+    figure = accuracy_figure(runs(), "width")
+    assert [axes.get_title("left") for axes in figure.axes] == ["N 64, D 4", "N 128, D 8"]
+    lines = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].get_lines()}
+    assert lines == {"a": [0.5, 0.999], "b": [0.1, 0.2]}
+
+
+def test_the_pairs_may_be_the_axis_in_their_own_order():
+    # As text "16" comes before "4": the axis has them as numbers.
+    frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])
+    figure = accuracy_figure(frame, "pairs")
+    assert [axes.get_title("left") for axes in figure.axes] == ["N 256, width 64"]
+    assert np.asarray(figure.axes[0].get_lines()[0].get_xdata()).tolist() == [4, 16]
+
+
+def test_the_table_says_which_width_solves_and_which_does_not():
+    lines = solve_text(to_solve(runs())).splitlines()
+    assert lines[2] == "| 64 | 4 | a | 128 | 128,000 | 12,800 | 128,000 | 0.999 |"
+    assert lines[3] == "| 64 | 4 | b | > 128 | — | — | — | 0.200 |"
+    assert len(lines) == 6
+
+
+def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
+    runs().to_parquet(tmp_path / "runs.parquet")
+    write_json(tmp_path / "sweep.json", {"sweep": {"axis": "width"}})
+    solved, text = write_sweep(tmp_path)
+    assert len(solved) == 4
+    assert text.startswith("| N |")
+    assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.svg", "accuracy.png", "solve.svg", "solve.csv"}
+
+
+def test_pretrained_models_are_drawn_with_their_intervals():
+    def row(model, pairs, part, ppl, accuracy):
+        ends = {"ppl_ci95": [ppl / 2, ppl * 3], "accuracy_ci95": [accuracy - 0.1, accuracy + 0.2]}
+        return {"model": model, "pairs": pairs, "slice": part, "ppl": ppl, "accuracy": accuracy, **ends}
+
+    rows = [row("m", pairs, part, 8.0, 0.5) for pairs in (16, 32) for part in ("ar", "other")]
+    figure = pretrained_figure({"rows": rows, "length": 1024, "between": "' the'"})
+    ppl, accuracy = figure.axes
+    for axes, low, high in ((ppl, 4.0, 24.0), (accuracy, 0.4, 0.7)):
+        (bars,) = axes.containers
+        ends = cast(ErrorbarContainer, bars).lines[2][0].get_segments()
+        assert [[round(y, 6) for y in segment[:, 1]] for segment in ends] == [[low, high]] * 2
