@@ -94,7 +94,7 @@ def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
         build(
             PretrainedConfig(test.examples, pairs, length=test.length, alpha=test.alpha),
             test.seed,
-            vocabulary=vocabulary if fill is None else vocabulary[vocabulary != fill],
+            vocabulary=vocabulary,
             fill=fill,
             text=text,
         )
