@@ -69,6 +69,11 @@ class Tokenizer:
         encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
 
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a text, and where in it each token begins and ends (characters)."""
+        encoded = self._backend.encode(text, add_special_tokens=False)
+        return encoded.ids, encoded.offsets
+
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
         with replacing(folder / "tokenizer.json") as temporary:

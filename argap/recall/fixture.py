@@ -1,0 +1,90 @@
+"""A small fixture of our own writing: synthetic devices, products and pages, for tests and a first try.
+
+The rows have the form of SWDE, FDA and SQuAD; their scores say nothing of these benchmarks. The golds are
+made-up names and numbers, so that none can be known by heart.
+"""
+
+import random
+from typing import Any
+
+ROWS = 20
+QUESTIONS_A_DOCUMENT = 4
+SYLLABLES = ("ba", "cor", "del", "fi", "gan", "hu", "jo", "kal", "lem", "mi", "nor", "pe", "ru", "sti", "tav", "zen")
+
+
+def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows ``doc_id, file_name, key, value, text`` of ``swde``, ``fda`` or ``squad`` form, the same for a seed."""
+    draw = random.Random(f"{task} {seed}")
+    make = {"swde": _page, "fda": _device, "squad": _article}[task]
+    made: list[dict[str, Any]] = []
+    while len(made) < rows:
+        name, text, questions = make(draw)
+        for key, query, value in draw.sample(questions, QUESTIONS_A_DOCUMENT):
+            row = {"doc_id": f"{task}-{len(made)}", "file_name": name, "key": key, "value": value}
+            made.append({**row, "text": f"{text}\n{query}"})
+    return made[:rows]
+
+
+Question = tuple[str, str, str]
+"""Key, query, gold."""
+
+
+def _page(draw: random.Random) -> tuple[str, str, list[Question]]:
+    """A product's page, a line for each of its properties."""
+    name = _word(draw).capitalize()
+    properties = {
+        "maker": f"{_word(draw).capitalize()} Works",
+        "colour": draw.choice(("slate", "amber", "moss", "copper", "ivory")),
+        "weight": f"{draw.randint(100, 999)} g",
+        "model code": _code(draw),
+        "country of origin": f"{_word(draw).capitalize()}land",
+        "warranty": f"{draw.randint(13, 59)} months",
+    }
+    lines = [f"{name} | The Lantern Catalogue", f"In stock: {draw.randint(10, 99)} pieces"]
+    lines += [f"{key}: {value}" for key, value in properties.items()]
+    lines += [f"Customers also looked at {_word(draw).capitalize()} and {_word(draw).capitalize()}."]
+    return name, "\n".join(lines), [(key, f"{key}:", value) for key, value in properties.items()]
+
+
+def _device(draw: random.Random) -> tuple[str, str, list[Question]]:
+    """A notice on a device, its items numbered by letters in one running text."""
+    name = f"{_word(draw).capitalize()} {_word(draw).capitalize()} Meter"
+    items = {
+        "notice number": _code(draw),
+        "device name": name,
+        "applicant": f"{_word(draw).capitalize()} Instruments",
+        "measured quantity": f"{_word(draw)} concentration",
+        "kind of test": f"quantitative, by {_word(draw)} sensor",
+        "panel": f"{_word(draw).capitalize()} ({draw.randint(11, 98)})",
+    }
+    numbered = zip("ABCDEF", items.items(), strict=True)
+    parts = [f"{letter}. {key.capitalize()}: {value}" for letter, (key, value) in numbered]
+    closing = f"G. Storage: keep between {draw.randint(2, 5)} and {draw.randint(20, 30)} degrees."
+    text = " ".join(["NOTICE ON A DEVICE", *parts, closing])
+    return f"{items['notice number']}.txt", text, [(k, f"{k.capitalize()}:", v) for k, v in items.items()]
+
+
+def _article(draw: random.Random) -> tuple[str, str, list[Question]]:
+    """A paragraph on a town, and questions on it."""
+    town, founder, river = (_word(draw).capitalize() for _ in range(3))
+    year, people, craft = str(draw.randint(1200, 1899)), f"{draw.randint(1000, 9999):,}", f"{_word(draw)} weaving"
+    text = (
+        f"{town} is a town on the river {river}. It was founded in {year} by {founder}, a miller, and has "
+        f"{people} inhabitants today. The town is known for its {craft}, which is shown at a fair each autumn."
+    )
+    asked = {
+        f"On which river does {town} lie?": river,
+        f"When was {town} founded?": year,
+        f"Who founded {town}?": founder,
+        f"How many inhabitants has {town}?": people,
+        f"What is {town} known for?": craft,
+    }
+    return town, text, [("answer", f"Question: {question}\nAnswer:", value) for question, value in asked.items()]
+
+
+def _word(draw: random.Random) -> str:
+    return "".join(draw.sample(SYLLABLES, draw.randint(2, 3)))
+
+
+def _code(draw: random.Random) -> str:
+    return f"{draw.choice('KLMPQRT')}{draw.randint(100_000, 999_999)}"

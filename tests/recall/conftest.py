@@ -1,0 +1,29 @@
+"""What the tests of recall share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    """Small tensors: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="package")
+def decoder():
+    """The demo's hybrid, which has attention and convolutions, in float32."""
+    from argap.checkpoint import find_checkpoint, load_model
+    from argap.recall.decoding import Decoder
+    from argap.tokenizer import load_tokenizer
+
+    folder = CHECKPOINTS / "hybrid"
+    model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+    return Decoder(model, load_tokenizer(folder))

@@ -1,0 +1,105 @@
+"""Rows in, protocol, prompts: what a model is asked, and what it may not be asked."""
+
+import json
+
+import pytest
+
+from argap.errors import ArgapError, FormatError
+from argap.recall.examples import TASKS, Example, load_examples, split_query
+from argap.recall.prompts import build_prompt, check_fits
+from argap.recall.protocol import Protocol, contains, whole_word
+
+TEXT = "maker: Corfi Works\ncolour: amber\nweight: 5 g\nmodel code: K123456\nwarranty: 20 months\ncolour:"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_fixture_is_the_same_each_time_and_its_golds_are_there_to_be_found(task: str) -> None:
+    found = load_examples(task, "fixture")
+    assert found.label == f"fixture:{task}"
+    assert len(found.rows) == 20
+    assert found.fingerprint == load_examples(task, "fixture").fingerprint
+    assert found.gold_absent == 0
+    assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in found.rows)
+
+
+def test_contains_and_whole_word() -> None:
+    assert contains(" it is AMBER.", "amber")
+    assert contains("1995", "5")
+    assert not whole_word("1995", "5")
+    assert whole_word("(5) g", "5")
+    assert contains("a+b", "A+B")  # no pattern
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a\nb:", "key": "b"}, "column 'value'"),
+        ({"text": "a\nb:", "key": "b", "value": "  "}, "gold .* is empty"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path, row, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(ArgapError, match=message):
+        load_examples("fda", str(path))
+
+
+def test_bad_files_and_names(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text"')
+    with pytest.raises(FormatError, match="line 1"):
+        load_examples("fda", str(path))
+    path.write_text("")
+    with pytest.raises(ArgapError, match="no rows"):
+        load_examples("fda", str(path))
+    with pytest.raises(ArgapError, match="expected some of swde, fda, squad"):
+        load_examples("fad", "fixture")
+    with pytest.raises(ArgapError, match="nothing is cut"):
+        Protocol(truncate="oracle")
+    with pytest.raises(ArgapError, match="more than the 48"):
+        Protocol(context=48)
+
+
+def test_a_hub_that_does_not_answer_says_how_to_give_the_rows(monkeypatch) -> None:
+    import huggingface_hub
+
+    def fails(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fails)
+    with pytest.raises(ArgapError, match=r"no route.*--data fda=FILE.jsonl"):
+        load_examples("fda")
+
+
+def test_a_gold_absent_from_the_text_is_counted(tmp_path) -> None:
+    path = tmp_path / "own.jsonl"
+    rows = [{"text": "a is one\na:", "key": "a", "value": v} for v in ("one", "two")]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = load_examples("fda", str(path))
+    assert (found.gold_absent, found.label) == (1, "own (fda form)")
+
+
+def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
+    example = Example("0", "page", "colour", "amber", TEXT)
+    whole = build_prompt(example, "swde", tokenizer, Protocol())
+    assert tokenizer.decode(whole.ids) == TEXT
+    ((first, last),) = whole.golds
+    assert tokenizer.decode(whole.ids[first:last]).strip() == "amber"
+    assert whole.distance == len(whole.ids) - first
+    assert tokenizer.decode(whole.ids[whole.query :]).strip() == "colour:"
+    assert whole.distance is not None
+    room = whole.distance - 1  # one token less than the gold needs
+    cut = build_prompt(example, "swde", tokenizer, Protocol(context=48 + room))
+    assert cut.ids == whole.ids[-room:]
+    assert cut.truncated == len(whole.ids) - room
+    assert (cut.golds, cut.distance, cut.gold_in_text) == ([], None, True)
+    oracle = build_prompt(example, "swde", tokenizer, Protocol(context=48 + room, truncate="oracle"))
+    ((first, last),) = oracle.golds
+    assert len(oracle.ids) == room
+    assert tokenizer.decode(oracle.ids[first:last]).strip() == "amber"
+    assert oracle.ids[oracle.query :] == whole.ids[whole.query :]
+    twice = build_prompt(example, "swde", tokenizer, Protocol(twice=True))
+    assert tokenizer.decode(twice.ids) == f"{TEXT}\n{TEXT}"
+    assert len(twice.golds) == 2
+    with pytest.raises(ArgapError, match="--context 64"):
+        check_fits([whole], 64, "model")
