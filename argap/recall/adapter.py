@@ -1,0 +1,113 @@
+"""argap's models as a language model of lm-eval, so that any of its tasks runs on them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from argap.checkpoint import max_positions
+from argap.errors import ArgapError
+from argap.progress import progress
+from argap.recall.decoding import Decoder
+
+DEFAULT_LENGTH = 2048
+"""The window of a model that takes any length, as lm-eval has it."""
+DEFAULT_NEW_TOKENS = 256
+
+
+class ArgapLM(TemplateLM):
+    """loglikelihood, loglikelihood_rolling and generate_until over a `Decoder`.
+
+    Prompts longer than the window are cut on the left, as lm-eval's own models do. Greedy only: a task
+    that samples is refused with `ArgapError`.
+    """
+
+    def __init__(self, decoder: Decoder, name: str, *, max_length: int | None = None) -> None:
+        super().__init__()
+        self.decoder, self.name = decoder, name
+        self.max_length = max_length or max_positions(decoder.model) or DEFAULT_LENGTH
+
+    @property
+    def eot_token_id(self) -> int:
+        eos = self.decoder.tokenizer.eos
+        if eos is None:
+            raise ArgapError(f"{self.name}: its tokenizer names no EOS token, which stands before a text")
+        return eos
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.decoder.tokenizer.name
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        return self.decoder.tokenizer.encode([string])[0].tolist()
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes into the results' ``config``."""
+        return {"model_name": self.name, "model_num_parameters": self.decoder.model.num_parameters()}
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
+    ) -> list[tuple[float, bool]]:
+        contexts, continuations = [], []
+        for texts, context, continuation in requests:
+            if not continuation:
+                raise ArgapError(f"{self.name}: {texts[1]!r} has no token of its own after its context")
+            continuation = continuation[-self.max_length :]
+            whole = [*context, *continuation][-(self.max_length + 1) :]  # the last token is not read
+            contexts.append(whole[: len(whole) - len(continuation)])
+            continuations.append(continuation)
+        found = self._in_batches(
+            lambda ks: self.decoder.force([contexts[k] for k in ks], [continuations[k] for k in ks]),
+            [len(a) + len(b) for a, b in zip(contexts, continuations, strict=True)],
+        )
+        return [(sum(forced.logprobs), not any(forced.ranks)) for forced in found]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        totals = []
+        for (text,) in (request.args for request in requests):
+            ids = self.tok_encode(text)
+            windows = get_rolling_token_windows(ids, self.eot_token_id, self.max_length, context_len=1)
+            pairs = [(("", ""), *make_disjoint_window(window)) for window in windows]
+            totals.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        answers: dict[int, str] = {}
+        groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
+        for k, request in enumerate(requests):
+            options: dict[str, Any] = request.arguments[1]
+            if options.get("do_sample") or options.get("num_beams", 1) != 1:
+                raise ArgapError(f"{self.name}: the task samples or searches; this model decodes greedily only")
+            until = options.get("until") or []
+            stops = (until,) if isinstance(until, str) else tuple(until)
+            groups.setdefault((stops, options.get("max_gen_toks", DEFAULT_NEW_TOKENS)), []).append(k)
+        for (until, new_tokens), members in groups.items():
+            room = self.max_length - new_tokens
+            if room < 1:
+                raise ArgapError(
+                    f"{self.name}: {new_tokens} new tokens leave no room for a prompt in {self.max_length}"
+                )
+            prompts = [self.tok_encode(requests[k].arguments[0])[-room:] for k in members]
+            found = self._in_batches(
+                lambda ks, prompts=prompts, until=until, new_tokens=new_tokens: self.decoder.generate(
+                    [prompts[k] for k in ks], until=until, new_tokens=new_tokens
+                ),
+                [len(prompt) for prompt in prompts],
+            )
+            for k, generation in zip(members, found, strict=True):
+                answers[k] = generation.text
+        return [answers[k] for k in range(len(requests))]
+
+    def _in_batches(self, work: Callable[[list[int]], list[Any]], lengths: list[int]) -> list[Any]:
+        """``work`` on indices, the longest first, a few batches at a time, with progress."""
+        order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
+        found: dict[int, Any] = {}
+        size = 4 * self.decoder.batch_size
+        with progress(self.name, len(order), "requests") as advance:
+            for start in range(0, len(order), size):
+                some = order[start : start + size]
+                found.update(zip(some, work(some), strict=True))
+                advance(len(some))
+        return [found[k] for k in range(len(order))]

@@ -1,0 +1,155 @@
+"""Greedy decoding in batches of equal prompt length, and log-probs of what a model did not say.
+
+Nothing is padded on the left: that would be read by a state as text. A native model takes the prompt in
+parallel and goes on by its recurrent step, in constant memory where its mixers allow; another model goes
+on with its cache; one that has neither reads everything again for each token.
+
+Legend: B batch, T positions, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from argap.heads import find_head
+from argap.models.modeling import ArgapForCausalLM
+from argap.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Stop = Literal["stop", "eos", "length"]
+Next = Callable[[torch.Tensor], torch.Tensor]
+"""The tokens just chosen ``[B]`` to the logits ``[B, V]`` after them."""
+PROBE_TOKENS = 16
+
+
+class Generation(NamedTuple):
+    """An answer: its tokens with those that ended it, and its text without the stop sequence."""
+
+    ids: list[int]
+    text: str
+    stop: Stop
+
+
+class Forced(NamedTuple):
+    """A continuation under teacher forcing, ``[T]`` each."""
+
+    logprobs: list[float]
+    """Nats."""
+    ranks: list[int]
+    """How many tokens were more likely: 0 is the model's own choice."""
+
+
+class Decoder:
+    """A loaded model with its tokenizer."""
+
+    def __init__(self, model: "PreTrainedModel", tokenizer: Tokenizer, *, batch_size: int = 8) -> None:
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.recurrent = isinstance(model, ArgapForCausalLM) and all(b.mixer.recurrent for b in model.model.blocks)
+        probe = torch.arange(min(PROBE_TOKENS, tokenizer.vocab_size), device=model.device)[None]
+        with torch.inference_mode():
+            self.head = find_head(model, probe)
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
+        """The greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
+        found: dict[int, Generation] = {}
+        for batch in equal_lengths(prompts, self.batch_size):
+            ids = torch.tensor([list(prompts[k]) for k in batch], device=self.model.device)
+            found.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
+        return [found[k] for k in range(len(prompts))]
+
+    @torch.inference_mode()
+    def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[Forced]:
+        """Log-prob and rank of each token of the continuations (none of them empty), given all before it."""
+        found: dict[int, Forced] = {}
+        whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
+        for batch in equal_lengths(whole, self.batch_size):
+            ids = torch.tensor([whole[k][:-1] for k in batch], device=self.model.device)  # nothing follows the last
+            hidden = None
+            if self.head is not None:
+                hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            for row, k in enumerate(batch):
+                targets = torch.tensor(list(continuations[k]), device=ids.device)
+                start = len(prompts[k]) - 1
+                if hidden is None or self.head is None:
+                    logits = self.model(input_ids=ids[row][None], use_cache=False).logits[0, start:].float()
+                    logprobs = logits.log_softmax(dim=-1).gather(-1, targets[:, None])[:, 0]
+                else:
+                    logprobs = self.head.logprobs(hidden[row, start:], targets).logprob
+                    logits = self.head.linear(hidden[row, start:]).float()  # scale and cap leave the order as it is
+                ranks = (logits > logits.gather(-1, targets[:, None])).sum(dim=-1)
+                found[k] = Forced(logprobs.float().tolist(), ranks.tolist())
+        return [found[k] for k in range(len(whole))]
+
+    def _continue(self, ids: torch.Tensor, until: Sequence[str], new_tokens: int) -> Iterator[Generation]:
+        """``ids [B, T]``: the answers of one batch, which goes on until its last row has stopped."""
+        rows: list[list[int]] = [[] for _ in ids]
+        ends: list[Generation | None] = [None] * len(rows)
+        logits, following = self._begin(ids)
+        for count in range(1, new_tokens + 1):
+            chosen = logits.argmax(dim=-1)
+            for row, token in enumerate(chosen.tolist()):
+                if ends[row] is None:
+                    rows[row].append(token)
+                    ends[row] = self._ended(rows[row], until, last=count == new_tokens)
+            if all(end is not None for end in ends):
+                break
+            logits = following(chosen)
+        for row, end in zip(rows, ends, strict=True):
+            yield end or Generation(row, self.tokenizer.decode(row), "length")
+
+    def _begin(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
+        """The logits after the prompt, and what goes on from there."""
+        if self.recurrent:
+            return self._begin_recurrent(ids)
+        found = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        cache = getattr(found, "past_key_values", None)
+        seen = ids
+
+        def read_again(token: torch.Tensor) -> torch.Tensor:
+            nonlocal seen
+            seen = torch.cat([seen, token[:, None]], dim=1)
+            return self.model(input_ids=seen, use_cache=False, logits_to_keep=1).logits[:, -1]
+
+        def with_cache(token: torch.Tensor) -> torch.Tensor:
+            nonlocal cache
+            found = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
+            cache = found.past_key_values
+            return found.logits[:, -1]
+
+        return found.logits[:, -1], read_again if cache is None else with_cache
+
+    def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
+        model: Any = self.model
+        logits, state = model.prefill(ids)
+
+        def step(token: torch.Tensor) -> torch.Tensor:
+            nonlocal state
+            logits, state = model.step(token, state)
+            return logits
+
+        return logits, step
+
+    def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
+        """The answer, where its newest token ended it."""
+        if row[-1] == self.tokenizer.eos:
+            return Generation(list(row), self.tokenizer.decode(row[:-1]), "eos")
+        text = self.tokenizer.decode(row)
+        cuts = [at for stop in until if stop and (at := text.find(stop)) >= 0]
+        if cuts:
+            return Generation(list(row), text[: min(cuts)], "stop")
+        return Generation(list(row), text, "length") if last else None
+
+
+def equal_lengths(sequences: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+    """Indices in batches of one length, the longest first, so that what does not fit is found at once."""
+    by_length: dict[int, list[int]] = {}
+    for k, sequence in enumerate(sequences):
+        by_length.setdefault(len(sequence), []).append(k)
+    for length in sorted(by_length, reverse=True):
+        members = by_length[length]
+        for start in range(0, len(members), batch_size):
+            yield members[start : start + batch_size]

@@ -1,0 +1,101 @@
+"""Answers do not depend on how they are computed: batch, cache, state, or reading everything again."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from argap.recall.copying import CopyBaseline, place_after
+from argap.recall.decoding import Decoder, equal_lengths
+from argap.recall.examples import load_examples
+from argap.recall.prompts import build_prompt
+from argap.recall.protocol import Protocol
+from argap.recall.why import repeats_of_gold
+
+UNTIL = ["\n"]
+
+
+@pytest.fixture(scope="module")
+def prompts(decoder: Decoder) -> list[list[int]]:
+    """Six prompts of one length, and one shorter."""
+    rows = load_examples("swde", "fixture", limit=6).rows
+    whole = [build_prompt(row, "swde", decoder.tokenizer, Protocol()).ids for row in rows]
+    shortest = min(map(len, whole))
+    return [*(ids[-shortest:] for ids in whole), whole[0][-40:]]
+
+
+def test_batches_hold_one_length_and_every_index() -> None:
+    assert list(equal_lengths([[1, 1], [2], [3, 3], [4, 4]], 2)) == [[0, 2], [3], [1]]
+
+
+def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Decoder, prompts) -> None:
+    alone = Decoder(decoder.model, decoder.tokenizer, batch_size=1)
+    again = Decoder(decoder.model, decoder.tokenizer, batch_size=8)
+    again.recurrent = False  # reads the whole sequence for each token
+    found = decoder.generate(prompts, until=UNTIL, new_tokens=12)
+    assert decoder.recurrent
+    assert found == alone.generate(prompts, until=UNTIL, new_tokens=12)
+    assert found == again.generate(prompts, until=UNTIL, new_tokens=12)
+    assert len({answer.text for answer in found}) > 1
+
+
+def test_stop_sequences_end_an_answer_and_are_not_in_it(decoder: Decoder, prompts) -> None:
+    free = decoder.generate(prompts[:1], until=[], new_tokens=12)[0]
+    assert (free.stop, len(free.ids)) == ("length", 12)
+    middle = free.text[3:5]
+    stopped = decoder.generate(prompts[:1], until=[middle], new_tokens=12)[0]
+    assert stopped.stop == "stop"
+    assert stopped.text == free.text[: free.text.index(middle)]
+    assert stopped.ids == free.ids[: len(stopped.ids)]
+
+
+def test_teacher_forcing_gives_the_log_probs_and_ranks_of_the_model(decoder: Decoder, prompts) -> None:
+    own = decoder.generate(prompts, until=[], new_tokens=3)
+    forced = decoder.force(prompts, [answer.ids for answer in own])
+    assert all(f.ranks == [0, 0, 0] for f in forced)  # its own choices
+    with torch.inference_mode():
+        ids = torch.tensor([*prompts[0], *own[0].ids])
+        logprobs = decoder.model(ids[None]).logits[0].log_softmax(-1)
+    expected = [float(logprobs[len(prompts[0]) - 1 + t, own[0].ids[t]]) for t in range(3)]
+    assert forced[0].logprobs == pytest.approx(expected, abs=1e-4)
+    decoder.head, head = None, decoder.head  # through the model's own logits
+    try:
+        slow = decoder.force(prompts[:1], [own[0].ids])
+    finally:
+        decoder.head = head
+    assert slow[0].logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_transformers_model_goes_on_with_its_cache(tokenizer) -> None:
+    """A tiny Llama: with the cache what it gives when it reads everything again."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=tokenizer.vocab_size, **sizes)).eval()
+    found = Decoder(model, tokenizer).generate([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], until=[], new_tokens=6)
+    for prompt, answer in zip([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], found, strict=True):
+        ids = list(prompt)
+        for _ in answer.ids:
+            with torch.inference_mode():
+                ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        assert ids[len(prompt) :] == answer.ids
+
+
+def test_copying_goes_on_after_the_longest_repeated_suffix(tokenizer) -> None:
+    # 2 3 stands at 1 and again at 5 (after 9); the suffix 1 2 3 only at 0
+    assert place_after([1, 2, 3, 4, 9, 2, 3, 7, 1, 2, 3]) == 3
+    assert place_after([1, 2, 3]) is None
+    ids = tokenizer.encode(["colour: amber\nsize: 5\ncolour:"])[0].tolist()
+    answer = CopyBaseline(tokenizer).generate([ids], until=UNTIL, new_tokens=48)[0]
+    assert (answer.text, answer.stop) == (" amber", "stop")
+
+
+def test_which_tokens_of_the_gold_repeat_a_bigram() -> None:
+    # bigrams of the prompt: 1-2, 2-3, 3-1; the gold adds 1-2 (seen), 2-4 (new), 4-2 (new), 2-4 (seen by now)
+    assert repeats_of_gold([1, 2, 3, 1], [2, 4, 2, 4]) == [True, False, False, True]
