@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from argap.cli import demo, index, kernels, models, mqar, paper, ref, report, score, suite, train
+from argap.cli import demo, index, kernels, models, mqar, paper, recall, ref, report, score, suite, train
 from argap.errors import ArgapError
 
 app = typer.Typer(
@@ -32,6 +32,7 @@ app.command()(train.train)
 app.add_typer(suite.app, name="suite")
 app.add_typer(mqar.app, name="mqar")
 app.command()(paper.paper)
+app.command()(recall.recall)
 
 
 def main() -> None:

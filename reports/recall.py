@@ -1,0 +1,161 @@
+"""Recall in words and tables, and as a page: scores, breakdowns, flips, and examples with the gold marked."""
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from argap.atomic import read_json, replacing
+from argap.errors import ArgapError
+from argap.reports.tables import DASH, percent
+from argap.reports.tokens import visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHOWN = 6
+"""Examples shown of each task: those that the reference has and a model misses first."""
+AROUND = 220
+"""Characters shown at either side of the gold and before the query."""
+
+
+def recall_table(found: dict[str, Any]) -> str:
+    """The table for a terminal, a line for each model and task."""
+    width = max(len(row["model"]) for row in found["rows"]) + 2
+    wide = max([len(row["task"]) for row in found["rows"]] + [4]) + 2
+    lines = [
+        f"{'model':<{width}}{'task':<{wide}}{'contains':>10}{'± s.e.':>8}{'95%':>15}{'word':>8}{'chance':>8}{'n':>6}"
+    ]
+    for row in found["rows"]:
+        ends = DASH if row["ci95"] is None else "–".join(f"{100 * end:.1f}" for end in row["ci95"])
+        lines.append(
+            f"{row['model']:<{width}}{row['task']:<{wide}}{_score(row['contains']):>10}{_score(row['stderr']):>8}"
+            f"{ends:>15}{_score(row['whole_word']):>8}{_score(row['chance']):>8}{row['n']:>6}"
+        )
+    return "\n".join([*lines, *_scope(found)])
+
+
+def upstream_table(found: dict[str, Any]) -> str:
+    """lm-eval's values of its own tasks, a line for each model, task and metric."""
+    lines = []
+    for model, results in found.items():
+        for task, values in results["results"].items():
+            version = results["versions"].get(task, DASH)
+            for key, value in values.items():
+                metric, sign, _ = key.partition(",")
+                if sign and not metric.endswith("_stderr") and isinstance(value, float):
+                    stderr = values.get(key.replace(metric, f"{metric}_stderr", 1))
+                    spread = f" ± {stderr:.4f}" if isinstance(stderr, float) else ""
+                    lines.append(f"{model}  {task} (version {version})  {metric} {value:.4f}{spread}")
+    return "\n".join(lines)
+
+
+def published(path: Path) -> str:
+    """A CSV of published figures in columns. Raises `ArgapError` where there is none."""
+    if not path.is_file():
+        raise ArgapError(f"--paper {path}: no such file; expected a CSV of published figures with a header")
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(["", f"Published ({path.name}):", *lines])
+
+
+def write_recall_page(folder: Path) -> Path:
+    """Write ``recall.html`` beside ``recall.json`` and return its path."""
+    found = read_json(folder / "recall.json")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = visible
+    environment.filters["score"] = _score
+    environment.filters["percent"] = percent
+    page = environment.get_template("recall.html.j2").render(
+        found=found, scope=_scope(found), shown=_shown(folder, found)
+    )
+    path = folder / "recall.html"
+    with replacing(path) as temporary:
+        temporary.write_text(page, encoding="utf-8", newline="\n")
+    return path
+
+
+def _score(value: float | None) -> str:
+    """``16.7``: in percent."""
+    return DASH if value is None else f"{100 * value:.1f}"
+
+
+def _scope(found: dict[str, Any]) -> list[str]:
+    """What stands beside every score: protocol, data, truncation."""
+    p = found["protocol"]
+    cut = "nothing cut" if p["context"] is None else f"cut to {p['context']} tokens with the answer ({p['truncate']})"
+    read = ", read twice" if p["twice"] else ""
+    lines = [
+        f"Protocol {p['version']}: zero-shot, greedy, {p['new_tokens']} tokens or to the end of the line, {cut}{read}; "
+        "contains: the gold is in the answer; word: as whole words; chance: golds of other examples."
+    ]
+    for task in found["tasks"]:
+        shares = {row["truncated"] for row in found["rows"] if row["task"] == task["label"]}
+        truncated = "–".join(percent(share) for share in sorted(shares))
+        revision = f" at {task['revision'][:12]}" if task["revision"] else ""
+        lines.append(
+            f"{task['label']}: {task['source']}{revision}, {task['examples']} examples ({task['fingerprint'][:12]}), "
+            f"gold absent in {task['gold_absent']}, prompts truncated {truncated}."
+        )
+    lines += [
+        f"{flip['model']} against {found['reference']} on {flip['task']}: {flip['gained']} gained, "
+        f"{flip['lost']} lost (McNemar's exact p = {flip['p_value']:.3g})."
+        for flip in found["flips"]
+    ]
+    return lines
+
+
+def _shown(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A few examples of each task, with the answer of every model."""
+    models = list(dict.fromkeys(row["model"] for row in found["rows"]))
+    shown = []
+    for task in found["tasks"]:
+        samples = {model: _samples(folder, model, task["label"]) for model in models}
+        first = samples[found["reference"] or models[0]]
+        rows = range(len(first))
+        disagree = [k for k in rows if len({samples[model][k]["contains"] for model in models}) > 1]
+        chosen = [*disagree, *(k for k in rows if k not in disagree)][:SHOWN]
+        for k in chosen:
+            answers = [(model, samples[model][k]) for model in models]
+            shown.append({"task": task["label"], "sample": first[k], "text": _marked(first[k]), "answers": answers})
+    return shown
+
+
+def _samples(folder: Path, model: str, task: str) -> list[dict[str, Any]]:
+    place = folder / _folder_name(model) / _folder_name(task) / "samples"
+    rows = [row for path in sorted(place.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return sorted(rows, key=lambda row: row["row"])
+
+
+def _folder_name(name: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-")
+
+
+def _marked(sample: dict[str, Any]) -> Markup:
+    """The prompt with every gold and the query marked, its far parts left out."""
+    text = sample["prompt"]
+    query = text.rfind("\n") + 1
+    golds = [match.span() for match in re.finditer(re.escape(sample["gold"]), text[:query], re.IGNORECASE)]
+    near = [(query - AROUND, len(text)), *((a - AROUND, b + AROUND) for a, b in golds[-3:])]
+    pieces, at, left_out = [], 0, False
+    for start, end, kind in sorted([*((a, b, "gold") for a, b in golds), (query, len(text), "query")]):
+        for k in range(at, start):
+            if any(a <= k < b for a, b in near):
+                pieces.append(str(escape(text[k])))
+                left_out = False
+            elif not left_out:
+                pieces.append(" … ")
+                left_out = True
+        pieces.append(f'<mark class="{kind}">{escape(text[start:end])}</mark>')
+        at, left_out = end, False
+    return Markup("".join(pieces))
