@@ -1,0 +1,93 @@
+"""Generation of 48 tokens after 1,000-token prompts: argap's decoder beside lm-eval's model of transformers.
+
+    python benchmarks/recall.py [--checkpoints DIR ...] [--prompts 4] [--tokens 48] [--length 970]
+
+Both run the same weights in float32 on the same prompts, greedily, without a stop, batches of one and of
+all prompts; a line a checkpoint with seconds (the better of two rounds) and the ratio. The demo's
+convolutions end at 1,024 positions, so the prompts have 970 tokens by default. Answers must agree.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoTokenizer
+
+from argap.checkpoint import find_checkpoint, load_model
+from argap.recall.adapter import ArgapLM
+from argap.recall.decoding import Decoder
+from argap.recall.fixture import fixture_rows
+from argap.tokenizer import load_tokenizer
+
+CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
+
+
+def prompts_of(folder: Path, count: int, length: int) -> list[str]:
+    """Texts of exactly ``length`` tokens, of the fixture's pages one after another."""
+    tokenizer = load_tokenizer(folder)
+    found = []
+    for seed in range(count):
+        text = "\n\n".join(row["text"] for row in fixture_rows("fda", rows=40, seed=seed))
+        ids = tokenizer.encode([text])[0]
+        cut = next(tokenizer.decode(ids[k : k + length]) for k in range(len(ids)) if _stays(tokenizer, ids, k, length))
+        found.append(cut)
+    return found
+
+
+def _stays(tokenizer: Any, ids: Any, start: int, length: int) -> bool:
+    """Whether a stretch of tokens comes back as it is when its text is encoded."""
+    part = ids[start : start + length]
+    return tokenizer.encode([tokenizer.decode(part)])[0].tolist() == part.tolist()
+
+
+def best_of_two(lm: Any, prompts: list[str], tokens: int) -> tuple[float, list[str]]:
+    options = {"until": [], "max_gen_toks": tokens, "do_sample": False}
+    requests = [
+        Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(options)), idx=0) for prompt in prompts
+    ]
+    seconds, answers = [], []
+    for _ in range(2):
+        started = time.perf_counter()
+        with contextlib.redirect_stderr(io.StringIO()):
+            answers = lm.generate_until(requests)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds), answers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", nargs="*", type=Path, default=sorted(CHECKPOINTS.iterdir()))
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--length", type=int, default=970)
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {arguments.prompts} prompts of "
+        f"{arguments.length} tokens, {arguments.tokens} new ones"
+    )
+    for folder in arguments.checkpoints:
+        model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+        prompts = prompts_of(folder, arguments.prompts, arguments.length)
+        peer_class: Any = HFLM
+        for batch in sorted({1, arguments.prompts}):
+            own = ArgapLM(Decoder(model, load_tokenizer(folder), batch_size=batch), folder.name)
+            peer = peer_class(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=batch)
+            seconds, answers = best_of_two(own, prompts, arguments.tokens)
+            theirs, expected = best_of_two(peer, prompts, arguments.tokens)
+            agree = sum(a == b for a, b in zip(answers, expected, strict=True))
+            print(
+                f"{folder.name}, batch {batch}: argap {seconds:.2f} s, lm-eval {theirs:.2f} s, "
+                f"{theirs / seconds:.1f} times; {agree} of {len(answers)} answers the same"
+            )
+
+
+if __name__ == "__main__":
+    main()
