@@ -87,7 +87,7 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
     if source == FIXTURE:
         label, rows = f"fixture:{task}", fixture_rows(task)
     elif source is not None:
-        label, rows = f"{Path(source).stem} ({task} form)", list(_read_lines(Path(source)))
+        label, rows = f"{Path(source).name} ({task} form)", list(_read_lines(Path(source)))
     else:
         source = f"hub:{HUB[task]}"
         label, (rows, revision) = task, _from_hub(task)

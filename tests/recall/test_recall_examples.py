@@ -76,7 +76,7 @@ def test_a_gold_absent_from_the_text_is_counted(tmp_path) -> None:
     rows = [{"text": "a is one\na:", "key": "a", "value": v} for v in ("one", "two")]
     path.write_text("\n".join(map(json.dumps, rows)))
     found = load_examples("fda", str(path))
-    assert (found.gold_absent, found.label) == (1, "own (fda form)")
+    assert (found.gold_absent, found.label) == (1, "own.jsonl (fda form)")
 
 
 def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
