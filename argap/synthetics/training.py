@@ -16,8 +16,8 @@ from argap.synthetics.protocol import RunConfig
 from argap.synthetics.questions import Questions, questions
 from argap.synthetics.together import Together
 
-STEPS_BETWEEN_LOOKS = 50
-"""How often it is asked whether to stop."""
+STEPS_AT_ONCE = 50
+"""By so many progress is shown."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def train_together(
         with progress(f"{first.name}, N {first.length}, width {first.width}", first.steps, "steps") as advance:
             for step in range(1, first.steps + 1):
                 together.step()
-                if step % STEPS_BETWEEN_LOOKS == 0:
-                    advance(STEPS_BETWEEN_LOOKS)
-                    if stop():
-                        return results
+                if stop():
+                    return results
+                if step % STEPS_AT_ONCE == 0:
+                    advance(STEPS_AT_ONCE)
                 if step % every and step != first.steps:
                     continue
                 for learner in together.learners:

@@ -1,5 +1,6 @@
 """Training on recall: the protocol, the questions, one run, several side by side, a sweep that goes on."""
 
+import itertools
 import json
 import math
 from dataclasses import asdict, replace
@@ -178,8 +179,7 @@ def sweep_file(tmp_path_factory):
 
 def test_a_sweep_goes_on_where_it_stopped(sweep_file, tmp_path):
     sweep = load_sweep(sweep_file)
-    asked = iter([False, True])  # before the first group, before the second
-    first = run_sweep(sweep, tmp_path, CPU, stop=lambda: next(asked))
+    first = run_sweep(sweep, tmp_path, CPU, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     assert len(first) == 2
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
     whole = run_sweep(sweep, tmp_path, CPU)
@@ -277,3 +277,9 @@ def test_one_graph_of_several_models_trains_each_as_it_trains_alone(name):
     side_by_side = losses(configs, captures=True)
     alone = np.concatenate([losses([config], captures=False) for config in configs], axis=1)
     np.testing.assert_allclose(side_by_side, alone, rtol=1e-3, atol=1e-3)
+
+
+def test_runs_that_are_stopped_have_no_result():
+    steps = itertools.count(1)
+    assert train_together([TINY], CPU, stop=lambda: next(steps) == TINY.steps) == []
+    assert len(train_together([TINY], CPU, stop=lambda: next(steps) == 0)) == 1
