@@ -2,11 +2,13 @@
 
 import csv
 import io
+from math import log
 from typing import Any
 
-from argap.paper import GAP_TABLES, HYBRID_TABLE, PublishedRow
+from argap.gap import gap_due_to_ar
+from argap.paper import GAP_TABLES, HYBRID_TABLE, REFERENCE, PublishedRow
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
-from argap.reports.tables import DASH, Column, Table, closed_table, gap_table, number, percent, threshold_text
+from argap.reports.tables import DASH, Column, Table, closed_table, gap_table, percent, threshold_text
 from argap.suite.result import Result
 
 
@@ -138,14 +140,12 @@ def _printed(label: str, scale: str) -> str:
         if (row.model, row.scale) == (label, scale) and row.printed is not None:
             return f"{row.printed}%"
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
-    if label in by_model:
-        return f"({number(_implied(by_model[label], by_model['Attention']))}%)"
-    return DASH
+    value = _implied(by_model[label], by_model[REFERENCE]) if label in by_model else None
+    return DASH if value is None else f"({percent(value)})"
 
 
-def _implied(row: PublishedRow, attention: PublishedRow) -> float:
-    """Percent, from the printed perplexities; the share of AR hits from the attention row's own identity."""
-    from math import log
-
+def _implied(row: PublishedRow, attention: PublishedRow) -> float | None:
+    """From the printed perplexities; the share of AR hits from the attention row's own identity."""
     share = log(attention.overall / attention.other) / log(attention.ar_hits / attention.other)
-    return 100 * min(share * log(row.ar_hits / attention.ar_hits) / log(row.overall / attention.overall), 1)
+    delta_hits, delta = log(attention.ar_hits / row.ar_hits), log(attention.overall / row.overall)
+    return gap_due_to_ar(delta_hits, delta, share).value
