@@ -71,7 +71,8 @@ def delta_rule(
     of ``v`` and S after them ``[B, H, K, V]`` in float32 or wider.
 
     ``normalize`` divides each q and k by its Euclidean norm, as `torch.nn.functional.normalize` does;
-    keys longer than √(2/β) let S grow without bound. ``state`` is S before the first position; None: 0.
+    keys longer than √(2/β) let S grow without bound. With β = 2 and one key again and again S alternates and
+    keeps every rounding: bfloat16 is too coarse for that. ``state`` is S before the first position; None: 0.
     A view of ``[B, T, H, …]`` costs no copy.
 
     On a GPU, where no gradient is asked for and a key has at most `LARGEST_KEY_BYTES`, kernels; S and the

