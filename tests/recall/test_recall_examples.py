@@ -103,3 +103,16 @@ def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
     assert len(twice.golds) == 2
     with pytest.raises(ArgapError, match="--context 64"):
         check_fits([whole], 64, "model")
+
+
+def test_the_oracle_keeps_a_stretch_around_the_gold_and_the_query(tokenizer) -> None:
+    """40 lines, the gold in the middle one: neither the first nor the last tokens hold it."""
+    lines = [f"line {k}: nothing here" for k in range(40)]
+    lines[20] = "colour: amber"
+    example = Example("0", "page", "colour", "amber", "\n".join([*lines, "colour:"]))
+    cut = build_prompt(example, "swde", tokenizer, Protocol(context=48 + 30))
+    prompt = build_prompt(example, "swde", tokenizer, Protocol(context=48 + 30, truncate="oracle"))
+    assert len(prompt.ids) == len(cut.ids) == 30
+    assert (len(prompt.golds), len(cut.golds)) == (1, 0)
+    middle = 15 - 2  # half of what the query (colour, :, and the line break before) leaves, about
+    assert abs(prompt.golds[0][0] - middle) <= 3
