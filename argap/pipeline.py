@@ -16,14 +16,14 @@ from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.examples import choose_examples
 from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
+from argap.parallel import Parallel
 from argap.progress import say
 from argap.references import absolute
-from argap.runs import Run, environment, open_run, read_logprobs, read_token_ids
+from argap.runs import Run, environment, folder_name, open_run, read_logprobs, read_token_ids
 from argap.scorer import ScoreOptions, score
 from argap.summary import summarize
 from argap.targets import Settings, distinct, find_target
 from argap.tokenizer import Tokenizer, load_tokenizer
-from argap.train.parallel import Parallel
 
 PAPER_THRESHOLD = 1250
 PAPER_TOKENS = 10_000_000_000
@@ -71,7 +71,7 @@ def score_models(
             runs.append(model.run)
         else:
             assert model.checkpoint is not None
-            folder = out / _folder_name(model.name)
+            folder = out / folder_name(model.name)
             runs.append(
                 score(
                     model.checkpoint,
@@ -174,7 +174,3 @@ def _evaluation_set(settings: Settings, tokenizer: Tokenizer) -> EvaluationSet:
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
     return data
-
-
-def _folder_name(model: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", model)

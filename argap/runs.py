@@ -6,6 +6,7 @@ top1.
 """
 
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.record.get("finished") is not None
+
+
+def folder_name(name: str) -> str:
+    """A model's or task's name as the name of a folder."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-")
 
 
 def shards_of(data: EvaluationSet) -> list[range]:

@@ -20,6 +20,7 @@ from argap.batches import Batches, Shard
 from argap.checkpoint import Backend, Checkpoint, load_model, max_positions, runs_native
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
+from argap.parallel import Parallel
 from argap.progress import progress, say
 from argap.runs import (
     Run,
@@ -31,7 +32,6 @@ from argap.runs import (
     whole_shard,
     write_shard,
 )
-from argap.train.parallel import Parallel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,11 +70,11 @@ def score(
     Raises `ArgapError` for a model that cannot take the windows or gives a NaN or infinite log-prob,
     `MismatchError` where the folder holds another run.
     """
-    parallel = parallel or Parallel(0, 1, torch.device(_device(options.device)))
+    parallel = parallel or Parallel(0, 1, torch.device(resolve_device(options.device)))
     device = str(parallel.device)
     if parallel.device.type == "cuda" and parallel.device.index is not None:
         torch.cuda.set_device(parallel.device)  # where kernels are launched
-    dtype = _dtype(options.dtype, device)
+    dtype = resolve_dtype(options.dtype, device)
     record = {
         "model": model_name,
         "checkpoint": {"name": checkpoint.name, "fingerprint": checkpoint.fingerprint},
@@ -167,7 +167,8 @@ def _write(shard: Shard, path: Path, name: str) -> None:
     write_shard(path, shard.data, shard.windows, logprob, top1)
 
 
-def _device(name: str) -> str:
+def resolve_device(name: str) -> str:
+    """``auto``: CUDA where there is a device. Raises `ArgapError` for a CUDA device where there is none."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -175,7 +176,8 @@ def _device(name: str) -> str:
     return name
 
 
-def _dtype(name: str, device: str) -> str:
+def resolve_dtype(name: str, device: str) -> str:
+    """``auto``: float32 on a CPU, bfloat16 elsewhere. Raises `ArgapError` listing the known names."""
     if name == "auto":
         return "float32" if torch.device(device).type == "cpu" else "bfloat16"
     if name not in DTYPES:

@@ -13,6 +13,7 @@ from argap.atomic import read_json, replacing
 from argap.errors import ArgapError
 from argap.reports.tables import DASH, percent
 from argap.reports.tokens import visible
+from argap.runs import folder_name
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 6
@@ -132,13 +133,9 @@ def _shown(folder: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _samples(folder: Path, model: str, task: str) -> list[dict[str, Any]]:
-    place = folder / _folder_name(model) / _folder_name(task) / "samples"
+    place = folder / folder_name(model) / folder_name(task) / "samples"
     rows = [row for path in sorted(place.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
     return sorted(rows, key=lambda row: row["row"])
-
-
-def _folder_name(name: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-")
 
 
 def _marked(sample: dict[str, Any]) -> Markup:

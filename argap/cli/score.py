@@ -54,10 +54,10 @@ def score(
     one a GPU, share the windows, and the files are the same.
     """
     from argap.errors import ArgapError
+    from argap.parallel import join
     from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
     from argap.targets import Settings
-    from argap.train.parallel import join
 
     if batch_size != "auto" and not (batch_size.isdigit() and int(batch_size) > 0):
         raise ArgapError(f"--batch-size {batch_size}: expected a positive whole number, or auto")

@@ -1,6 +1,5 @@
 """The whole path: checkpoints and tasks in, samples, ``recall.json`` and a ``results.json`` a model out."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,8 @@ from argap.recall.prompts import Prompt, build_prompt, check_fits
 from argap.recall.protocol import NEW_TOKENS, STOP, Protocol
 from argap.recall.samples import collect
 from argap.recall.why import explain, gold_ids
-from argap.runs import environment
-from argap.scorer import DTYPES, ScoreOptions
-from argap.scorer import _device as find_device
-from argap.scorer import _dtype as find_dtype
+from argap.runs import environment, folder_name
+from argap.scorer import DTYPES, ScoreOptions, resolve_device, resolve_dtype
 from argap.targets import Target, find_target
 from argap.tokenizer import Tokenizer
 
@@ -75,7 +72,7 @@ def run_recall(
         for examples, found in zip(tasks, answers, strict=True):
             samples[model, examples.label] = found
             rows.append({"model": model, "task": examples.label, **score_row(found)})
-        write_json(out / _folder_name(model) / "results.json", results_of(answers, tasks))
+        write_json(out / folder_name(model) / "results.json", results_of(answers, tasks))
     compared = COPY if reference == COPY else targets[reference].name if reference else None
     found = {
         "format": FORMAT,
@@ -109,17 +106,17 @@ def run_upstream(
     for name in dict.fromkeys(models):
         target = find_target(name, reference=False)
         found[target.name] = run_as_is(ArgapLM(load_decoder(target, options), target.name), tasks, limit=limit)
-        write_json(out / _folder_name(target.name) / "results.json", found[target.name])
+        write_json(out / folder_name(target.name) / "results.json", found[target.name])
     return found
 
 
 def load_decoder(target: Target, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, ready to answer."""
     assert target.checkpoint is not None
-    device = find_device(options.device)
+    device = resolve_device(options.device)
     model = load_model(
         target.checkpoint,
-        dtype=DTYPES[find_dtype(options.dtype, device)],
+        dtype=DTYPES[resolve_dtype(options.dtype, device)],
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
@@ -150,7 +147,7 @@ def _answers(
         prompts = [build_prompt(example, examples.task, tokenizer, protocol) for example in examples.rows]
         if isinstance(decoder, Decoder):
             check_fits(prompts, max_positions(decoder.model), name)
-        folder = out / _folder_name(name) / _folder_name(examples.label)
+        folder = out / folder_name(name) / folder_name(examples.label)
         record = _record(target, name, examples, protocol, options, counts)
 
         def answer(rows: list[int], examples: Examples = examples, prompts: list[Prompt] = prompts) -> list[Sample]:
@@ -191,7 +188,7 @@ def _record(
 ) -> dict[str, Any]:
     """``run.json``; what makes two runs the same is its identity."""
     checkpoint = None if target is None else target.checkpoint
-    device = find_device(options.device)
+    device = resolve_device(options.device)
     return {
         "model": name,
         "task": examples.label,
@@ -202,7 +199,7 @@ def _record(
             "checkpoint": None if checkpoint is None else checkpoint.fingerprint,
             "data": examples.fingerprint,
             "protocol": protocol.describe(),
-            "dtype": find_dtype(options.dtype, device),
+            "dtype": resolve_dtype(options.dtype, device),
             "device": device.partition(":")[0],
             "backend": None if checkpoint is None else runs_native(checkpoint, options.backend),
             "index": None if counts.index is None else str(counts.index.folder.resolve()),
@@ -210,7 +207,3 @@ def _record(
         },
         **environment(),
     }
-
-
-def _folder_name(name: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-")

@@ -1,8 +1,8 @@
 """Training: `train` makes a checkpoint from a `TrainConfig`, the same on every machine and after a kill.
 
 ``config`` what a run is · ``tokens`` the packed data · ``windows`` their order · ``model`` · ``objective``
-the loss · ``optimizer`` · ``parallel`` several GPUs · ``loop`` the steps · ``checkpoint`` · ``log`` ·
-``interrupt`` · ``run`` the folder of a run.
+the loss · ``optimizer`` · ``loop`` the steps · ``checkpoint`` · ``log`` · ``interrupt`` ·
+``run`` the folder of a run.
 """
 
 from argap.train.config import DataSource, TrainConfig, load_config

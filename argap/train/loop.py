@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from argap.errors import ArgapError
+from argap.parallel import Parallel
 from argap.train.checkpoint import Position
 from argap.train.config import TrainConfig
 from argap.train.interrupt import Interrupt
 from argap.train.objective import IGNORED, Objective
 from argap.train.optimizer import build_optimizer, learning_rate
-from argap.train.parallel import Parallel
 from argap.train.windows import Windows
 
 

@@ -32,7 +32,7 @@ def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
     """A float32 model on the CPU, initialised from ``config.seed``, so that every device starts alike.
 
     The vocabulary is the tokenizer's, rounded up to ``config.vocab_multiple``. Raises `ArgapError` for an
-    unknown architecture, mixer or option.
+    unknown architecture, mixer or option, and for a mixer that is not causal.
     """
     known = [name for name in inspect.signature(ArgapConfig).parameters if name not in (*OWN_FIELDS, "kwargs")]
     if unknown := sorted(set(config.model) - set(known)):
@@ -56,7 +56,14 @@ def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
         layers = config.num_layers or len(config.mixers)
         described = ArgapConfig(mixers=config.mixers, num_hidden_layers=layers, **size, **options)
     torch.manual_seed(config.seed)
-    return ArgapForCausalLM(described)
+    model = ArgapForCausalLM(described)
+    for block in model.model.blocks:
+        if not block.mixer.causal:
+            raise ArgapError(
+                f"mixer {type(block.mixer).__name__}: not causal, its loss would see the future; it serves synthetic "
+                "tasks only, see `argap mqar train`"
+            )
+    return model
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:

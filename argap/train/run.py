@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, MismatchError
+from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
@@ -31,7 +32,6 @@ from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model, save_tokenizer
-from argap.train.parallel import Parallel, join
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
 

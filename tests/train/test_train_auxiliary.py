@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.parallel import Parallel
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
-from argap.train.parallel import Parallel
 from argap.train.windows import Windows
 
 LEARNED = {"name": "selected_attention", "select": "learned", "k": 2, "noise": 0.0}

@@ -182,6 +182,12 @@ def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) ->
         assert other == pytest.approx(one, rel=1e-3)
 
 
+def test_a_mixer_that_sees_the_future_is_refused(toy_values: dict, tmp_path: Path) -> None:
+    values = {key: value for key, value in toy_values.items() if key not in ("architecture", "num_layers")}
+    with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, its loss would see the future"):
+        train(load_config(None, {**values, "mixers": ["attention", "base_conv_autocorrelation"]}), tmp_path)
+
+
 def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
     train(toy(toy_values), tmp_path, device="cpu")
     with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*--overwrite"):
