@@ -56,19 +56,24 @@ def list_models(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=_title(given, size, rows[0]["window"]), title_justify="left", box=SIMPLE_HEAD)
+    from argap.reports.tables import parameters
+
+    table = Table(
+        title=_title(given, size, rows[0]["window"]), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     # At a size of the paper's its figures stand beside ours; it counts the operations of training.
     titles = ("Params", "printed", "TFLOPs", "printed", "State") if size else ("Params", "GFLOPs", "State")
-    for title in ("Name", *titles, "Mixers"):
-        table.add_column(title, justify="left" if title in ("Name", "Mixers") else "right")
+    for title in ("Name", *titles):
+        table.add_column(title, justify="left" if title == "Name" else "right", no_wrap=True)
+    table.add_column("Mixers", overflow="fold")
     for row in rows:
-        params, state = f"{row['params']:,}", f"{row['state_size']:,}"
+        params, state = parameters(row["params"]), parameters(row["state_size"])
         cells = (params, f"{row['flops'] / 1e9:.2f}", state)
         if size:
             printed = row["printed"] or {"params_m": None, "tflops": None}
             beside = (f"{printed['params_m']}M" if printed["params_m"] else "", str(printed["tflops"] or ""))
             cells = (params, beside[0], f"{row['train_tflops']:.2f}", beside[1], state)
-        table.add_row(row["name"], *cells, _in_short(row["mixers"]))
+        table.add_row(row["name"], *cells, _in_short(row["mixers"]).replace(", ", "\n"))
     Console().print(table)
 
 

@@ -95,7 +95,7 @@ def test_models_list_prints_every_architecture() -> None:
     # 2·T·D for each of 6 layers, by hand.
     assert rows[0]["state_size"] == 6 * 2 * 1024 * 256
     table = run("list", "--seq-len", "512")
-    assert "6,917,376" in table
+    assert "6.9 M" in table
     assert "512 tokens" in table
 
 

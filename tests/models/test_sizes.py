@@ -88,8 +88,8 @@ def test_models_list_at_a_size_prints_the_papers_figures_beside_ours() -> None:
     table = run("list", "--size", "70m")
     assert "At 70m: width 640, 8 layers, vocabulary 50,257, a window of 2,048 tokens" in table
     line = next(line for line in table.splitlines() if " hyena " in line).split()
-    assert line[2] == "72M"
-    assert line[4] == "1.34"
+    assert line[3] == "72M"
+    assert line[5] == "1.34"
 
 
 def test_models_show_at_a_size() -> None:
