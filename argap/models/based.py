@@ -36,8 +36,11 @@ class BasedConv(Mixer):
         self.out = ResidualLinear(inner, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.prefill(x)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         convolved, gate = self.projections(x).chunk(2, dim=-1)
-        return self.out(self.conv(convolved, silu=True, gate=gate))
+        return self.out(self.conv(convolved, silu=True, gate=gate)), self.conv.state_after(convolved)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""

@@ -75,7 +75,10 @@ class DeltaNet(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        qkv = self.qkv(x)
+        return self.prefill(x)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        mapped = qkv = self.qkv(x)
         fused = self.activation == "silu" and self.key_norm == "l2"  # with kernels of their own
         if fused and self.conv is not None:
             qkv = self.conv(qkv, silu=True)
@@ -87,8 +90,9 @@ class DeltaNet(Mixer):
         else:
             q, k, v = self._heads(qkv)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        y, _ = delta_rule(q, k, v, self._rate(x).transpose(1, 2), normalize=fused, chunk=self.chunk_size)
-        return self._merge(y.transpose(1, 2), x.dtype)
+        y, memory = delta_rule(q, k, v, self._rate(x).transpose(1, 2), normalize=fused, chunk=self.chunk_size)
+        past = None if self.conv is None else self.conv.state_after(mapped)
+        return self._merge(y.transpose(1, 2), x.dtype), (memory, past)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""

@@ -10,7 +10,7 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.gla import gla
 from argap.models.linear_recurrence import recurrence_flops, recurrence_step
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import Mixer, ResidualLinear, State
 from argap.models.short_convolution import ShortConvolution
 
 EPSILON = 1e-5
@@ -76,12 +76,19 @@ class GLA(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        qkv = self.qkv(x)
-        if self.conv is not None:
-            qkv = F.silu(self.conv(qkv))
+        return self._parallel(x, keep_state=False)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        return self._parallel(x, keep_state=True)
+
+    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, State]:
+        """All positions of ``x [B, T, D]`` at once, and the state after the last, S where it is to be kept."""
+        mapped = self.qkv(x)
+        qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
         q, k, v, decay = (part.transpose(1, 2) for part in self._heads(qkv, x))
-        y, _ = gla(q, k, v, decay, keep_state=False, chunk=self.chunk_size)
-        return self._merge(y.transpose(1, 2), x)
+        y, memory = gla(q, k, v, decay, keep_state=keep_state, chunk=self.chunk_size)
+        past = None if self.conv is None else self.conv.state_after(mapped)
+        return self._merge(y.transpose(1, 2), x), (memory, past)
 
     def init_state(
         self, batch: int, dtype: torch.dtype, device: torch.device

@@ -71,12 +71,15 @@ class Mamba(Mixer):
         nn.init.ones_(self.skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        u, gate = self.projection(x).chunk(2, dim=-1)
-        u = self.short(u, silu=True)
+        return self.prefill(x)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        mapped, gate = self.projection(x).chunk(2, dim=-1)
+        u = self.short(mapped, silu=True)
         low, written, readout = self._selected(u)
         decay = -self.log_decay.to(torch.promote_types(u.dtype, torch.float32)).exp()
-        y, _ = selective_scan(u, self.step_size(low), decay, written, readout, skip=self.skip, gate=gate)
-        return self.out(y)
+        y, h = selective_scan(u, self.step_size(low), decay, written, readout, skip=self.skip, gate=gate)
+        return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's, and h ``[B, E, N]`` in float32 or wider."""

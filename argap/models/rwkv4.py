@@ -51,10 +51,13 @@ class RWKV4(Mixer):
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.prefill(x)[0]
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         r, k, v = self._maps(x, _previous(x))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
-        y, _ = wkv(k, v, decay, self.bonus, receptance=r)
-        return self.out(y)
+        y, sums = wkv(k, v, decay, self.bonus, receptance=r)
+        return self.out(y), (x[:, -1], sums)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
         """The last input, and the two sums and their largest exponent in float32 or wider, all ``[B, D]``."""
@@ -111,6 +114,9 @@ class RWKV4Channel(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._mixed(x, _previous(x))
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.forward(x), x[:, -1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last input ``[B, D]``."""

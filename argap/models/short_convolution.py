@@ -41,6 +41,10 @@ class ShortConvolution(nn.Module):
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
         return torch.empty(batch, 0, self.weight.shape[1], dtype=dtype, device=device)
 
+    def state_after(self, x: torch.Tensor) -> torch.Tensor:
+        """The state after the inputs ``x [B, T, D]``."""
+        return x[:, max(0, x.shape[1] - len(self.weight) + 1) :]
+
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``x [B, D]`` of one position."""
         y, state = convolution_step(x, state, self.weight, len(self.weight) - 1)

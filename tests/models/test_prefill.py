@@ -23,9 +23,13 @@ SPECS: list[dict[str, Any]] = [
     {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 4},
     {"name": "retnet", "heads": 2},
     {"name": "gla", "conv_size": 4},
+    {"name": "gla", "conv_size": None},
     {"name": "delta_net", "heads": 2},
+    {"name": "delta_net", "heads": 2, "activation": "elu", "key_norm": "l1"},
     {"name": "mamba", "states": 4},
     {"name": "rwkv4"},
+    {"name": "rwkv4_channel"},
+    {"name": "based_conv"},
     {"name": "hyena"},
     {"name": "h3", "states": 4},
 ]
@@ -50,6 +54,7 @@ def test_prefill_is_forward_and_leaves_the_state_of_stepping(spec: dict[str, Any
 
 
 def test_these_mixers_do_not_step_through_their_prompt() -> None:
-    for name in ("attention", "base_conv", "linear_attention", "retnet"):
+    parallel = ("attention", "base_conv", "based_conv", "delta_net", "gla", "linear_attention", "mamba", "retnet")
+    for name in (*parallel, "rwkv4", "rwkv4_channel"):
         mixer = build_mixer({"name": name}, WIDTH, LONGEST)
         assert type(mixer).prefill is not Mixer.prefill
