@@ -200,17 +200,26 @@ def _describe(name: str, config: "ArgapConfig", window: int) -> dict[str, Any]:
 
 
 def _of_checkpoint(source: str, seq_len: int | None) -> dict[str, Any]:
-    """As `_describe`; of another model type the parameters alone are known, counted from its safetensors."""
+    """As `_describe`, of a family that loads natively too; of another model type the parameters alone are
+    known, counted from its safetensors."""
     from argap.checkpoint import find_checkpoint
     from argap.models import ArgapConfig
+    from argap.models.hub.load import native_config
+    from argap.models.hub.registry import find_family
     from argap.references import find_reference
 
     reference = find_reference(source)
     checkpoint = find_checkpoint(reference.checkpoint if reference else source)
     config = ArgapConfig.get_config_dict(checkpoint.folder)[0]
+    family = find_family(config)
+    own = None
     if config.get("model_type") == ArgapConfig.model_type:
         own = ArgapConfig.from_pretrained(checkpoint.folder)
-        return _describe(source, own, seq_len or min(WINDOW, own.max_position_embeddings or WINDOW))
+    elif family is not None:
+        own = native_config(source, family, config)
+    if own is not None:
+        row = _describe(source, own, seq_len or min(WINDOW, own.max_position_embeddings or WINDOW))
+        return {**row, "model_type": config.get("model_type", row["model_type"])}
     unknown = dict.fromkeys(("flops", "train_tflops", "state_size", "window", "mixers", "source"))
     return {
         "name": source,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 from typer.testing import CliRunner
 
 from argap.cli.models import app
@@ -110,6 +110,16 @@ def test_models_show_knows_architectures_and_checkpoints(tmp_path: Path) -> None
     named = run("show", "hybrid", "--hidden-size", "32", "--layers", "3", "--vocab-size", "64", "--seq-len", "48")
     assert f"{found['params']:,}" in named
     assert "base_conv: filter explicit, kernel_size 3" in named
+
+
+def test_models_show_knows_the_families_that_load_natively(tmp_path: Path) -> None:
+    config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
+    model = MambaForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    found = json.loads(run("show", str(tmp_path), "--json"))
+    assert (found["model_type"], found["params"]) == ("mamba", model.num_parameters())
+    assert [mixer["name"] for mixer in found["mixers"]] == ["mamba", "mamba"]
+    assert found["flops"] > 0
 
 
 def test_models_show_counts_the_weights_of_another_model_type(tmp_path: Path) -> None:
