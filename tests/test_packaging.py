@@ -76,6 +76,8 @@ def test_the_wheel_holds_the_code_behind_the_links_and_the_demo(wheel):
     for name in (
         "argap/py.typed",
         "argap/reports/templates/report.html.j2",
+        "argap/recall/tasks/fda.yaml",
+        "argap/recall/tasks/rows.py",
         "argap/demo/tokenizer/tokenizer.json",
         "argap/demo/index/index.json",
         "argap/demo/checkpoints/attention/model.safetensors",
