@@ -1,6 +1,6 @@
 """The delta rule: a state that is moved towards each new value by β, in two kernels.
 
-S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, eqs. 4 and 5, transposed).
+S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}) and y_t = q_t S_t (arXiv 2406.06484, section 2.2, transposed).
 
 In a chunk of C positions after the state S the values that are really added are V̂ = M (V − K S) with
 M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of that paper's section 3. M has C² numbers
