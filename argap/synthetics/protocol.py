@@ -1,4 +1,4 @@
-"""What one run of the testbed is: a two-layer model, its task, and the protocol of arXiv 2312.04927, appendix E.
+"""What one run of the testbed is: a model of few layers, its task, and the protocol of arXiv 2312.04927, appendix E.
 
 Legend: N length of an example, D pairs of key and value in it.
 """
@@ -18,6 +18,7 @@ from argap.synthetics.mqar import MqarConfig
 LEARNING_RATES = (1e-4, 10**-3.3333333333333335, 10**-2.6666666666666665, 1e-2)
 """The paper's: four from 1e-4 to 1e-2, evenly apart on a logarithmic scale."""
 LAYERS = 2
+"""The fewest of a member."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Member:
     """A model to be trained, at any width."""
 
     mixers: tuple[Any, ...]
-    """One entry a layer, as `argap.models.ArgapConfig` takes them; a shorter list is repeated to two layers."""
+    """One entry a layer, as `argap.models.ArgapConfig` takes them; a single one makes two layers."""
     learned_positions: bool = False
     mlp: bool = False
     """Whether a SwiGLU follows each mixer. The published configurations of figure 2 have none."""
@@ -85,6 +86,9 @@ class RunConfig:
     """Of weights, examples and their order."""
     vocab_size: int = 8192
     alpha: float = 0.1
+    fill: int | None = None
+    """The token of all positions but the pairs'; None: noise, any tokens that are no key and no value of the
+    example. The authors' published configuration of figure 2 has 0."""
     train_examples: int = 100_000
     validation_examples: int = 1_000
     test_examples: int = 3_000
@@ -147,14 +151,14 @@ class RunConfig:
 
     def task(self, examples: int, pairs: int) -> MqarConfig:
         """The data set of so many examples with so many pairs each."""
-        return MqarConfig(examples, self.length, pairs, vocab_size=self.vocab_size, alpha=self.alpha)
+        return MqarConfig(examples, self.length, pairs, vocab_size=self.vocab_size, alpha=self.alpha, fill=self.fill)
 
     def model_config(self) -> ArgapConfig:
-        """Two layers with LayerNorm and a tied head. Raises `ArgapError` as `ArgapConfig` does."""
+        """The member's layers with LayerNorm and a tied head. Raises `ArgapError` as `ArgapConfig` does."""
         return ArgapConfig(
             vocab_size=self.vocab_size,
             hidden_size=self.width,
-            num_hidden_layers=LAYERS,
+            num_hidden_layers=max(LAYERS, len(self.member.mixers)),
             mixers=self.member.mixers,
             max_position_embeddings=self.length,
             learned_positions=self.member.learned_positions,
