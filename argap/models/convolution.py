@@ -31,7 +31,8 @@ class KeptSpectra:
     of batches with the same ones.
 
     A change is seen by the version that torch counts up with every write to a parameter, or by its place in
-    memory. Of one length only, the last.
+    memory. The replay of a CUDA graph that trains writes without counting, so nothing is kept but under
+    `torch.inference_mode`, which is no part of training. Of one length only, the last.
     """
 
     def __init__(self) -> None:
@@ -49,8 +50,9 @@ class KeptSpectra:
         parameters of ``maker``, for sequences like ``inputs [B, T, D]``."""
         parameters = list(maker.parameters())
         length = inputs.shape[1]
-        kept = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
-        if not kept or any(parameter.is_inference() for parameter in parameters):
+        fits = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
+        counted = torch.is_inference_mode_enabled() and not any(parameter.is_inference() for parameter in parameters)
+        if not (fits and counted):
             return [partial(causal_convolution, taps=taps) for taps in make()]
         key = (length, *((parameter.data_ptr(), parameter._version, parameter.dtype) for parameter in parameters))
         if key != self._key:

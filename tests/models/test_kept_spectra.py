@@ -45,7 +45,7 @@ def test_a_kept_spectrum_is_the_filter_as_it_now_is(mixer: Mixer, monkeypatch: p
     def check(length: int, more: bool) -> None:
         x = torch.randn(2, length, WIDTH)
         before = len(made)
-        with torch.no_grad():
+        with torch.inference_mode():
             found = mixer(x)
         torch.testing.assert_close(found, mixer(x), rtol=1e-4, atol=1e-4)  # with gradients: nothing is kept
         assert (len(made) > before) == more
@@ -62,8 +62,19 @@ def test_a_kept_spectrum_is_the_filter_as_it_now_is(mixer: Mixer, monkeypatch: p
     check(LONGEST, more=True)
 
 
-def test_nothing_kept_is_copied(mixer: Mixer) -> None:
+def test_a_write_that_torch_does_not_count_is_seen_outside_inference_mode(mixer: Mixer) -> None:
+    x = torch.randn(2, 70, WIDTH)
     with torch.no_grad():
+        before = mixer(x)
+        for parameter in mixer.get_submodule("filter").parameters():
+            parameter.untyped_storage().copy_((1.5 * parameter).untyped_storage())  # as a CUDA graph's replay writes
+        after = mixer(x)
+    assert not torch.allclose(before, after, atol=1e-3)
+    torch.testing.assert_close(after, mixer(x), rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_kept_is_copied(mixer: Mixer) -> None:
+    with torch.inference_mode():
         mixer(torch.randn(2, 70, WIDTH))
     other = copy.deepcopy(mixer)
     assert mixer.kept._spectra  # pyright: ignore[reportAttributeAccessIssue]
