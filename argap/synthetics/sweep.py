@@ -39,8 +39,8 @@ class Sweep:
     run: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of `RunConfig`, the same for all."""
     first_ends: bool = False
-    """Whether a group's other learning rates and seeds end where the first solves the task. It saves up to half
-    of the time, and leaves what a figure shows, the best learning rate of each group."""
+    """Whether a group's other learning rates and seeds end where the first solves the task, or are not begun where
+    one has. It saves up to half of the time, and leaves what a figure shows, the best learning rate of each group."""
     axis: Literal["width", "pairs", "state_size"] = "width"
     """The figure's horizontal axis."""
     title: str = ""
@@ -99,7 +99,7 @@ def run_sweep(
     Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone.
     """
     write_json(out / "sweep.json", {"sweep": _as_json(sweep), **environment()})
-    groups = [[config for config in group if not run_path(out, config).exists()] for group in sweep.groups()]
+    groups = [_unfinished(sweep, group, out) for group in sweep.groups()]
     total = len(sweep.configs())
     done = total - sum(map(len, groups))
     if done:
@@ -124,6 +124,14 @@ def run_sweep(
                     f"{best.accuracy:.3f} at lr {best.config.lr:.1e}, {best.steps:,} steps, {best.seconds:.0f} s"
                 )
     return collect_runs(sweep, out)
+
+
+def _unfinished(sweep: Sweep, group: list[RunConfig], out: Path) -> list[RunConfig]:
+    """The runs of a group that are to be trained: none where the first to solve the task ends it, and one has."""
+    finished = [path for config in group if (path := run_path(out, config)).exists()]
+    if sweep.first_ends and any(read_json(path)["stopped"] == "solved" for path in finished):
+        return []
+    return [config for config in group if not run_path(out, config).exists()]
 
 
 def run_path(out: Path, config: RunConfig) -> Path:

@@ -159,6 +159,14 @@ def test_the_weights_that_were_best_are_tested():
     assert all(torch.equal(a, b) for a, b in zip(kept, learner.model.parameters(), strict=True))
 
 
+def test_a_member_may_have_more_layers_and_a_task_a_fill_token():
+    four = replace(TINY, member=member_from("attention", {"mixers": ["attention", "base_conv"] * 2}), fill=3)
+    assert four.model_config().num_hidden_layers == 4
+    assert TINY.model_config().num_hidden_layers == 2
+    inputs = questions(four, "train").inputs
+    assert ((inputs == 3).sum(dim=1) == 16 - 4 * 2).all()  # all but two pairs and their second occurrences
+
+
 def test_accuracy_by_slice_partitions_the_answers():
     made = questions(replace(TINY, pairs=(1, 2)), "test")
     right = np.random.default_rng(0).random(made.answers.shape) < 0.5
@@ -188,6 +196,17 @@ def test_a_sweep_goes_on_where_it_stopped(sweep_file, tmp_path):
     assert read_runs(tmp_path).to_dict() == whole.to_dict()
     record = json.loads(next(iter(written)).read_text())
     assert set(record["slices"]) == {"distance", "pairs"}
+
+
+def test_a_group_that_one_run_solved_is_not_gone_on_with(sweep_file, tmp_path):
+    """Where the first to solve the task ends the group, a rate that is added later is not trained."""
+    sweep = replace(load_sweep(sweep_file), first_ends=True, lrs=(1e-3,))
+    run_sweep(sweep, tmp_path, CPU)
+    solved = sorted((tmp_path / "runs").iterdir())[0]
+    solved.write_text(json.dumps(json.loads(solved.read_text()) | {"stopped": "solved"}))
+    whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, CPU)
+    groups = whole.groupby(["name", "width"])["stopped"].agg(["count", lambda stopped: "solved" in set(stopped)])
+    assert sorted(groups.to_numpy().tolist()) == [[1, True], [2, False], [2, False], [2, False]]
 
 
 def test_a_sweep_file_that_is_wrong_is_one_line(tmp_path):
@@ -277,6 +296,23 @@ def test_one_graph_of_several_models_trains_each_as_it_trains_alone(name):
     side_by_side = losses(configs, captures=True)
     alone = np.concatenate([losses([config], captures=False) for config in configs], axis=1)
     np.testing.assert_allclose(side_by_side, alone, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["base_conv", "hyena"])
+def test_a_model_is_validated_as_its_graph_has_made_it(name):
+    """A replay changes weights unseen by torch: what a model keeps of its long filters must not outlive it."""
+    gpu = torch.device("cuda")
+    config = replace(TINY, name=name, member=MEMBERS[name], width=32, length=64, lr=1e-2, epochs=5)
+    test = questions(config, "test").to(gpu)
+    learner = Learner(config, questions(config, "train").to(gpu), gpu)
+    together = Together([learner])
+    for _ in range(config.steps):
+        together.step()
+        now = learner._logits(test.inputs, test.places).detach()
+        with torch.no_grad():
+            torch.testing.assert_close(learner._logits(test.inputs, test.places), now, rtol=1e-2, atol=1e-2)
+    assert together.graph is not None
 
 
 def test_runs_that_are_stopped_have_no_result():
