@@ -131,7 +131,7 @@ def gap_by_domain(gap: dict[str, Any]) -> Figure:
     places = np.arange(len(parts))[::-1]
     columns = min(COLUMNS, len(deltas))
     lines = ceil(len(deltas) / columns)
-    figure = Figure(figsize=(WIDTH, 0.6 + lines * (0.4 + 0.27 * len(parts))), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.6 + lines * (0.55 + 0.27 * len(parts))), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes in panels[len(deltas) :]:
         axes.remove()
@@ -142,7 +142,7 @@ def gap_by_domain(gap: dict[str, Any]) -> Figure:
         axes.tick_params(length=0)
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_title(f"{plain(model, 16)}: {nats(deltas[model])} nats")
+        axes.set_title(f"{plain(model, 20)}\n{nats(deltas[model])} nats")
         for place, value in zip(places, values, strict=True):
             axes.annotate(
                 _percent_of(value, deltas[model]),

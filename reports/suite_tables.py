@@ -1,14 +1,12 @@
 """A suite's tables: the gap in the form of the paper's Table 1, what each member costs, and the paper beside it."""
 
-import csv
-import io
 from math import log
 from typing import Any
 
 from argap.gap import gap_due_to_ar
 from argap.paper import GAP_TABLES, HYBRID_TABLE, REFERENCE, PublishedRow
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
-from argap.reports.tables import DASH, Column, Table, closed_table, gap_table, percent, threshold_text
+from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
 from argap.suite.result import Result
 
 
@@ -93,18 +91,15 @@ def paper_table(result: Result, labels: dict[str, str]) -> Table:
 
 
 def suite_csv(results: list[Result]) -> str:
-    """One line a model and size, numbers at full precision."""
+    """One line a model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*fields, *slices, *due], lineterminator="\n")
-    writer.writeheader()
+    records = []
     for result in results:
         by_name = {member["name"]: member for member in result.members}
-        for row in result.gap["rows"]:
-            writer.writerow(_record(result.size, row, by_name[row["model"]]))
-    return out.getvalue()
+        records += [_record(result.size, row, by_name[row["model"]]) for row in result.gap["rows"]]
+    return csv_of(records, [*fields, *slices, *due])
 
 
 def _record(size: str, row: dict[str, Any], member: dict[str, Any]) -> dict[str, Any]:

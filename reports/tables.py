@@ -122,13 +122,19 @@ def markdown(table: Table) -> str:
 
 
 def csv_text(gap: dict[str, Any]) -> str:
-    """One line a model, numbers at full precision, an empty field where there is none."""
+    """One line a model, an empty field where there is none."""
     records = [_record(row) for row in gap["rows"]]
-    fields = list(dict.fromkeys(key for record in records for key in record))
+    return csv_of(records, list(dict.fromkeys(key for record in records for key in record)))
+
+
+def csv_of(records: list[dict[str, Any]], fields: list[str]) -> str:
+    """The ``fields`` of each record, a line each. Numbers have twelve digits: the last ones of an interval depend on
+    the order in which a processor sums."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fields, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    for record in records:
+        writer.writerow({key: f"{x:.12g}" if isinstance(x, float) else x for key, x in record.items()})
     return out.getvalue()
 
 
