@@ -1,9 +1,10 @@
 """Causal depthwise convolution with a filter as long as the sequence, by FFT.
 
-On a GPU two sequences go through one complex transform, as its real and its imaginary part: the filter is
-real, so that their convolutions come out as real and imaginary part again. Transforms are fastest along
-what lies side by side in memory, which is the width here: a kernel turns the tiles, pairs the sequences and
-fills up with zeros in one pass, another turns the results back.
+On a GPU a length that has a launch goes through `argap.kernels.one_kernel_convolution`. For the others two
+sequences go through one complex transform, as its real and its imaginary part: the filter is real, so that
+their convolutions come out as real and imaginary part again. Transforms are fastest along what lies side by
+side in memory, which is the width here: a kernel turns the tiles, pairs the sequences and fills up with zeros
+in one pass, another turns the results back.
 
 Legend: B batch, T positions, D width, N ≤ T taps, M ≥ T + N − 1 length of the transforms.
 """
@@ -15,6 +16,12 @@ import torch
 from argap.kernels.language import jit, runs_kernels, tl, triton
 from argap.kernels.launch import Launch, LaunchTable
 from argap.kernels.layout import with_rows
+from argap.kernels.one_kernel_convolution import (
+    one_kernel_convolution,
+    one_kernel_launch,
+    one_kernel_size,
+    one_kernel_spectrum,
+)
 
 LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
 
@@ -42,7 +49,10 @@ def long_convolution_reference(x: torch.Tensor, taps: torch.Tensor) -> torch.Ten
 
 
 def filter_spectrum(taps: torch.Tensor, length: int) -> torch.Tensor:
-    """The transform ``[D, M]`` of ``taps [N, D]`` over M, which the transform back would divide by, complex64."""
+    """The transform of ``taps [N, D]``, divided by the M that the transform back would divide by: ``[D, M]`` in
+    complex64; where one kernel does it all, that kernel's own ``[2, M, D]`` in float32."""
+    if launch := one_kernel_launch(taps.device, one_kernel_size(length)):
+        return one_kernel_spectrum(taps, length, launch)
     with torch.autocast(taps.device.type, enabled=False):
         size = fast_size(length + len(taps) - 1)
         return torch.fft.fft(taps.float().mT.contiguous(), n=size, dim=1, norm="forward")
@@ -58,6 +68,8 @@ def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
     """`long_convolution` on a GPU with the taps' `filter_spectrum` for T, which its caller may have kept."""
     batch, length, width = x.shape
     size = spectrum.shape[1]
+    if not spectrum.is_complex() and (launch := one_kernel_launch(x.device, size)):
+        return one_kernel_convolution(x, spectrum, launch)
     pairs = triton.cdiv(batch, 2)
     x = with_rows(x)
     y = x.new_empty(batch, length, width)
