@@ -6,7 +6,7 @@ A reader never sees half a file, and a kill at any moment leaves the old file or
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def replacing(path: Path) -> Iterator[Path]:
             "Free some space or choose another folder and run the same command again"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where even the folder could not be made, there is nothing to remove
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -79,7 +79,7 @@ def begin_run(folder: Path, record: dict[str, Any], *, overwrite: bool) -> Run:
         _check_same(folder, old.get("identity", {}), record["identity"])
         if old.get("finished"):
             return Run(folder, old)
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.is_dir() and any(folder.iterdir()):
         if not overwrite:
             raise ArgapError(f"{folder}: not empty and no run; choose another --out, or --overwrite")
         shutil.rmtree(folder / "tokens", ignore_errors=True)

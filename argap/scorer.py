@@ -5,6 +5,7 @@ goes on where it stopped. Under ``torchrun`` each process takes every so-manieth
 those that one process writes.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -168,11 +169,17 @@ def _write(shard: Shard, path: Path, name: str) -> None:
 
 
 def resolve_device(name: str) -> str:
-    """``auto``: CUDA where there is a device. Raises `ArgapError` for a CUDA device where there is none."""
+    """``auto``: CUDA where there is a device. Raises `ArgapError` for a device that is unknown or not here."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ArgapError(f"--device {name}: no CUDA device here; use --device cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ArgapError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    if name.startswith("cuda"):
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not found:
+            raise ArgapError(f"--device {name}: no CUDA device here; use --device cpu")
+        if int(name.partition(":")[2] or 0) >= found:
+            raise ArgapError(f"--device {name}: there are {found} CUDA devices here, numbered from 0")
     return name
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from argap.atomic import replacing, write_json
+from argap.atomic import read_json, replacing, write_json
 from argap.errors import ArgapError, FormatError
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
@@ -145,7 +145,7 @@ def _eos_of_folder(folder: Path, backend: Any) -> int | None:
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
         if not (folder / file).is_file():
             continue
-        value = json.loads((folder / file).read_text(encoding="utf-8")).get(key)
+        value = read_json(folder / file).get(key)
         if isinstance(value, dict):  # an AddedToken written out
             value = value.get("content")
         if isinstance(value, list):

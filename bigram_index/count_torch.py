@@ -25,6 +25,8 @@ def count_stream(tokens: torch.Tensor, vocab_size: int, boundary: int | None = N
 
 def to_device(tokens: np.ndarray, device: str) -> torch.Tensor:
     """A stream of uint16 or uint32 on ``device``, as int32. Raises `ArgapError` where that is not there."""
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ArgapError(f"--device {device}: expected cpu or cuda")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ArgapError(f"--device {device}: no CUDA device here; use --device cpu")
     signed = torch.from_numpy(tokens.view(f"i{tokens.itemsize}")).to(device, torch.int32)

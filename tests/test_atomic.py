@@ -31,6 +31,13 @@ def test_a_disk_that_refuses_is_an_expected_failure(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_where_a_folder_should_be_is_an_expected_failure(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(ArgapError, match=r"b\.json: could not be written"):
+        write_json(tmp_path / "file" / "a" / "b.json", {})
+    assert (tmp_path / "file").read_text() == "old"
+
+
 def test_folders_are_made_and_files_replaced(tmp_path):
     path = tmp_path / "a" / "b.json"
     write_json(path, {"x": 1})

@@ -16,7 +16,7 @@ from argap.bigram_index.build import build_index
 from argap.cli import main
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.pipeline import compare_runs, parse_threshold, score_models
 from argap.references import Reference, add_reference
 from argap.targets import Settings
@@ -285,6 +285,7 @@ def test_score_prints_json_of_the_documented_shape(place, tmp_path, monkeypatch,
         (["--limit-tokens", "0"], "--limit-tokens 0: expected at least 2"),
         (["--threshold", "many"], "--threshold many: expected a whole number"),
         (["--dtype", "int8"], "--dtype int8: expected auto, float32"),
+        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
         (["--batch-size", "none"], "--batch-size none: expected a positive whole number"),
         (["--index", "nowhere"], "nowhere"),
         (["--seq-len", "100"], "takes at most 64 tokens, the windows have 100; use --seq-len 64"),
@@ -332,6 +333,14 @@ def test_models_with_a_bigger_vocabulary_than_the_tokenizer_are_fine(place, tmp_
     shutil.copytree(TOKENIZER, tmp_path / "padded", dirs_exist_ok=True)
     gap = score_models([str(tmp_path / "padded")], str(place / "good"), tmp_path / "out", settings=settings(place))
     assert gap["rows"][1]["model"] == "padded"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_tokenizer_config_is_named(tmp_path, text):
+    shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(text)
+    with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
+        load_tokenizer(tmp_path / "tokenizer")
 
 
 def test_tokenizers_of_checkpoints_are_found_as_transformers_finds_them(real_data):

@@ -82,6 +82,11 @@ def test_a_stream_on_the_gpu():
     equal(run, count_reference.count_stream(tokens, 50_001, 3))
 
 
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ArgapError, match="--device tpu: expected cpu or cuda"):
+        count_torch.to_device(np.zeros(3, np.uint16), "tpu")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ArgapError, match="no CUDA device here; use --device cpu"):
