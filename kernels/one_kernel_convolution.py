@@ -2,9 +2,9 @@
 
 A real sequence x of M positions is transformed at frequencies a quarter of a step off,
 X_k = Σ_n x_n e^{−2πi n(k + ¼)/M}. What wraps around in a product of two such transforms comes back multiplied
-by e^{−2πi/4} = −i: in the imaginary part, so that the real one is the causal convolution (right-angle
-convolution; Nussbaumer, Fast Fourier Transform and Convolution Algorithms, 1982). No zeros are filled in and
-no sequences are paired.
+by e^{−2πi/4} = −i: in the imaginary part, so that the real one is the causal convolution (a discrete weighted
+transform; Crandall and Fagin, Mathematics of Computation 62, 1994). No zeros are filled in and no sequences
+are paired.
 
 The transform has two or three factors. Position n = S·r + j is value r of row j; a transform over the P
 values, factors e^{−2πi j(k + ¼)/M}, an exchange between rows and values, and a transform over j: at once, where
