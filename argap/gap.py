@@ -3,9 +3,8 @@
 Everything here is a pure function of sums of log-probs, in float64.
 """
 
+import math
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 Case = Literal["explained", "recall_only", "no_gap", "reversed"]
 
@@ -40,6 +39,14 @@ def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueTo
     return GapDueToAR(None, raw, "no_gap")
 
 
+def perplexity(nll: float) -> float | None:
+    """exp of ``nll`` (nats); None where no float64 holds it, above 709 nats: a model with broken weights."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return None
+
+
 class Closed(NamedTuple):
     """The share of a base model's gap to the reference that a model closes, ``(B − m) / (B − R)``."""
 
@@ -48,10 +55,11 @@ class Closed(NamedTuple):
 
 
 def share_closed(nll: float, base: float, reference: float) -> Closed:
-    """In perplexity and in NLL (nats); None where the base has no gap to close."""
+    """In perplexity and in NLL (nats); None where the base has no gap to close, or no finite perplexity."""
     if not base > reference:
         return Closed(None, None)
+    own, worst, best = perplexity(nll), perplexity(base), perplexity(reference)
     return Closed(
-        ppl=float((np.exp(base) - np.exp(nll)) / (np.exp(base) - np.exp(reference))),
+        ppl=None if own is None or worst is None or best is None else (worst - own) / (worst - best),
         nll=(base - nll) / (base - reference),
     )

@@ -11,7 +11,7 @@ from argap.bootstrap import Sums, bootstrap
 from argap.breakdowns import breakdowns
 from argap.cells import PREFIX, ar_hits, models_of, sum_by
 from argap.errors import ArgapError
-from argap.gap import gap_due_to_ar, share_closed
+from argap.gap import gap_due_to_ar, perplexity, share_closed
 
 Slice = dict[str, Any]
 
@@ -86,7 +86,7 @@ def _slice(n: np.ndarray, logprob: np.ndarray) -> Slice:
     if not count:
         return {"n": 0, "nll": None, "ppl": None}
     nll = float(-logprob.sum() / count)
-    return {"n": count, "nll": nll, "ppl": float(np.exp(nll))}
+    return {"n": count, "nll": nll, "ppl": perplexity(nll)}
 
 
 def _document_sums(cells: pd.DataFrame, hits: np.ndarray, model: str, reference: str) -> Sums:

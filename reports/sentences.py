@@ -22,16 +22,16 @@ def headline(row: Row, reference: str) -> str:
     if due["case"] == "reversed":
         return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are AR hits."
     interval = due["ci95"]
-    within = f" (95% interval {percent_range(*interval)})" if interval else " (gap not resolved)"
+    within = f" (95% interval {percent_range(*interval)})" if interval else f" ({due['reason']})"
     whole = percent(due["value"], 0) if due["value"] < 1 else "All"
     return f"{whole} of {model}'s gap to {reference}{within} sits on the {share} of tokens that are AR hits."
 
 
 def detail(row: Row) -> str:
-    """The gap in nats, as a second sentence."""
+    """The gap in nats, as a second sentence; without intervals where there is a single document."""
     delta, part = row["delta"], row["delta_ar"]
+    whole, hits = ("" if x["ci95"] is None else " to ".join(nats(end) for end in x["ci95"]) for x in (delta, part))
     return (
-        f"Gap: {nats(delta['nll'])} nats per token (95% interval {nats(delta['ci95'][0])} to "
-        f"{nats(delta['ci95'][1])}), of which AR hits {nats(part['nll'])} "
-        f"({nats(part['ci95'][0])} to {nats(part['ci95'][1])})."
+        f"Gap: {nats(delta['nll'])} nats per token{whole and f' (95% interval {whole})'}, "
+        f"of which AR hits {nats(part['nll'])}{hits and f' ({hits})'}."
     )

@@ -30,7 +30,10 @@ CASES = {
     "reversed": "worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is",
 }
 CAPPED = "the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%"
-UNRESOLVED = "gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap"
+NO_INTERVAL = {
+    "gap not resolved": "gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap",
+    "a single document": "no interval: all scored tokens are of a single document, and documents are resampled",
+}
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,10 @@ def json_text(gap: dict[str, Any]) -> str:
 
 
 def perplexity_cell(part: dict[str, Any]) -> str:
-    """``11.01 (2.40)``."""
-    return DASH if part["nll"] is None else f"{number(part['ppl'])} ({part['nll']:.2f})"
+    """``11.01 (2.40)``; ``> 1e308`` where no float64 holds the perplexity."""
+    if part["nll"] is None:
+        return DASH
+    return f"{'> 1e308' if part['ppl'] is None else number(part['ppl'])} ({part['nll']:.2f})"
 
 
 def number(value: float) -> str:
@@ -220,7 +225,7 @@ def _reasons(row: Row) -> list[str]:
     if due["case"] == "explained" and due["raw"] > 1:
         reasons.append(CAPPED)
     if due["reason"] and due["case"] in ("explained", "reversed"):
-        reasons.append(UNRESOLVED)
+        reasons.append(NO_INTERVAL[due["reason"]])
     return reasons
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from argap.atomic import write_json
 from argap.cli.report import report
 from argap.errors import FormatError
-from argap.reports.sentences import headline
+from argap.reports.sentences import detail, headline
 from argap.reports.tokens import show_window, visible
 from argap.reports.write import write_report
 
@@ -206,6 +206,24 @@ def test_every_case_has_its_sentence(case: str, value: float | None, expected: s
     assert headline(row, "ref") == expected
     row["ar_hits"]["n"] = 0
     assert headline(row, "ref").startswith("No token here is an AR hit")
+
+
+def test_a_single_document_has_sentences_without_intervals() -> None:
+    row = {
+        "model": "m",
+        "share_ar_hits": 0.252,
+        "ar_hits": {"n": 10},
+        "gap_due_to_ar": {"case": "explained", "value": 0.731, "ci95": None, "reason": "a single document"},
+        "delta": {"nll": 0.5, "ci95": None},
+        "delta_ar": {"nll": 0.4, "ci95": None},
+    }
+    sentence = headline(row, "ref")
+    assert sentence == "73% of m's gap to ref (a single document) sits on the 25.2% of tokens that are AR hits."
+    assert detail(row) == "Gap: 0.500 nats per token, of which AR hits 0.400."
+    row["delta"]["ci95"], row["delta_ar"]["ci95"] = (0.45, 0.55), (0.3, 0.5)
+    assert detail(row) == (
+        "Gap: 0.500 nats per token (95% interval 0.450 to 0.550), of which AR hits 0.400 (0.300 to 0.500)."
+    )
 
 
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:

@@ -19,6 +19,7 @@ from argap.reports.tables import (
     parameters,
     percent,
     percent_range,
+    perplexity_cell,
     print_table,
     terminal,
 )
@@ -102,6 +103,19 @@ def test_a_result_without_hits(by_hand: dict[str, Any]) -> None:
         entry["ar_hits"] = part(0, None, None)
     assert all(cells[3] == "—" for cells in gap_table(by_hand).rows)
     assert csv_text(by_hand).splitlines()[1].count(",,") > 0
+
+
+def test_a_single_document_has_a_note_of_its_own(by_hand: dict[str, Any]) -> None:
+    by_hand["rows"] = by_hand["rows"][:2]
+    by_hand["rows"][1]["gap_due_to_ar"] |= {"ci95": None, "reason": "a single document"}
+    table = gap_table(by_hand)
+    assert table.rows[1][-2:] == ("88.7%ᵃ", "—")
+    assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
+
+
+def test_a_perplexity_beyond_float64_is_told_from_a_missing_slice() -> None:
+    assert perplexity_cell(part(10, 812.5, None)) == "> 1e308 (812.50)"
+    assert perplexity_cell(part(0, None, None)) == "—"
 
 
 def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: dict[str, Any]) -> None:
