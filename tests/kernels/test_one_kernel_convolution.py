@@ -29,7 +29,7 @@ def convolution(x: torch.Tensor, taps: torch.Tensor, launch: Launch) -> torch.Te
     [
         (1, 1, 1, 16, 16),  # M 256
         (3, 2, 2, 16, 8),
-        (1, 63, 63, 32, 8),
+        (1, 63, 63, 16, 8),
         (2, 64, 40, 16, 16),
         (1, 65, 65, 16, 8),
         (1, 127, 1, 16, 16),
