@@ -53,12 +53,17 @@ def score_models(
         what = "--data PATH" if not settings.data else "--index DIR"
         raise ArgapError(f"{reference}: no text and index are recorded with this reference; give {what}")
     others = distinct([find_target(c, reference=False) for c in checkpoints], target)
+    names = [target.name, *(model.name for model in others)]
+    if base is not None and base not in names:
+        raise ArgapError(f"--base {base}: not one of the models compared, which are {', '.join(names)}")
     index = open_index(settings.index)
     tokenizer = target.tokenizer
     for model in [target, *others]:
         own = tokenizer if model is target else model.tokenizer
-        check_tokenizer(index, model.name, own.fingerprint)
+        check_tokenizer(index, own.name, own.fingerprint)
     data = _evaluation_set(settings, tokenizer)
+    if target.run is not None:
+        _check_same_set(target.run, data.fingerprint, "the text is now")
     labels = label(data, index)
     source = {
         **vars(settings),
@@ -128,12 +133,7 @@ def _write_gap(
 ) -> dict[str, Any]:
     evaluation = labels.record["evaluation"]
     for run in runs:
-        fingerprint = run.record["evaluation"]["fingerprint"]
-        if fingerprint != evaluation["fingerprint"]:
-            raise MismatchError(
-                f"{run.folder} holds evaluation set {fingerprint[:12]}, the labels (and {runs[0].folder}) hold "
-                f"{evaluation['fingerprint'][:12]}; score both with the same --data, --seq-len and --packing"
-            )
+        _check_same_set(run, evaluation["fingerprint"], f"the labels (and {runs[0].folder}) hold")
     tau = parse_threshold(threshold, labels.record["index"]["tokens"])
     found = {run.model: read_logprobs(run) for run in runs}
     cells = build_cells(labels, {name: logprob for name, (logprob, _) in found.items()}, tau)
@@ -156,6 +156,16 @@ def _write_gap(
     write_json(out / "examples.json", examples)
     write_json(out / "gap.json", gap)
     return gap
+
+
+def _check_same_set(run: Run, fingerprint: str, what: str) -> None:
+    """Raise `MismatchError` unless ``run`` scored the evaluation set of that fingerprint; ``what`` has it."""
+    own = run.record["evaluation"]["fingerprint"]
+    if own != fingerprint:
+        raise MismatchError(
+            f"{run.folder} holds evaluation set {own[:12]}, {what} {fingerprint[:12]}; "
+            "score both with the same --data, --seq-len and --packing"
+        )
 
 
 def _evaluation_set(settings: Settings, tokenizer: Tokenizer) -> EvaluationSet:

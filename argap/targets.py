@@ -8,7 +8,7 @@ from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError
 from argap.evaluation import Packing
 from argap.references import find_reference
-from argap.runs import Run, open_run
+from argap.runs import Run, folder_name, open_run
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -63,7 +63,10 @@ def find_target(source: str, *, reference: bool) -> Target:
 
 
 def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
-    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders."""
+    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders.
+
+    Raises `ArgapError` where two would still share a run folder, or one would take that of the labels or figures.
+    """
     seen = {reference.name: reference}
     kept = []
     for model in models:
@@ -77,4 +80,15 @@ def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
             raise ArgapError(f"{checkpoint.name}: a second checkpoint named {model.name}; rename its folder")
         seen[model.name] = model
         kept.append(model)
+    taken = {"labels": "the labels", "figures": "the report's figures"}
+    for model in (reference, *kept):
+        if model.run is not None:  # stays where it is
+            continue
+        folder = folder_name(model.name)
+        if folder in taken:
+            raise ArgapError(
+                f"{model.name}: its run and {taken[folder]} would share the folder {folder}; "
+                "rename the checkpoint's folder"
+            )
+        taken[folder] = f"the run of {model.name}"
     return kept

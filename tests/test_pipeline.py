@@ -184,7 +184,7 @@ def test_another_tokenizer_is_refused_with_the_command_that_mends_it(place, tmp_
     state = json.loads((other / "tokenizer.json").read_text())
     state["pre_tokenizer"]["add_prefix_space"] = True
     (other / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(MismatchError, match=r"counted with the tokenizer .* tokenized with .*argap index build"):
+    with pytest.raises(MismatchError, match=r"tokenized with .*argap index build .*--tokenizer /.*other "):
         score_models([str(other)], str(place / "good"), tmp_path / "out", settings=settings(place))
     assert not (tmp_path / "out").exists()
 
@@ -241,6 +241,26 @@ def test_two_checkpoints_of_one_name_are_told_apart(place, tmp_path):
         settings=settings(place),
     )
     assert [row["model"] for row in gap["rows"]] == ["good", "final", "second/final"]
+
+
+def test_folders_of_runs_are_never_shared(place, tmp_path):
+    for seed, name in ((2, "labels"), (3, "a b"), (4, "a-b")):
+        save_model(tmp_path / name, seed)
+    with pytest.raises(ArgapError, match="labels: its run and the labels would share the folder labels; rename"):
+        score_models([str(tmp_path / "labels")], str(place / "good"), tmp_path / "out", settings=settings(place))
+    both = [str(tmp_path / "a b"), str(tmp_path / "a-b")]
+    with pytest.raises(ArgapError, match="a-b: its run and the run of a b would share the folder a-b; rename"):
+        score_models(both, str(place / "good"), tmp_path / "out", settings=settings(place))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_compared_is_refused_before_a_model_runs(place, scored, tmp_path):
+    good, bad, out = str(place / "good"), str(place / "bad"), tmp_path / "out"
+    with pytest.raises(ArgapError, match="--base nobody: not one of the models compared, which are good, bad"):
+        score_models([bad], good, out, settings=settings(place), base="nobody")
+    with pytest.raises(MismatchError, match=r"good holds evaluation set \w+, the text is now \w+"):
+        score_models([bad], str(scored[0] / "good"), out, settings=Settings(seq_len=32))
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
