@@ -109,7 +109,7 @@ def build_evaluation_set(
 
     ``limit_tokens`` keeps the first so many tokens of the stream, EOS included; later documents are not
     read. Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
-    EOS under ``packed``, and for an empty corpus.
+    EOS under ``packed`` or whose EOS is in a document, and for an empty corpus.
     """
     if packing not in get_args(Packing):
         raise ArgapError(f"--packing {packing}: expected packed or document")
@@ -124,9 +124,10 @@ def build_evaluation_set(
     separator = tokenizer.eos if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
     documents = _take(token_documents(corpora, tokenizer), separator, limit_tokens)
-    if sum(len(d.ids) for d in documents) < 2:
+    longest = max((len(d.ids) for d in documents), default=0)
+    if longest < 2:
         names = ", ".join(corpus.spec for corpus in corpora)
-        raise ArgapError(f"{names}: nothing to score there; expected a corpus of at least two tokens")
+        raise ArgapError(f"{names}: nothing to score there; expected a document of at least two tokens")
     lengths = np.array([len(d.ids) for d in documents])
     tokens = np.concatenate([d.ids for d in documents]).astype(np.int32, copy=False)
     cut = np.array([len(tokens)]) if packing == "packed" else np.cumsum(lengths)
@@ -149,6 +150,11 @@ def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int 
     taken: list[TokenDocument] = []
     left = limit
     for document in documents:
+        if separator is not None and np.any(document.ids == separator):
+            raise ArgapError(
+                f"{document.source}: its text holds the EOS token, id {separator}, which packing puts "
+                "between documents; use --packing document"
+            )
         ids = document.ids if separator is None else np.append(document.ids, np.int32(separator))
         if left is not None:
             ids = ids[:left]

@@ -27,6 +27,9 @@ class Tokenizer:
 
     def __init__(self, backend: Any, *, name: str, eos: int | None) -> None:
         self._backend = backend
+        added = backend.get_added_tokens_decoder().get(eos)
+        if added is not None and not added.special:  # an ordinary added token would be recognised in text
+            self._backend.add_special_tokens([added.content])
         self._backend.encode_special_tokens = True  # what transformers calls split_special_tokens
         self._backend.no_truncation()
         self._backend.no_padding()

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
 
 from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.evaluation import build_evaluation_set
-from argap.tokenizer import load_tokenizer
+from argap.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture
@@ -64,6 +66,25 @@ def test_an_empty_corpus_is_refused_by_name(tmp_path, tokenizer):
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(ArgapError, match=r"empty\.txt: nothing to score"):
         build_evaluation_set(open_corpus(tmp_path / "empty.txt"), tokenizer)
+
+
+def test_documents_of_one_token_leave_nothing_to_score(tmp_path, tokenizer):
+    np.array([7, tokenizer.eos, 8], dtype="<u2").tofile(tmp_path / "t.bin")
+    with pytest.raises(ArgapError, match=r"t\.bin: nothing to score there; expected a document of at least two"):
+        build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
+    assert build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer).scored == 3  # 7 E 8 E
+
+
+def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
+    """A tokenizer of characters whose EOS is the line break, which the text holds."""
+    backend = Backend(models.WordLevel({"a": 0, "b": 1, "\n": 2}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    characters = Tokenizer(backend, name="characters", eos=2)
+    (tmp_path / "t.txt").write_text("ab\nba")
+    with pytest.raises(ArgapError, match=r"t\.txt: its text holds the EOS token, id 2.*--packing document"):
+        build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters)
+    data = build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters, packing="document")
+    assert data.tokens.tolist() == [0, 1, 2, 1, 0]
 
 
 def test_a_document_of_one_token_is_a_window_without_a_score(tmp_path, tokenizer):

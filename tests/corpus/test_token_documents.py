@@ -1,10 +1,13 @@
 """From a corpus to documents of token ids: order, EOS, empty documents, shards."""
 
+import json
+
 import numpy as np
 import pytest
 
 from argap.corpus import open_corpus, shards, tokenize
 from argap.errors import ArgapError, FormatError
+from argap.tokenizer import load_tokenizer
 
 
 def ids(corpus, tokenizer) -> list[list[int]]:
@@ -35,6 +38,19 @@ def test_an_eos_written_in_the_text_stays_text(tmp_path, tokenizer):
     (document,) = ids(open_corpus(tmp_path), tokenizer)
     assert tokenizer.eos not in document
     assert tokenizer.decode(document) == "x<|endoftext|>y"
+
+
+def test_so_does_one_that_the_file_does_not_call_special(tmp_path, tokenizer):
+    tokenizer.save(tmp_path)
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    state["added_tokens"][0]["special"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    other = load_tokenizer(tmp_path)
+    assert other.eos == tokenizer.eos
+    assert other.fingerprint == tokenizer.fingerprint
+    (ids,) = other.encode(["x<|endoftext|>y"])
+    assert ids.tolist() == tokenizer.encode(["x<|endoftext|>y"])[0].tolist()
+    assert other.eos not in ids
 
 
 @pytest.mark.parametrize("form", ["bin", "bin32", "npy"])
