@@ -31,8 +31,8 @@ LAUNCHES = LaunchTable(
     "taylor_attention",
     {
         "hopper": {
-            "16": Launch({"C": 128, "BV": 64}, warps=4, stages=2),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
+            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
             "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
             "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
         },
@@ -47,6 +47,12 @@ LAUNCHES = LaunchTable(
 SUMMING = LaunchTable(
     "taylor_attention: sums of keys",
     {
+        "hopper": {
+            "16": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
+            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+        },
         "any": {
             "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
             "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
@@ -226,6 +232,7 @@ def _sum_keys(
     state = pair * ((1 + K + K * K) * COLUMNS)
     s = tl.zeros([G, BV], dtype=tl.float32)
     z = tl.zeros([G], dtype=tl.float32)
+    of_rows = tl.zeros([G, C], dtype=tl.float32)  # added up over C where it is needed
     if before is not None:
         place = tl.load(table + 2 * P + features)
         s_at = before + state + place[:, None] * COLUMNS + values[None, :]
@@ -239,7 +246,7 @@ def _sum_keys(
             passed_at = passed + passed_row[:, None] * V + values[None, :]
             tl.store(passed_at, (s * weight[:, None]).to(kind), mask=in_value[None, :])
             if passed_keys is not None:
-                tl.store(passed_keys + passed_row, z * weight)
+                tl.store(passed_keys + passed_row, (z + tl.sum(of_rows, 1)) * weight)
         there = rows < length - start
         k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
         v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
@@ -247,12 +254,14 @@ def _sum_keys(
         made *= tl.dot(pick_second, tl.trans(k_c), input_precision="tf32x3") + one_second[:, None]
         s = tl.dot(made.to(kind), v_c, s, input_precision="tf32x3")
         if passed_keys is not None:
-            # What fills up the last chunk counts for nothing.
-            z += tl.sum(tl.where(there[None, :], made, 0.0), 1)
+            of_rows += made
         k_at += C * k_t
         v_at += C * v_t
 
     if after is not None:
+        # What fills up the last chunk is 0, and of all features counts for the number 1 alone.
+        filling = tl.cdiv(length, C) * C - length
+        z += tl.sum(of_rows, 1) - tl.where(first == -1, filling.to(tl.float32), 0.0)
         # A product of two different elements has two places among the features; else both are the same.
         for which in tl.static_range(2, 4):
             place = tl.load(table + which * P + features)
@@ -317,34 +326,44 @@ def _attend(
 
     # 1. What is before the segment, by features.
     if segment >= first_read:
-        for group in range(P // G):
+        for group in tl.static_range(P // G):
             features = group * G + tl.arange(0, G)
+            place = (pair * tl.cdiv(length, L) + segment) * P + features
+            s = tl.load(passed + place[:, None] * V + values[None, :], mask=in_value[None, :], other=0.0)
             first, second = tl.load(table + features), tl.load(table + P + features)
             pick_first = tl.where(keys[:, None] == first[None, :], 1.0, 0.0).to(kind)
             pick_second = tl.where(keys[:, None] == second[None, :], 1.0, 0.0).to(kind)
-            made = tl.dot(q_c, pick_first, input_precision="tf32x3") + tl.where(first == -1, 1.0, 0.0)[None, :]
-            made *= tl.dot(q_c, pick_second, input_precision="tf32x3") + tl.where(second == -1, 1.0, 0.0)[None, :]
-            place = (pair * tl.cdiv(length, L) + segment) * P + features
-            s = tl.load(passed + place[:, None] * V + values[None, :], mask=in_value[None, :], other=0.0)
+            made = tl.dot(q_c, pick_first, input_precision="tf32x3")
+            other = tl.dot(q_c, pick_second, input_precision="tf32x3")
+            if (group + 1) * G > K * (K + 1) // 2:  # a group that holds more than products of two
+                made += tl.where(first == -1, 1.0, 0.0)[None, :]
+                other += tl.where(second == -1, 1.0, 0.0)[None, :]
+            made *= other
             y_c = tl.dot(made.to(kind), s, y_c, input_precision="tf32x3")
             if passed_keys is not None:
                 total += tl.sum(made * tl.load(passed_keys + place)[None, :], 1)
 
-    # 2. The keys of the segment up to the last of these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
+    # 2. The keys of the segment before these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
     HALF: tl.constexpr = 0.5**0.5
     from_key = (segment * L + rows).to(tl.int64)[:, None]
     k_at = k + b * k_b + h * k_h + from_key * k_t + keys[None, :]
     v_at = v + b * v_b + h * v_h + from_key * v_t + values[None, :]
-    for key_start in range(segment * L, start + C, C):
-        k_there = (rows < length - key_start)[:, None]
-        k_c = tl.load(k_at, mask=k_there & in_key[None, :], other=0.0)
-        v_c = tl.load(v_at, mask=k_there & in_value[None, :], other=0.0)
+    for _ in range(segment * L, start, C):
+        k_c = tl.load(k_at, mask=in_key[None, :], other=0.0)
+        v_c = tl.load(v_at, mask=in_value[None, :], other=0.0)
         scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
-        scores = tl.where(start + rows[:, None] >= key_start + rows[None, :], scores * scores + 0.5, 0.0)
+        scores = scores * scores + 0.5
         y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
         total += tl.sum(scores, 1)
         k_at += C * k_t
         v_at += C * v_t
+    # 3. And those among them.
+    k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
+    v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
+    scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
+    scores = tl.where(rows[:, None] >= rows[None, :], scores * scores + 0.5, 0.0)
+    y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
+    total += tl.sum(scores, 1)
 
     if passed_keys is not None:
         y_c = y_c / tl.maximum(total, SMALLEST)[:, None]
