@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
+from argap.progress import say
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +94,9 @@ def load_model(
     trust_remote_code: bool = False,
     backend: Backend = "auto",
 ) -> "PreTrainedModel":
-    """The model in evaluation mode. Raises `ArgapError` where weights are missing or left over, where an
-    option has no native form (see `argap.models.hub`), and where code is not trusted."""
+    """The model in evaluation mode. Raises `ArgapError` where weights are missing or of another shape, where an
+    option has no native form (see `argap.models.hub`), and where code is not trusted. Weights left over are
+    refused by the native form of a hub family, and passed over with a line by transformers."""
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
@@ -136,6 +138,7 @@ def _load_by_transformers(
             checkpoint.folder,
             dtype=dtype,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # told below, by name
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
@@ -150,6 +153,14 @@ def _load_by_transformers(
         raise ArgapError(
             f"{checkpoint.name}: {len(missing)} weights are missing from its safetensors, the first is {missing[0]}"
         )
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, expected = mismatched[0]
+        raise ArgapError(
+            f"{checkpoint.name}: {name} has shape {list(found)}, its config.json says {list(expected)}"
+            + (f", and {len(mismatched) - 1} weights more differ" if mismatched[1:] else "")
+        )
+    if left := sorted(report["unexpected_keys"]):
+        say(f"{checkpoint.name}: {len(left)} weights are no part of the model and passed over, the first is {left[0]}")
     return model
 
 

@@ -311,6 +311,21 @@ def test_missing_weights_are_named(gpt2, data, tmp_path):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
 
 
+def test_weights_of_another_shape_and_left_over_ones_are_named(gpt2, data, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(gpt2.folder, tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    weights["lm_head.extra"] = torch.ones(2)
+    save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
+    assert "1 weights are no part of the model and passed over, the first is lm_head.extra" in capsys.readouterr().err
+    weights["transformer.ln_f.weight"] = torch.ones(3)
+    save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArgapError, match=r"transformer\.ln_f\.weight has shape \[3\], its config.json says \[\d+\]"):
+        run(find_checkpoint(tmp_path / "m"), data, tmp_path / "other")
+
+
 def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
     shutil.copytree(gpt2.folder, tmp_path / "m")
     config = json.loads((tmp_path / "m" / "config.json").read_text())
