@@ -134,6 +134,8 @@ def read_labels(folder: Path) -> Labels:
     record = read_json(folder / "labels.json")
     if record.get("format", 0) > FORMAT:
         raise FormatError(f"{folder}: written by a newer argap (format {record['format']}, known up to {FORMAT})")
+    if lacking := [key for key in ("evaluation", "index", "sources") if key not in record]:
+        raise FormatError(f"{folder / 'labels.json'}: lacks {', '.join(lacking)}; score again")
     rows = _read_table(folder / "labels.parquet")
     domain = rows["domain"].combine_chunks()
     return Labels(

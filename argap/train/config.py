@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,9 +97,9 @@ class TrainConfig:
             _at_least(self, name, 1)
         for name in ("warmup_steps", "checkpoint_every", "keep_checkpoints", "eval_every", "seed"):
             _at_least(self, name, 0)
-        if self.lr <= 0 or (self.grad_clip is not None and self.grad_clip <= 0):
-            raise ArgapError("lr and grad_clip: expected more than 0 (grad_clip: null for no clipping)")
-        if not 0 <= self.min_lr_ratio <= 1 or self.weight_decay < 0:
+        if not 0 < self.lr < inf or (self.grad_clip is not None and not self.grad_clip > 0):
+            raise ArgapError("lr and grad_clip: expected finite numbers above 0 (grad_clip: null for no clipping)")
+        if not 0 <= self.min_lr_ratio <= 1 or not 0 <= self.weight_decay < inf:
             raise ArgapError("min_lr_ratio: expected 0 to 1; weight_decay: expected 0 or more")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ArgapError(f"betas: expected two numbers from 0 to below 1, found {list(self.betas)}")

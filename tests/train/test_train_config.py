@@ -66,6 +66,7 @@ def test_json_round_trip(file: Path) -> None:
         (FILE + "mixers: [attention]", "exactly one of architecture and mixers"),
         (FILE.replace("tokenizer: some/tokenizer", ""), "tokenizer: missing"),
         (FILE.replace("lr: 1e-3", "lr: fast"), "lr: expected a number, found 'fast'"),
+        (FILE.replace("lr: 1e-3", "lr: .nan"), "lr and grad_clip: expected finite numbers above 0"),
         (FILE + "seq_len: 10.5", "seq_len: expected a whole number, found 10.5"),
         (FILE + "seq_len: true", "seq_len: expected a whole number, found True"),
         (FILE + "seq_len: 0", "seq_len: expected at least 1, found 0"),
