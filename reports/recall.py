@@ -2,6 +2,7 @@
 
 import csv
 import re
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def published(path: Path) -> str:
     if not path.is_file():
         raise ArgapError(f"--paper {path}: no such file; expected a CSV of published figures with a header")
     with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        columns = list(zip_longest(*csv.reader(file), fillvalue=""))
+    widths = [max(map(len, column)) for column in columns]
+    rows = zip(*columns, strict=True)
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(["", f"Published ({path.name}):", *lines])
 

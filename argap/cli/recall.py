@@ -27,7 +27,9 @@ def recall(
     ] = "pinned",
     limit: Annotated[int | None, typer.Option(help="Only the first so many examples of a task.")] = None,
     index: Annotated[str | None, typer.Option(help="Bigram counts: tells which gold tokens are AR hits.")] = None,
-    threshold: Annotated[int, typer.Option(help="An AR hit's bigram occurs at most so often in training.")] = 1250,
+    threshold: Annotated[
+        int, typer.Option(min=0, help="An AR hit's bigram occurs at most so often in training.")
+    ] = 1250,
     gap: Annotated[Path | None, typer.Option(help="Folder of `argap score`: recall against AR gap.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
@@ -44,6 +46,7 @@ def recall(
     The same command goes on where it stopped. --tasks zeroshot runs WikiText, LAMBADA, PIQA, HellaSwag,
     WinoGrande and ARC through lm-eval.
     """
+    from argap.atomic import read_json
     from argap.errors import ArgapError
     from argap.recall.examples import FIXTURE, TASKS, load_examples
     from argap.recall.harness import UPSTREAM, ZEROSHOT
@@ -53,7 +56,14 @@ def recall(
     from argap.scorer import ScoreOptions
 
     options = ScoreOptions(dtype, device, batch_size, trust_remote_code, backend)
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    if not names:
+        raise ArgapError(f"--tasks {tasks!r}: expected some of {', '.join(TASKS)}, or zeroshot alone")
+    if gap is not None:
+        if ref is None:
+            raise ArgapError(f"--gap {gap}: the recall gap is to a reference; name it with --ref")
+        read_json(gap / "gap.json")  # refused now rather than when all is answered
+    figures = None if paper is None else published(paper)
     if protocol == "upstream" or names == ["zeroshot"]:
         if data or fixture or context or twice:
             raise ArgapError("lm-eval's own tasks run unchanged: leave out --data, --fixture, --context and --twice")
@@ -82,8 +92,8 @@ def recall(
         write_recall_page(out)
         text = recall_table(found)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else text)
-    if paper is not None and not as_json:
-        typer.echo(published(paper))
+    if figures is not None and not as_json:
+        typer.echo(figures)
 
 
 def _sources(tasks: list[str], data: list[str]) -> dict[str, str]:

@@ -108,7 +108,11 @@ def split_query(text: str, task: str) -> tuple[str, str]:
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise ArgapError(f"--data {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # a text may hold other line breaks
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: not readable as JSON lines ({error})") from None
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:

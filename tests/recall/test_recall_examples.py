@@ -49,6 +49,9 @@ def test_bad_files_and_names(tmp_path) -> None:
     path.write_text('{"text"')
     with pytest.raises(FormatError, match="line 1"):
         load_examples("fda", str(path))
+    path.write_bytes(b"PAR1\xb0")
+    with pytest.raises(FormatError, match=r"rows\.jsonl: not readable as JSON lines"):
+        load_examples("fda", str(path))
     path.write_text("")
     with pytest.raises(ArgapError, match="no rows"):
         load_examples("fda", str(path))

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from argap.cli import main
 from argap.errors import ArgapError, MismatchError
 from argap.recall.adapter import ArgapLM
 from argap.recall.analysis import chance, flips, interval, link_to_gap
@@ -14,7 +15,7 @@ from argap.recall.examples import load_examples
 from argap.recall.harness import OWN
 from argap.recall.protocol import Protocol
 from argap.recall.run import run_recall
-from argap.reports.recall import recall_table, write_recall_page
+from argap.reports.recall import published, recall_table, write_recall_page
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
@@ -137,3 +138,28 @@ def test_the_link_to_the_ar_gap() -> None:
     assert link["pearson"] == pytest.approx(1.0)
     assert [p["recall_gap"] for p in link["points"]] == pytest.approx([0.2, 0.4, 0.6])
     assert link_to_gap(rows[:3], gap, "ref")[0]["pearson"] is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tasks", ","], "--tasks ',': expected some of swde, fda, squad, or zeroshot alone"),
+        (["--gap", "nowhere"], "--gap nowhere: the recall gap is to a reference; name it with --ref"),
+        (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
+        (["--paper", "nowhere.csv"], "--paper nowhere.csv: no such file"),
+    ],
+)
+def test_bad_flags_are_refused_before_a_model_is_asked(flags, message, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["argap", "recall", "no/such/model", "--fixture", "--out", str(out), *flags])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
+    (tmp_path / "f.csv").write_text("model,fda\nbased,24.4\nnote\n")
+    assert published(tmp_path / "f.csv").splitlines()[1:] == [
+        "Published (f.csv):", "model  fda ", "based  24.4", "note       "
+    ]  # fmt: skip
