@@ -47,6 +47,18 @@ def test_help_imports_nothing_heavy(tmp_path):
     assert python(code, tmp_path).endswith("heavy: []")
 
 
+@pytest.mark.parametrize("group", [[], ["index"], ["models"], ["ref"]])
+def test_no_line_of_help_is_cut(group, monkeypatch, capsys):
+    from argap.cli import main
+
+    monkeypatch.setattr("sys.argv", ["argap", *group, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_the_model_type_is_registered_on_import(tmp_path):
     code = (
         "import argap.models\nfrom transformers import AutoConfig, AutoModelForCausalLM\n"

@@ -20,19 +20,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-app.command()(demo.demo)
+# Where the first sentence of a command's help is too long for the list of commands, what stands there instead.
+app.command(short_help="The whole path on the shipped checkpoints, with a report.")(demo.demo)
 app.add_typer(index.app, name="index")
-app.command()(score.score)
-app.command()(score.compare)
+app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
+app.command(short_help="Compare finished runs; no model is run.")(score.compare)
 app.add_typer(ref.app, name="ref")
-app.command()(report.report)
+app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")
-app.command()(kernels.kernels)
-app.command()(train.train)
+app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
+app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)
 app.add_typer(suite.app, name="suite")
-app.add_typer(mqar.app, name="mqar")
-app.command()(paper.paper)
-app.command()(recall.recall)
+app.add_typer(mqar.app, name="mqar", short_help="Associative recall alone: examples, training, sweeps, scores.")
+app.command(short_help="Check the metric against the paper's printed percentages.")(paper.paper)
+app.command(short_help="SWDE, FDA and SQuAD, and why each answer failed.")(recall.recall)
 
 
 def main() -> None:

@@ -132,7 +132,7 @@ def count(
     tokenizer: MovedTokenizerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print how often each bigram of TEXT occurs in the training corpus."""
+    """Print how often each bigram of TEXT occurs in training."""
     import json as json_library
 
     from argap.bigram_index.store import open_index, require_tokenizer
@@ -164,7 +164,10 @@ def from_counts(
     out: OutOption,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Make a proxy index from a table of counts, where the training data is not at hand."""
+    """Make a proxy index from a table of counts.
+
+    For models whose training data is not at hand.
+    """
     from argap.bigram_index.foreign import index_from_counts
     from argap.tokenizer import load_tokenizer
 
@@ -179,7 +182,10 @@ def from_arpa(
     out: OutOption,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Make a proxy index from an n-gram model, where the training data is not at hand."""
+    """Make a proxy index from an n-gram model in ARPA format.
+
+    For models whose training data is not at hand.
+    """
     from argap.bigram_index.foreign import index_from_arpa
     from argap.tokenizer import load_tokenizer
 
@@ -194,7 +200,10 @@ def profile(
     text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     json: JsonOption = False,
 ) -> None:
-    """Print what share of DATA's bigrams falls into each bin of training frequency."""
+    """Print how DATA's bigrams spread over training frequency.
+
+    Of each bin of training counts: how many, and which share of them.
+    """
     import json as json_library
     from dataclasses import asdict
 
@@ -228,7 +237,10 @@ def plan(
     vocab_size: Annotated[int, typer.Option(min=2, help="Entries of the vocabulary.")] = 50_257,
     memory: MemoryOption = "2GB",
 ) -> None:
-    """Estimate time, memory, disk and network of counting a corpus, from measured rates."""
+    """Estimate what counting a corpus takes.
+
+    Time, memory, disk and network, from measured rates.
+    """
     from argap.bigram_index.plan import estimate
 
     made = estimate(parse_tokens(tokens), nodes=nodes, cores=cores, vocab_size=vocab_size, memory=parse_bytes(memory))
@@ -254,7 +266,7 @@ def ngrams(
     longest: Annotated[int, typer.Option(min=2, max=5, help="Longest n-gram, in tokens.")] = 5,
     text_column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
 ) -> None:
-    """Count the n-grams of one text in a training corpus, in one pass."""
+    """Count one text's n-grams in a training corpus."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from argap.models import ArgapConfig
 
 app = typer.Typer(help="Parameters, operations and state of the models.", no_args_is_help=True)
-app.command("bench")(bench_models.bench)
+app.command("bench", short_help="Measure tokens per second and peak memory.")(bench_models.bench)
 
 WidthOption = Annotated[
     int | None, typer.Option("--hidden-size", min=1, help="Width of a named architecture.", show_default="256")
@@ -77,7 +77,7 @@ def list_models(
     Console().print(table)
 
 
-@app.command()
+@app.command(short_help="One model: its parameters, operations, state and layers.")
 def show(
     model: Annotated[str, typer.Argument(help="A named architecture, a checkpoint's folder or hub id, a reference.")],
     hidden_size: WidthOption = None,
