@@ -1,4 +1,4 @@
-"""The result as a table in the form of the paper's Table 1: for a terminal, Markdown, CSV and JSON.
+"""The result as a table in the form of the paper's Table 1: for a terminal, Markdown and CSV.
 
 A cell of a slice is written ``11.01 (2.40)``: perplexity (NLL). An em dash stands where there is no
 number; a raised letter after a percentage points to the note that says why the quotient is not taken as it is.
@@ -6,7 +6,6 @@ number; a raised letter after a percentage points to the note that says why the 
 
 import csv
 import io
-import json
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, Literal
@@ -139,12 +138,6 @@ def csv_of(records: list[dict[str, Any]], fields: list[str]) -> str:
     for record in records:
         writer.writerow({key: f"{x:.12g}" if isinstance(x, float) else x for key, x in record.items()})
     return out.getvalue()
-
-
-def json_text(gap: dict[str, Any]) -> str:
-    """What ``--json`` prints: ``gap.json`` without its bins and breakdowns."""
-    kept = {key: value for key, value in gap.items() if key not in ("bins", "breakdowns")}
-    return json.dumps(kept, indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def perplexity_cell(part: dict[str, Any]) -> str:

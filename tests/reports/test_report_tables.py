@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from argap.reports.tables import (
     closed_table,
     csv_text,
     gap_table,
-    json_text,
     markdown,
     nats,
     number,
@@ -168,12 +166,6 @@ def test_csv_keeps_the_numbers_as_they_are(by_hand: dict[str, Any]) -> None:
     assert float(lines[1]["overall_nll"]) == 2.49
     assert lines[0]["gap_due_to_ar_value"] == lines[4]["gap_due_to_ar_value"] == lines[3]["gap_due_to_ar_low"] == ""
     assert lines[3]["gap_due_to_ar_case"] == "recall_only"
-
-
-def test_json_holds_the_rows_without_the_parts(by_hand: dict[str, Any]) -> None:
-    value = json.loads(json_text(by_hand))
-    assert set(value) == {"rows", "reference", "threshold", "fingerprint", "run"}
-    assert value["rows"] == by_hand["rows"]
 
 
 @pytest.mark.parametrize(
