@@ -32,7 +32,6 @@ class Mixer(nn.Module, ABC):
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
     - ``prefill``, where the parallel form can give its last state.
     - `OwnInitialization`, in whichever of its modules holds parameters of its own.
-
     - ``auxiliary_loss``, where it trains with a loss of its own beside the model's.
 
     A projection whose output goes to the residual stream is a `ResidualLinear`.
@@ -43,7 +42,7 @@ class Mixer(nn.Module, ABC):
     needs_ids: ClassVar[bool] = False
     """Whether the tokens themselves are asked for (to select positions by token, say)."""
     source: ClassVar[str] = ""
-    """Paper and equation, for ``argap models list``."""
+    """Paper and equation, for ``argap models show``."""
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 
