@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from argap.errors import ArgapError
+from argap.cluster import as_they_end, connect, device_of_tasks
+from argap.progress import say
 from argap.suite.config import Entry, load_suite
 from argap.suite.members import Places, evaluation_set, run_member
-
-RETRIES = 3
-"""Of a member whose worker was lost; its training goes on from the last checkpoint."""
 
 
 def run_on_ray(
@@ -15,23 +13,15 @@ def run_on_ray(
 ) -> None:
     """Train and score ``entries`` of the file ``suite`` on the cluster at ``address`` (None: this machine).
 
-    What is finished is passed over. Raises `ArgapError` where Ray is not installed, and what a member raises.
+    What is finished is passed over, and a member whose worker was lost goes on from its last checkpoint. Raises
+    `ArgapError` as `argap.cluster` does, and what a member raises.
     """
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ArgapError("--engine ray: Ray is not installed; install it with `pip install argap[cluster]`") from None
-    if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False)
-    gpus = 0 if device == "cpu" else 1
-    task = ray.remote(num_gpus=gpus, max_retries=RETRIES)(_run_one)
-    pending = [task.remote(suite.absolute(), entry, Places(places.work.absolute()), device, keep) for entry in entries]
-    try:
-        ray.get(pending)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ArgapError):
-            raise error.cause from None
-        raise
+    ray = connect(address)
+    chosen = device_of_tasks(ray, device)
+    work = Places(places.work.absolute())
+    calls = [(suite.absolute(), entry, work, chosen, keep) for entry in entries]
+    for done, number in enumerate(as_they_end(ray, _run_one, calls, device=chosen), start=1):
+        say(f"{done} of {len(entries)}: {entries[number].size} {entries[number].name}")
 
 
 def _run_one(suite: Path, entry: Entry, places: Places, device: str, keep: bool) -> None:
