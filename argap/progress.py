@@ -1,5 +1,6 @@
-"""Progress on stderr: a bar on a terminal, now and then a plain line elsewhere."""
+"""Progress on stderr: a bar on a terminal, now and then a plain line elsewhere and from a process beside others."""
 
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ def say(message: str) -> None:
 @contextmanager
 def progress(label: str, total: int | None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
     """Yield a function that takes how much more is done; shows rate and time left."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and multiprocessing.parent_process() is None:
         yield from _bar(label, total, unit)
     else:
         yield from _lines(label, total, unit)

@@ -96,15 +96,23 @@ def sweep(
     device: Device = "auto",
     together: Annotated[int, typer.Option(min=1, help="Runs that train side by side, at most.")] = 64,
     time_limit: Annotated[float | None, typer.Option(help="Seconds; what is unfinished then waits.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="local: all GPUs where --device names none; or ray: a task of a Ray cluster a group.")
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained.")] = False,
 ) -> None:
     """Train what is not finished yet. The same command goes on where it was stopped."""
     import time
+    from functools import partial
 
-    from argap.synthetics.sweep import load_sweep, run_path, run_sweep
-    from argap.synthetics.training import device_of
+    from argap.errors import ArgapError
+    from argap.synthetics.parts import run_sweep
+    from argap.synthetics.sweep import load_sweep, run_path
     from argap.train.interrupt import listening
 
+    if engine not in ("local", "ray"):
+        raise ArgapError(f"--engine {engine}: expected local or ray")
     loaded = load_sweep(config)
     folder = out or Path("results") / "mqar" / config.stem
     configs = loaded.configs()
@@ -113,12 +121,21 @@ def sweep(
             state = "finished" if run_path(folder, each).exists() else f"{each.steps:,} steps at most"
             typer.echo(f"{each.key}: {state}")
         return
+    if engine == "ray":
+        from argap.cluster import connect
+        from argap.synthetics.cluster import train_on_ray
+
+        train_parts = partial(train_on_ray, connect(address), device)
+    else:
+        from argap.synthetics.devices import devices_of, train_on
+
+        train_parts = partial(train_on, devices_of(device))
     started = time.monotonic()
     with listening() as interrupt:
         runs = run_sweep(
             loaded,
             folder,
-            device_of(device),
+            train_parts,
             together=together,
             stop=lambda: interrupt.requested or (time_limit is not None and time.monotonic() - started > time_limit),
         )

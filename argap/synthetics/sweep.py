@@ -5,21 +5,18 @@
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-import torch
 
 from argap.atomic import read_json, replacing, write_json
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
-from argap.progress import say
-from argap.runs import environment
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-from argap.synthetics.training import RunResult, train_together
+from argap.synthetics.training import RunResult
 
 
 @dataclass(frozen=True)
@@ -91,49 +88,6 @@ def load_sweep(path: Path) -> Sweep:
     return sweep
 
 
-def run_sweep(
-    sweep: Sweep, out: Path, device: torch.device, *, together: int = 64, stop: Callable[[], bool] = lambda: False
-) -> pd.DataFrame:
-    """Train what is not finished yet, at most ``together`` runs side by side; returns `read_runs`.
-
-    Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone.
-    """
-    write_json(out / "sweep.json", {"sweep": _as_json(sweep), **environment()})
-    groups = [_unfinished(sweep, group, out) for group in sweep.groups()]
-    total = len(sweep.configs())
-    done = total - sum(map(len, groups))
-    if done:
-        say(f"{out}: {done} of {total} runs are finished")
-    for group in groups:
-        for start in range(0, len(group), together):
-            if stop():
-                return collect_runs(sweep, out)
-            part = group[start : start + together]
-            found = train_together(
-                part,
-                device,
-                finished=lambda result: write_run(out, result),
-                first_ends=sweep.first_ends,
-                stop=stop,
-            )
-            done += len(found)
-            if found:
-                best = max(found, key=lambda result: result.accuracy)
-                say(
-                    f"{done} of {total}: {best.config.name}, N {best.config.length}, width {best.config.width}: "
-                    f"{best.accuracy:.3f} at lr {best.config.lr:.1e}, {best.steps:,} steps, {best.seconds:.0f} s"
-                )
-    return collect_runs(sweep, out)
-
-
-def _unfinished(sweep: Sweep, group: list[RunConfig], out: Path) -> list[RunConfig]:
-    """The runs of a group that are to be trained: none where the first to solve the task ends it, and one has."""
-    finished = [path for config in group if (path := run_path(out, config)).exists()]
-    if sweep.first_ends and any(read_json(path)["stopped"] == "solved" for path in finished):
-        return []
-    return [config for config in group if not run_path(out, config).exists()]
-
-
 def run_path(out: Path, config: RunConfig) -> Path:
     """Where the result of a run lies."""
     return out / "runs" / f"{config.key}.json"
@@ -192,5 +146,6 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     return {**record["config"], **record, **own, "key": config.key}
 
 
-def _as_json(sweep: Sweep) -> dict[str, Any]:
+def as_json(sweep: Sweep) -> dict[str, Any]:
+    """All fields as JSON has them."""
     return {**vars(sweep), "members": dict(sweep.members), "run": dict(sweep.run)}

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,19 @@ import yaml
 
 from argap.errors import ArgapError
 from argap.models import ArgapForCausalLM
+from argap.synthetics.devices import train_on
 from argap.synthetics.examples import IGNORED, Examples
 from argap.synthetics.learner import Learner, accuracy_by_slice
+from argap.synthetics.parts import run_sweep
 from argap.synthetics.protocol import LEARNING_RATES, MEMBERS, RunConfig, learning_rate, member_from
 from argap.synthetics.questions import ask, orders, questions
 from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep import load_sweep, read_runs, run_sweep
+from argap.synthetics.sweep import load_sweep, read_runs
 from argap.synthetics.together import Together
 from argap.synthetics.training import train_together
 
 CPU = torch.device("cpu")
+HERE = partial(train_on, [CPU])
 TINY = RunConfig(
     name="attention",
     member=MEMBERS["attention"],
@@ -187,10 +191,10 @@ def sweep_file(tmp_path_factory):
 
 def test_a_sweep_goes_on_where_it_stopped(sweep_file, tmp_path):
     sweep = load_sweep(sweep_file)
-    first = run_sweep(sweep, tmp_path, CPU, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
+    first = run_sweep(sweep, tmp_path, HERE, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     assert len(first) == 2
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-    whole = run_sweep(sweep, tmp_path, CPU)
+    whole = run_sweep(sweep, tmp_path, HERE)
     assert len(whole) == len(sweep.configs()) == 8
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
     assert read_runs(tmp_path).to_dict() == whole.to_dict()
@@ -201,10 +205,10 @@ def test_a_sweep_goes_on_where_it_stopped(sweep_file, tmp_path):
 def test_a_group_that_one_run_solved_is_not_gone_on_with(sweep_file, tmp_path):
     """Where the first to solve the task ends the group, a rate that is added later is not trained."""
     sweep = replace(load_sweep(sweep_file), first_ends=True, lrs=(1e-3,))
-    run_sweep(sweep, tmp_path, CPU)
+    run_sweep(sweep, tmp_path, HERE)
     solved = sorted((tmp_path / "runs").iterdir())[0]
     solved.write_text(json.dumps(json.loads(solved.read_text()) | {"stopped": "solved"}))
-    whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, CPU)
+    whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, HERE)
     groups = whole.groupby(["name", "width"])["stopped"].agg(["count", lambda stopped: "solved" in set(stopped)])
     assert sorted(groups.to_numpy().tolist()) == [[1, True], [2, False], [2, False], [2, False]]
 
