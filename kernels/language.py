@@ -30,8 +30,9 @@ def jit(kernel: Callable[..., Any]) -> Any:
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:
     """Whether an op on ``tensors`` goes to its Triton kernel: all on one GPU, and no gradient asked for
-    (the kernels are forward-only)."""
+    (the kernels are forward-only). Not under `torch.compile`: it rebuilds the launches that it traces, and
+    the delta rule's then reads outside its inputs; a compiled model runs the references, fused."""
     given = [x for x in tensors if x is not None]
-    if triton is None or not all(x.is_cuda for x in given):
+    if triton is None or torch.compiler.is_compiling() or not all(x.is_cuda for x in given):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))

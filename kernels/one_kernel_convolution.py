@@ -32,7 +32,17 @@ from argap.kernels.layout import with_rows
 from argap.kernels.register_fft import cosine, exchange, in_groups, join, sine, split, transform, transform_back
 
 SMALLEST = 256
-LAUNCHES = LaunchTable("one_kernel_convolution", {"any": {}})
+LAUNCHES = LaunchTable(
+    "one_kernel_convolution",
+    {
+        "any": {},
+        "hopper": {
+            "512": Launch({"P": 16, "Q": 8, "C": 8}, warps=8, stages=1),
+            "1024": Launch({"P": 16, "Q": 8, "C": 8}, warps=16, stages=1),
+            "2048": Launch({"P": 16, "Q": 16, "C": 8}, warps=32, stages=1),
+        },
+    },
+)
 """By M; a length whose M has no row is left to other forms of the convolution. P values a thread, C channels a
 program, the factors Q and R of S = M / P: 8 ≤ Q ≤ P, R ≤ P. One thread for each of S · C."""
 

@@ -21,6 +21,9 @@ OPS = (
 )
 """Each is a module of this package, and the function of that name in it."""
 
+PARTS = {"long_convolution": ("one_kernel_convolution",)}
+"""Further modules that hold launches of an op."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -60,7 +63,8 @@ def device() -> torch.device:
 def describe(name: str) -> Op:
     """The op ``name`` of `OPS` on `device`."""
     module = import_module(f"argap.kernels.{name}")
-    tables = [value for value in vars(module).values() if isinstance(value, LaunchTable)]
+    parts = [module, *(import_module(f"argap.kernels.{part}") for part in PARTS.get(name, ()))]
+    tables = [value for part in parts for value in vars(part).values() if isinstance(value, LaunchTable)]
     runs = "triton" if tables and triton is not None and device().type == "cuda" else "reference"
     about = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return Op(name, about, runs, [row for table in tables for row in _rows(table, runs == "triton")])
