@@ -95,7 +95,8 @@ def load_model(
     backend: Backend = "auto",
 ) -> "PreTrainedModel":
     """The model in evaluation mode. Raises `ArgapError` where weights are missing or of another shape, where an
-    option has no native form (see `argap.models.hub`), and where code is not trusted. Weights left over are
+    option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
+    trusted. Weights left over are
     refused by the native form of a hub family, and passed over with a line by transformers."""
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
@@ -108,6 +109,7 @@ def load_model(
         model = load_native(checkpoint.folder, checkpoint.name, family, config, dtype=dtype)
     else:
         model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code)
+    _check_causal(model, checkpoint.name)
     return model.eval().to(device)
 
 
@@ -162,6 +164,17 @@ def _load_by_transformers(
     if left := sorted(report["unexpected_keys"]):
         say(f"{checkpoint.name}: {len(left)} weights are no part of the model and passed over, the first is {left[0]}")
     return model
+
+
+def _check_causal(model: "PreTrainedModel", name: str) -> None:
+    """A mixer that sees later tokens gives no log-prob of the next one."""
+    from argap.models.mixer import Mixer
+
+    for module in model.modules():
+        if isinstance(module, Mixer) and not module.causal:
+            raise ArgapError(
+                f"{name}: its mixer {type(module).__name__} is not causal; such models serve synthetic tasks only"
+            )
 
 
 def max_positions(model: "PreTrainedModel") -> int | None:

@@ -105,7 +105,6 @@ def score(
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
     )
-    _check_causal(model, checkpoint.name)
     _check_fits(model, data, checkpoint.name)
     batches = Batches(model, data, device, options.batch_size, checkpoint.name)
     started = time.monotonic()
@@ -195,17 +194,6 @@ def resolve_dtype(name: str, device: str) -> str:
 def _whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
     rows = int(data.offsets[windows.stop] - data.offsets[windows.start])
     return whole_shard(shard_path(folder, number), rows)
-
-
-def _check_causal(model: "PreTrainedModel", name: str) -> None:
-    """A mixer that sees later tokens gives no log-prob of the next one."""
-    from argap.models.mixer import Mixer
-
-    for module in model.modules():
-        if isinstance(module, Mixer) and not module.causal:
-            raise ArgapError(
-                f"{name}: its mixer {type(module).__name__} is not causal; such models serve synthetic tasks only"
-            )
 
 
 def _check_fits(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from argap.errors import ArgapError
 from argap.heads import find_head
 from argap.models.modeling import ArgapForCausalLM
 from argap.tokenizer import Tokenizer
@@ -63,7 +64,10 @@ class Decoder:
 
     @torch.inference_mode()
     def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[Forced]:
-        """Log-prob and rank of each token of the continuations (none of them empty), given all before it."""
+        """Log-prob and rank of each token of the continuations (none of them empty), given all before it.
+
+        Raises `ArgapError` where a log-prob is NaN or infinite.
+        """
         found: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
         for batch in equal_lengths(whole, self.batch_size):
@@ -81,6 +85,11 @@ class Decoder:
                     logprobs = self.head.logprobs(hidden[row, start:], targets).logprob
                     logits = self.head.linear(hidden[row, start:]).float()  # scale and cap leave the order as it is
                 ranks = (logits > logits.gather(-1, targets[:, None])).sum(dim=-1)
+                if not logprobs.isfinite().all():
+                    raise ArgapError(
+                        f"{self.tokenizer.name}: the log-prob of a token is NaN or infinite; a checkpoint that is "
+                        "broken, or a --dtype too narrow for it (try --dtype float32)"
+                    )
                 found[k] = Forced(logprobs.float().tolist(), ranks.tolist())
         return [found[k] for k in range(len(whole))]
 

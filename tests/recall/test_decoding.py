@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from argap.errors import ArgapError
+from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.recall.copying import CopyBaseline, place_after
 from argap.recall.decoding import Decoder, equal_lengths
 from argap.recall.examples import load_examples
@@ -64,6 +66,13 @@ def test_teacher_forcing_gives_the_log_probs_and_ranks_of_the_model(decoder: Dec
     finally:
         decoder.head = head
     assert slow[0].logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_log_prob_that_is_not_finite_is_refused(tokenizer) -> None:
+    model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1)).eval()
+    model.get_parameter("model.norm.weight").data.fill_(torch.nan)
+    with pytest.raises(ArgapError, match=r"the log-prob of a token is NaN or infinite.*--dtype float32"):
+        Decoder(model, tokenizer).force([[5, 6, 7]], [[8]])
 
 
 def test_a_transformers_model_goes_on_with_its_cache(tokenizer) -> None:
