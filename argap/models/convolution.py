@@ -51,7 +51,9 @@ class KeptSpectra:
         parameters = list(maker.parameters())
         length = inputs.shape[1]
         fits = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
-        counted = torch.is_inference_mode_enabled() and not any(parameter.is_inference() for parameter in parameters)
+        # torch.compile cannot ask for the mode, and its graph must not depend on what is kept.
+        inference = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+        counted = inference and not any(parameter.is_inference() for parameter in parameters)
         if not (fits and counted):
             return [partial(causal_convolution, taps=taps) for taps in make()]
         key = (length, *((parameter.data_ptr(), parameter._version, parameter.dtype) for parameter in parameters))
