@@ -141,6 +141,7 @@ def _by_kernel(
         BK=padded(key),
         DECAY=decay,
         NORMALIZE=normalize,
+        WHOLE=length % launch.blocks["C"] == 0,
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )
@@ -178,6 +179,7 @@ def _forward(
     BK: tl.constexpr,
     DECAY: tl.constexpr,
     NORMALIZE: tl.constexpr,
+    WHOLE: tl.constexpr,
     SMALLEST: tl.constexpr,
     C: tl.constexpr,
     BV: tl.constexpr,
@@ -213,23 +215,27 @@ def _forward(
     weights = tl.where(seen, 1.0, 0.0)
     if DECAY == 1:
         rate = tl.load(log_decay + h)
-        # The same in every chunk: γ^(i−j).
+        # The same in every chunk: γ^(i−j), and the decays from its start and to its end.
         weights = tl.exp(tl.where(seen, (rows[:, None] - rows[None, :]) * rate, float("-inf")))
+        read = tl.exp((rows + 1) * rate)
+        to_end = tl.exp((C - 1 - rows) * rate)
+        over_chunk = tl.exp(C * rate)
     if DECAY == 2:
         g_at = log_decay + b * g_b + h * g_h + rows.to(tl.int64) * g_t
 
     for start in range(0, length, C):
-        left = length - start
+        # Where all chunks are whole, no mask is kept.
+        left = C if WHOLE else length - start
         there = rows < left
         q_c = tl.load(q_at, mask=there[:, None] & in_key[None, :], other=0.0)
         k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
         v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
         # 1. Decays from the chunk's start to each position, and from there to its end: never above 1.
         if DECAY == 1:
-            count = tl.minimum(left, C)
-            read = tl.exp((rows + 1) * rate)
-            written = tl.exp(tl.where(there, count - 1 - rows, 0) * rate)
-            kept = tl.exp(count * rate)
+            written, kept = to_end, over_chunk
+            if left < C:
+                written = tl.exp(tl.where(there, left - 1 - rows, 0) * rate)
+                kept = tl.exp(left * rate)
         if DECAY == 2:
             g = tl.load(g_at, mask=there, other=0.0)
             sums = tl.cumsum(g, 0)
@@ -239,15 +245,15 @@ def _forward(
             written = tl.exp(tl.minimum(whole - sums, 0.0))
             kept = tl.exp(whole)
             g_at += C * g_t
-        # 2. What the earlier chunks give, then the pairs within this one.
-        y_c = tl.dot(q_c, s.to(kind), input_precision="tf32x3")
-        scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3")
+        # 2. What the earlier chunks give and the pairs within this one; decayed, it is scaled as it is added.
         if DECAY == 0:
-            scores = tl.where(seen, scores, 0.0)
+            y_c = tl.dot(q_c, s.to(kind), input_precision="tf32x3")
+            scores = tl.where(seen, tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3"), 0.0)
+            y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
         else:
-            y_c *= read[:, None]
-            scores *= weights
-        y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
+            scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * weights
+            y_c = tl.dot(scores.to(kind), v_c, input_precision="tf32x3")
+            y_c += tl.dot(q_c, s.to(kind), input_precision="tf32x3") * read[:, None]
         if NORMALIZE:
             sums_of_earlier = tl.sum(q_c.to(tl.float32) * z[None, :], 1)
             keys_of_chunk = k_c.to(tl.float32)

@@ -32,7 +32,7 @@ LAUNCHES = LaunchTable(
     {
         "hopper": {
             "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
             "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
             "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
         },
@@ -49,7 +49,7 @@ SUMMING = LaunchTable(
     {
         "hopper": {
             "16": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
             "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
             "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
         },

@@ -38,12 +38,12 @@ def test_every_configuration_compiles(op: str) -> None:
 def of_linear_attention() -> Iterator[Compilation]:
     from argap.kernels.linear_attention import LAUNCHES, _forward
 
-    bare = {"log_decay": None, "before": None, "after": None, "DECAY": 0, "NORMALIZE": False}
+    bare = {"log_decay": None, "before": None, "after": None, "DECAY": 0, "NORMALIZE": False, "WHOLE": True}
     for key, kind, launch in launches(LAUNCHES):
         sizes = {"K": key, "V": 128, "BK": key, "SMALLEST": 1e-6}
         yield _forward, kind, {**sizes, **bare}, launch
         for decay in (1, 2):
-            yield _forward, kind, {**sizes, "DECAY": decay, "NORMALIZE": True}, launch
+            yield _forward, kind, {**sizes, "DECAY": decay, "NORMALIZE": True, "WHOLE": False}, launch
 
 
 def of_gla() -> Iterator[Compilation]:
