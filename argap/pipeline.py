@@ -150,6 +150,7 @@ def _write_gap(
         "index": labels.record["index"],
         "versions": environment()["versions"],
     }
+    (out / "gap.json").unlink(missing_ok=True)  # written last: a folder that has one is whole
     write_cells(cells, out / "cells.parquet")
     tokens = read_token_ids(runs[0])
     examples = choose_examples(tokens, labels, found, tokenizer, reference=runs[0].model, threshold=tau)

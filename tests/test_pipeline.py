@@ -224,6 +224,20 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
         assert a["ar_hits"]["n"] == b["ar_hits"]["n"]
 
 
+def test_a_result_that_is_cut_short_leaves_no_older_one_beside_its_parts(scored, tmp_path, monkeypatch):
+    runs = str(scored[0] / "bad"), str(scored[0] / "good")
+    compare_runs(runs[:1], runs[1], tmp_path)
+    assert (tmp_path / "gap.json").is_file()
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argap.pipeline.choose_examples", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compare_runs(runs[:1], runs[1], tmp_path, threshold="7")
+    assert not (tmp_path / "gap.json").exists()
+
+
 def test_a_checkpoint_named_twice_is_scored_once(place, tmp_path):
     shutil.copytree(place / "bad", tmp_path / "copy")
     models = [str(place / "bad"), str(tmp_path / "copy"), str(place / "good")]
