@@ -56,7 +56,9 @@ def train(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a two-layer model as the paper does (64 epochs of 100,000 examples at most) and test it once."""
+    """Train a small model as the paper does and test it.
+
+    At most 64 epochs of 100,000 examples; the best weights on a validation set are tested once."""
     from dataclasses import asdict
 
     from argap.configuration import build
@@ -149,7 +151,9 @@ def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a sweep.")],
     as_json: Json = False,
 ) -> None:
-    """Draw accuracy and what it takes to solve the task, from runs.parquet alone; print the table."""
+    """Draw the figures of a sweep and print its table.
+
+    Accuracy, and what it takes to solve the task, from runs.parquet alone."""
     from argap.reports.mqar_figures import write_sweep
 
     table, text = write_sweep(run)
@@ -170,7 +174,9 @@ def score(
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Recall of pairs in the context by models trained on text (the paper's appendix G), all on the same examples."""
+    """Score models trained on text on recall of pairs.
+
+    All see the same examples, random pairs with a fill between them (the paper's appendix G)."""
     import torch
 
     from argap.errors import ArgapError

@@ -15,7 +15,6 @@ from argap.checkpoint import find_checkpoint, load_model, max_positions
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
-from argap.models.mixer import Mixer
 from argap.progress import progress
 from argap.runs import environment
 from argap.synthetics.examples import IGNORED, Examples
@@ -129,8 +128,6 @@ def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int
     limit = max_positions(model)
     if limit is not None and test.length > limit:
         raise ArgapError(f"{name}: takes at most {limit} tokens; use --length {limit} and fewer --pairs")
-    if any(isinstance(module, Mixer) and not module.causal for module in model.modules()):
-        raise ArgapError(f"{name}: a mixer that is not causal; it sees the answers")
     entries = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportIndexIssue]
     if highest >= int(entries):
         raise ArgapError(f"{name}: {entries} embeddings, and its tokenizer has token {highest}; it is another's")
