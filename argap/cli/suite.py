@@ -48,20 +48,20 @@ def run(
         raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
     if engine not in ("local", "ray"):
         raise ArgapError(f"--engine {engine}: expected local or ray")
-    data, tokenizer = evaluation_set(loaded)
     if engine == "ray":
         from argap.suite.cluster import run_on_ray
 
         run_on_ray(suite, chosen, places, address=address, device=device, keep=keep)
-    else:
-        for entry in chosen:
-            run_member(loaded, entry, places, data, device=device, keep=keep)
+    for each in sizes:
+        data, tokenizer = evaluation_set(loaded, each)
+        if engine == "local":
+            for entry in (entry for entry in chosen if entry.size == each):
+                run_member(loaded, entry, places, data, device=device, keep=keep)
+        if collect:
+            index = training_index(loaded, each, places)
+            tau = parse_threshold(threshold, index.tokens)
+            collect_size(loaded, each, places, label(data, index), tokenizer, folder / each, threshold=tau)
     if collect:
-        index = training_index(loaded, places)
-        labels = label(data, index)
-        tau = parse_threshold(threshold, index.tokens)
-        for each in sizes:
-            collect_size(loaded, each, places, labels, tokenizer, folder / each, threshold=tau)
         typer.echo(write_suite(loaded, folder))
 
 

@@ -26,5 +26,5 @@ def run_on_ray(
 
 def _run_one(suite: Path, entry: Entry, places: Places, device: str, keep: bool) -> None:
     loaded = load_suite(suite)
-    data, _ = evaluation_set(loaded)
+    data, _ = evaluation_set(loaded, entry.size)
     run_member(loaded, entry, places, data, device=device, keep=keep)

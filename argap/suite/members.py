@@ -1,7 +1,7 @@
 """Training and scoring the members of a suite; what is finished is passed over.
 
-The work folder: ``index/`` of the training text, ``tokens/`` (packed, shared by all), and for each size
-``SIZE/NAME/`` (the trained checkpoint and its log) and ``SIZE/runs/NAME/`` (its log-probs).
+The work folder: ``tokens/`` (packed, shared by all that have them alike), and for each size ``SIZE/index/`` of its
+training text, ``SIZE/NAME/`` (a trained checkpoint and its log) and ``SIZE/runs/NAME/`` (its log-probs).
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,8 @@ class Places:
 
     work: Path
 
-    @property
-    def index(self) -> Path:
-        return self.work / "index"
+    def index(self, size: str) -> Path:
+        return self.work / size / "index"
 
     @property
     def tokens(self) -> Path:
@@ -63,7 +62,7 @@ def run_member(
         model_name=entry.name,
         source={
             "data": list(suite.evaluation.data),
-            "index": str(places.index),
+            "index": str(places.index(entry.size)),
             "seq_len": suite.evaluation.seq_len,
             "packing": suite.evaluation.packing,
         },
@@ -89,19 +88,20 @@ def steps_done(entry: Entry, places: Places) -> int:
     return max((line["step"] for line in lines), default=0)
 
 
-def training_index(suite: Suite, places: Places) -> BigramIndex:
-    """The index of the training text, each document once however often it is trained on; built where it
+def training_index(suite: Suite, size: str, places: Places) -> BigramIndex:
+    """The index of a size's training text, each document once however often it is trained on; built where it
     is not there."""
-    if (places.index / "index.json").is_file():
-        return open_index(places.index)
-    config = suite.entries(next(iter(suite.sizes)))[0].config
+    folder = places.index(size)
+    if (folder / "index.json").is_file():
+        return open_index(folder)
+    config = suite.entries(size)[0].config
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in config.data]
-    return build_from_source(Source(corpora, load_tokenizer(config.tokenizer)), places.index)
+    return build_from_source(Source(corpora, load_tokenizer(config.tokenizer)), folder)
 
 
-def evaluation_set(suite: Suite) -> tuple[EvaluationSet, Tokenizer]:
-    """The windows that every member is scored on, and the tokenizer of all."""
-    tokenizer = load_tokenizer(suite.entries(next(iter(suite.sizes)))[0].config.tokenizer)
+def evaluation_set(suite: Suite, size: str) -> tuple[EvaluationSet, Tokenizer]:
+    """The windows that every member of a size is scored on, and the size's tokenizer."""
+    tokenizer = load_tokenizer(suite.entries(size)[0].config.tokenizer)
     corpora = [open_corpus(spec) for spec in suite.evaluation.data]
     chosen = suite.evaluation
     return build_evaluation_set(corpora, tokenizer, seq_len=chosen.seq_len, packing=chosen.packing), tokenizer

@@ -6,10 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 import yaml
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
+from argap.bigram_index.store import open_index
 from argap.cli.suite import app
+from argap.suite.config import load_suite
+from argap.suite.members import Places, evaluation_set, training_index
 from argap.suite.result import read_result
 
 ROOT = Path(__file__).parents[2]
@@ -120,3 +126,22 @@ def test_without_a_result_the_table_is_refused(place, tmp_path):
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "table")
     assert "no result there" in str(result.exception)
+
+
+def test_a_size_has_its_tokenizer_s_text_and_index(place, tmp_path):
+    """The same text under two tokenizers: neither windows nor index are another size's."""
+    words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
+    whole = tokenizers.Tokenizer(WordLevel(words, unk_token="<unk>"))
+    whole.pre_tokenizer = WhitespaceSplit()
+    whole.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    values["sizes"]["words"] = {"tokenizer": str(tmp_path), "hidden_size": 16, "num_layers": 2}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
+    suite, places = load_suite(tmp_path / "suite.yaml"), Places(tmp_path / "work")
+    for size in ("tiny", "words"):
+        data, tokenizer = evaluation_set(suite, size)
+        index = training_index(suite, size, places)
+        assert index.tokenizer_fingerprint == tokenizer.fingerprint == data.tokenizer_fingerprint
+    assert tokenizer.vocab_size == len(words)
+    assert index.tokens < open_index(places.index("tiny")).tokens  # a word is at least one token of bytes
