@@ -145,7 +145,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
         axes.set_xscale("log", base=2)
         _powers(axes, sorted({row["pairs"] for row in rows}))
         if metric == "accuracy":
-            _accuracy_axis(axes)
+            _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row["accuracy_ci95"][1] for row in rows))))
         else:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -164,8 +164,8 @@ def write_pretrained(scores: dict[str, Any], out: Path) -> None:
     save(pretrained_figure(scores), out, "pairs")
 
 
-def _accuracy_axis(axes: Axes) -> None:
-    axes.set_ylim(0, 1)
+def _accuracy_axis(axes: Axes, top: float = 1.0) -> None:
+    axes.set_ylim(0, top)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     grid(axes)
 

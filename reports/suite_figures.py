@@ -3,7 +3,7 @@
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from argap.cells import PREFIX
 from argap.pipeline import parse_threshold
 from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, plain, save, style
+from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.tables import threshold_text
 from argap.suite.result import Result
 
@@ -31,6 +32,8 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
     }
     if len(result.gap["rows"]) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
+    if (scores := result.mqar()) is not None:
+        figures["recall_of_pairs"] = pretrained_figure(scores)
     return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
 
 
@@ -43,10 +46,12 @@ def share_by_threshold(result: Result) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = curve["threshold"].to_numpy(np.float64)
-    for model in models[1:]:
-        every = slice(None, None, max(1, len(curve) // 12))
-        above.plot(tau, curve[model], color=look[model].colour, linewidth=1.5, label=plain(model))
-        above.plot(tau[every], curve[model][every], look[model].marker, color=look[model].colour, markersize=4)
+    every = max(1, len(curve) // 12)
+    for model in sorted(
+        models[1:], key=lambda model: -float(curve[model].to_numpy()[-1])
+    ):  # the legend in the order of the ends
+        drawn: dict[str, Any] = {"color": look[model].colour, "marker": look[model].marker, "label": plain(model)}
+        above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
     marks = {int(result.gap["threshold"]), parse_threshold("scaled", result.gap["index"]["tokens"])}
     for axes in (above, below):
@@ -175,27 +180,44 @@ def heat(result: Result) -> Figure:
 
 @style()
 def learning_curves(result: Result) -> Figure:
-    """Training loss against tokens, a running mean over a fiftieth of the run."""
-    models = [row["model"] for row in result.gap["rows"]]
-    look = looks(models)
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    """Training loss over the reference's against tokens, each a running mean over a fiftieth of the run.
+
+    The batches are the same for all, and so is most of what moves the loss from step to step. From a tenth of the run
+    on: before, all models learn the same.
+    """
+    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
+    look = looks([row["model"] for row in result.gap["rows"]])
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
-    for model in models:
-        lines = [line for line in result.log(model) if "loss" in line]
-        loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
-        tokens = [line["tokens"] / 1e6 for line in lines]
-        axes.plot(tokens, loss, color=look[model].colour, linewidth=1.3)
-        every = slice(len(lines) // 12, None, max(1, len(lines) // 8))
-        axes.plot(tokens[every], loss[every], look[model].marker, color=look[model].colour, markersize=4)
-        axes.plot([], [], look[model].marker + "-", color=look[model].colour, markersize=4, label=plain(model))
+    axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
+    over = {model: _loss_over(result, model) for model in models}
+    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
+        tokens, loss = over[model]
+        shown = tokens >= tokens[-1] / 10
+        drawn: dict[str, Any] = {"color": look[model].colour, "marker": look[model].marker, "label": plain(model)}
+        every = max(1, int(shown.sum()) // 8)
+        axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
     grid(axes)
     axes.set_xscale("log")
     _decades(axes, "x", subs=(1, 2, 5))
     axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("Training tokens (millions)")
-    axes.set_ylabel("Loss (nats per token)")
+    axes.set_ylabel(f"Loss over {plain(result.reference)}'s (nats per token)")
     _legend(figure, axes)
     return figure
+
+
+def _loss_over(result: Result, model: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens seen, and how far the running mean of the training loss is above the reference's there."""
+    (tokens, loss), (others, reference) = _running_loss(result, model), _running_loss(result, result.reference)
+    both, here, there = np.intersect1d(tokens, others, return_indices=True)
+    return both, loss[here] - reference[there]
+
+
+def _running_loss(result: Result, model: str) -> tuple[np.ndarray, np.ndarray]:
+    lines = [line for line in result.log(model) if "loss" in line]
+    loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
+    return np.array([line["tokens"] for line in lines]), np.asarray(loss)
 
 
 def _decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:

@@ -1,6 +1,7 @@
 """A suite's tables: the gap in the form of the paper's Table 1, what each member costs, and the paper beside it."""
 
 from math import log
+from statistics import fmean, stdev
 from typing import Any
 
 from argap.gap import gap_due_to_ar
@@ -16,6 +17,7 @@ def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
     ``labels``: member to its name in the paper's tables.
     """
     found = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
+    found.append(recall_table(result))
     if labels:
         found.append(paper_table(result, labels))
     return [table for table in found if table is not None]
@@ -50,6 +52,26 @@ def cost_table(result: Result) -> Table:
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
         f"{first['finished']['tokens']:,} tokens on {first['device']}."
+    )
+    return Table(columns, tuple(rows), (note,))
+
+
+def recall_table(result: Result) -> Table | None:
+    """NLL of the values that return after their keys, and of all other tokens, by the number of pairs; None where it
+    was not measured."""
+    scores = result.mqar()
+    if scores is None:
+        return None
+    nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
+    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
+    rows = [
+        (model, *(f"{nll[model, pairs, 'ar']:.2f} ({nll[model, pairs, 'other']:.2f})" for pairs in scores["pairs"]))
+        for model in dict.fromkeys(row["model"] for row in scores["rows"])
+    ]
+    note = (
+        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on all other tokens), "
+        f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
+        f"{scores['between']}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,))
 
@@ -123,10 +145,13 @@ def _record(size: str, row: dict[str, Any], member: dict[str, Any]) -> dict[str,
 def _gap_with_spread(result: Result) -> Table:
     """`gap_table`, with a note for each member that was trained from several seeds."""
     table = gap_table(result.gap)
-    notes = [
-        f"{member}, {len(values)} seeds: {', '.join(percent(v) if v == v else DASH for v in values)}."
-        for member, values in result.spread().items()
-    ]
+    notes = []
+    for member, values in result.spread().items():
+        known = [value for value in values if value == value]
+        note = f"{member}, {len(values)} seeds: {', '.join(percent(v) if v == v else DASH for v in values)}"
+        if len(known) > 1:
+            note += f"; mean {percent(fmean(known))}, standard deviation {100 * stdev(known):.1f} points"
+        notes.append(note + ".")
     return Table(table.columns, table.rows, (*table.notes, *notes))
 
 

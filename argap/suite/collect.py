@@ -1,7 +1,8 @@
 """From the runs of a suite to its result: small files from which table, intervals and figures are rebuilt.
 
 Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.parquet``, ``distances.parquet``,
-``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json`` and ``logs/NAME.jsonl``.
+``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json``, ``logs/NAME.jsonl`` and,
+where it was measured, ``mqar.json``.
 """
 
 import shutil
@@ -75,6 +76,9 @@ def collect(
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(places.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
+    recall = [read_json(path) for entry in entries.values() if (path := places.mqar(entry)).is_file()]
+    if recall:
+        write_json(out / "mqar.json", recall[0] | {"rows": [row for one in recall for row in one["rows"]]})
     write_json(out / "gap.json", gap)
     return gap
 

@@ -9,6 +9,7 @@ from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
 from argap.evaluation import Packing
 from argap.models.presets import ARCHITECTURES
+from argap.synthetics.pretrained_scores import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
@@ -54,6 +55,8 @@ class Suite:
     evaluation: Evaluation
     base: str | None = None
     """The member of whose gap the others close a share."""
+    mqar: PretrainedTest | None = None
+    """Recall of pairs that every trained model is scored on; None: not measured."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     """Name of a member to its name in the paper's tables, whose figures are then shown beside it."""
 

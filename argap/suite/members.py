@@ -1,12 +1,16 @@
 """Training and scoring the members of a suite; what is finished is passed over.
 
 The work folder: ``tokens/`` (packed, shared by all that have them alike), and for each size ``SIZE/index/`` of its
-training text, ``SIZE/NAME/`` (a trained checkpoint and its log) and ``SIZE/runs/NAME/`` (its log-probs).
+training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NAME/`` (its log-probs) and
+``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from argap.atomic import write_json
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex, open_index
@@ -18,6 +22,8 @@ from argap.progress import say
 from argap.runs import Run, open_run
 from argap.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
+from argap.synthetics.pretrained_scores import score_pretrained
+from argap.synthetics.training import device_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import read_log, train
 
@@ -41,35 +47,44 @@ class Places:
     def run(self, entry: Entry) -> Path:
         return self.work / entry.size / "runs" / entry.name
 
+    def mqar(self, entry: Entry) -> Path:
+        return self.work / entry.size / "mqar" / f"{entry.name}.json"
+
 
 def run_member(
     suite: Suite, entry: Entry, places: Places, data: EvaluationSet, *, device: str = "auto", keep: bool = True
 ) -> Run:
-    """Train and score one member. ``keep`` False: its weights are removed once it is scored.
+    """Train and score one member, and its recall of pairs where the suite asks for it, as long as the weights are
+    there. ``keep`` False: they are removed then.
 
-    Raises what `argap.train.train` and `argap.scorer.score` raise.
+    Raises what `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores` raise.
     """
-    finished = finished_run(entry, places)
-    if finished is not None:
-        say(f"{entry.size} {entry.name}: trained and scored already")
-        return finished
     folder = places.checkpoint(entry)
-    train(entry.config, folder, device=device, tokens=places.tokens)
-    run = score(
-        find_checkpoint(folder),
-        data,
-        places.run(entry),
-        model_name=entry.name,
-        source={
-            "data": list(suite.evaluation.data),
-            "index": str(places.index(entry.size)),
-            "seq_len": suite.evaluation.seq_len,
-            "packing": suite.evaluation.packing,
-        },
-        options=ScoreOptions(device=device),
-    )
+    run = finished_run(entry, places)
+    if run is not None:
+        say(f"{entry.size} {entry.name}: trained and scored already")
+    else:
+        train(entry.config, folder, device=device, tokens=places.tokens)
+        run = score(
+            find_checkpoint(folder),
+            data,
+            places.run(entry),
+            model_name=entry.name,
+            source={
+                "data": list(suite.evaluation.data),
+                "index": str(places.index(entry.size)),
+                "seq_len": suite.evaluation.seq_len,
+                "packing": suite.evaluation.packing,
+            },
+            options=ScoreOptions(device=device),
+        )
+    weights = folder / "model.safetensors"
+    if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
+        where = device_of(device)
+        dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+        write_json(places.mqar(entry), score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=where))
     if not keep:
-        (folder / "model.safetensors").unlink()
+        weights.unlink(missing_ok=True)
     return run
 
 

@@ -68,6 +68,11 @@ class Result:
         repeated = self.cells.loc[self.cells["repeated"], keep]
         return sum_by(repeated, ["distance", "frequency"])
 
+    def mqar(self) -> dict[str, Any] | None:
+        """Recall of pairs by the models of which it was measured (`argap.synthetics.pretrained_scores`)."""
+        path = self.folder / "mqar.json"
+        return read_json(path) if path.is_file() else None
+
     def log(self, name: str) -> list[dict[str, Any]]:
         """The training log of a member."""
         return read_log(self.folder / "logs" / f"{name}.jsonl")

@@ -50,6 +50,7 @@ def place(tmp_path_factory):
         "evaluation": {"data": [str(root / "val")], "seq_len": 64},
         "members": {"attention": {"seeds": [0, 1]}, "base_conv": {"seeds": [0, 1]}},
         "labels": {"base_conv": "BaseConv"},
+        "mqar": {"pairs": [2, 4], "examples": 4, "length": 32, "text": str(root / "val")},
     }  # fmt: skip
     (root / "suite.yaml").write_text(yaml.safe_dump(suite))
     result = command(root, "run")
@@ -126,6 +127,20 @@ def test_without_a_result_the_table_is_refused(place, tmp_path):
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "table")
     assert "no result there" in str(result.exception)
+
+
+def test_recall_of_pairs_is_measured_once_and_told(place):
+    found = json.loads((place / "out" / "tiny" / "mqar.json").read_text())
+    assert (found["pairs"], found["examples"], found["text"]) == ([2, 4], 4, str(place / "val"))
+    names = ["attention", "base_conv", "attention-seed1", "base_conv-seed1"]
+    rows = [(row["model"], row["pairs"], row["slice"]) for row in found["rows"]]
+    assert rows == [(name, pairs, part) for name in names for pairs in (2, 4) for part in ("ar", "other")]
+    # 4 examples of D values each; the rest of 31 predicted tokens is other.
+    assert [row["n"] for row in found["rows"][:4]] == [4 * 2, 4 * 29, 4 * 4, 4 * 27]
+    table = (place / "out" / "table.md").read_text()
+    first = found["rows"][0]["nll"], found["rows"][1]["nll"]
+    assert f"| attention | {first[0]:.2f} ({first[1]:.2f}) |" in table
+    assert (place / "out" / "tiny" / "figures" / "recall_of_pairs.svg").is_file()
 
 
 def test_a_size_has_its_tokenizer_s_text_and_index(place, tmp_path):
