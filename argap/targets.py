@@ -62,24 +62,33 @@ def find_target(source: str, *, reference: bool) -> Target:
     return Target(path.resolve().name if path.exists() else path.name, find_checkpoint(source), None, Settings())
 
 
+def told_apart(targets: Sequence[Target]) -> list[Target]:
+    """A checkpoint with the name of one before it gets its parent folder's name too.
+
+    Raises `ArgapError` where that does not tell them apart.
+    """
+    seen: dict[str, Target] = {}
+    for target in targets:
+        if target.name in seen and target.checkpoint is not None:
+            target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
+        if target.name in seen:
+            raise ArgapError(f"{target.name}: a second checkpoint of that name; rename its folder")
+        seen[target.name] = target
+    return list(seen.values())
+
+
 def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
     """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders.
 
     Raises `ArgapError` where two would still share a run folder, or one would take that of the labels or figures.
     """
-    seen = {reference.name: reference}
-    kept = []
+    different = [reference]
     for model in models:
-        checkpoint = model.checkpoint
-        assert checkpoint is not None
-        if any(o.checkpoint and o.checkpoint.fingerprint == checkpoint.fingerprint for o in seen.values()):
-            continue
-        if model.name in seen:
-            model = replace(model, name=f"{checkpoint.folder.resolve().parent.name}/{model.name}")
-        if model.name in seen:
-            raise ArgapError(f"{checkpoint.name}: a second checkpoint named {model.name}; rename its folder")
-        seen[model.name] = model
-        kept.append(model)
+        assert model.checkpoint is not None
+        fingerprint = model.checkpoint.fingerprint
+        if all(o.checkpoint is None or o.checkpoint.fingerprint != fingerprint for o in different):
+            different.append(model)
+    kept = told_apart(different)[1:]
     taken = {"labels": "the labels", "figures": "the report's figures"}
     for model in (reference, *kept):
         if model.run is not None:  # stays where it is

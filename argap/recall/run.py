@@ -23,7 +23,7 @@ from argap.recall.samples import collect
 from argap.recall.why import explain, gold_ids
 from argap.runs import environment, folder_name
 from argap.scorer import DTYPES, ScoreOptions, resolve_device, resolve_dtype
-from argap.targets import Target, find_target
+from argap.targets import Target, find_target, told_apart
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -58,7 +58,8 @@ def run_recall(
     tokenizer and for a folder that holds another run.
     """
     names: list[str] = list(dict.fromkeys([*models, *([reference] if reference else [])]))
-    targets = {name: find_target(name, reference=False) for name in names if name != COPY}
+    asked = [name for name in names if name != COPY]
+    targets = dict(zip(asked, told_apart([find_target(name, reference=False) for name in asked]), strict=True))
     if not targets:
         raise ArgapError("copy: the baseline takes its tokenizer from a checkpoint; name one too, or as --ref")
     counts = Labelling(None if index is None else open_index(index), threshold)
@@ -103,8 +104,7 @@ def run_upstream(
 ) -> dict[str, Any]:
     """lm-eval's own tasks on every model: its results by model, each also written to ``MODEL/results.json``."""
     found = {}
-    for name in dict.fromkeys(models):
-        target = find_target(name, reference=False)
+    for target in told_apart([find_target(name, reference=False) for name in dict.fromkeys(models)]):
         found[target.name] = run_as_is(ArgapLM(load_decoder(target, options), target.name), tasks, limit=limit)
         write_json(out / folder_name(target.name) / "results.json", found[target.name])
     return found

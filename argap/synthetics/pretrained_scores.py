@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from argap.checkpoint import find_checkpoint, load_model, max_positions
+from argap.checkpoint import load_model, max_positions
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
@@ -19,7 +19,7 @@ from argap.progress import progress
 from argap.runs import environment
 from argap.synthetics.examples import IGNORED, Examples
 from argap.synthetics.pretrained import PretrainedConfig, build
-from argap.targets import find_target
+from argap.targets import find_target, told_apart
 from argap.tokenizer import Tokenizer
 
 PAIRS = (16, 32, 64, 128, 256)
@@ -58,9 +58,9 @@ def score_pretrained(
     not one token, and as `argap.synthetics.pretrained.build` does.
     """
     rows = []
-    for source in checkpoints:
-        target = find_target(source, reference=False)
-        checkpoint = target.checkpoint or find_checkpoint(source)
+    for target in told_apart([find_target(source, reference=False) for source in dict.fromkeys(checkpoints)]):
+        checkpoint = target.checkpoint
+        assert checkpoint is not None  # of what is no reference
         made = _examples(target.tokenizer, test)
         model = load_model(checkpoint, dtype=dtype, device=str(device))
         _check(model, target.name, test, max(int(each.inputs.max()) for each in made))
