@@ -91,7 +91,7 @@ def as_they_end(
             ended, _ = ray.wait(list(pending), timeout=SECONDS_BETWEEN_LOOKS)
             for each in ended:
                 number = pending.pop(each)
-                _raise_what_it_raised(ray, each)
+                _end(ray, each)
                 yield number
     finally:
         for each in pending:
@@ -100,12 +100,20 @@ def as_they_end(
             ray.wait(list(pending), num_returns=len(pending), timeout=SECONDS_TO_STOP)
 
 
-def _raise_what_it_raised(ray: Any, task: Any) -> None:
+def result_of(ray: Any, task: Any) -> Any:
+    """What a task returned, once it has. Raises what it raised: an `ArgapError` as it was."""
     try:
-        ray.get(task)
+        return ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ArgapError):
             raise error.cause from None
+        raise
+
+
+def _end(ray: Any, task: Any) -> None:
+    try:
+        result_of(ray, task)
+    except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
         reason = str(error).strip().split("\n")[0]

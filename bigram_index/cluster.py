@@ -19,8 +19,8 @@ from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.share import Share
 from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex
+from argap.cluster import connect, result_of
 from argap.corpus import open_corpus
-from argap.errors import ArgapError
 from argap.tokenizer import load_tokenizer
 
 FAN_IN = 8
@@ -45,27 +45,17 @@ class Job:
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The bytes are those of a build without a cluster. Raises `ArgapError` where Ray is not installed, and
-    whatever a share's build raises.
+    The bytes are those of a build without a cluster. Raises `ArgapError` as `argap.cluster.connect`
+    does, and whatever a share's build raises.
     """
     refuse_existing(out, overwrite=overwrite)
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ArgapError("--engine ray: Ray is not installed; install it with `pip install argap[cluster]`") from None
-    if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False)
+    ray = connect(address)
     count = ray.remote(max_retries=RETRIES)(count_share)
     merge = ray.remote(max_retries=RETRIES)(merge_shares)
     level = [count.remote(job, number) for number in range(job.shares)]
     while len(level) > 1:
         level = [merge.remote(job, *level[at : at + FAN_IN]) for at in range(0, len(level), FAN_IN)]
-    try:
-        name = ray.get(level[0])
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ArgapError):
-            raise error.cause from None
-        raise
+    name = result_of(ray, level[0])
     with tempfile.TemporaryDirectory() as scratch:
         # A merge of one: it unites the shares' sources, refuses an empty corpus, and writes whole or not at all.
         return merge_indexes([_fetch(job, name, Path(scratch))], out, overwrite=overwrite)
