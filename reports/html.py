@@ -4,14 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from argap.reports.page import template
 from argap.reports.sentences import detail, headline
 from argap.reports.tables import nats, percent, tables_of, threshold_text
-from argap.reports.tokens import show_window, visible
+from argap.reports.tokens import show_window
 
-TEMPLATES = Path(__file__).parent / "templates"
 CAPTIONS = {
     "nll_by_frequency": (
         "How well each model predicts a token, against how often its bigram occurs in the training text "
@@ -42,17 +41,9 @@ def render(gap: dict[str, Any], examples: dict[str, Any] | None, figures: dict[s
 
     Everything that comes from models, corpora and folders is escaped.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["visible"] = visible
     others = [row for row in gap["rows"] if not row["reference"]]
     reference = gap["reference"]
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         reference=reference,
         headlines=[(headline(row, reference), detail(row)) for row in others],
         threshold=threshold_text(gap["threshold"]),

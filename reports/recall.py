@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from argap.atomic import read_json, replacing
 from argap.errors import ArgapError
+from argap.reports.page import template
 from argap.reports.tables import DASH, percent
-from argap.reports.tokens import visible
 from argap.runs import folder_name
 
-TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 6
 """Examples shown of each task: those that the reference has and a model misses first."""
 AROUND = 220
@@ -69,17 +67,7 @@ def published(path: Path) -> str:
 def write_recall_page(folder: Path) -> Path:
     """Write ``recall.html`` beside ``recall.json`` and return its path."""
     found = read_json(folder / "recall.json")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["visible"] = visible
-    environment.filters["score"] = _score
-    environment.filters["percent"] = percent
-    page = environment.get_template("recall.html.j2").render(
+    page = template("recall.html.j2", score=_score, percent=percent).render(
         found=found, scope=_scope(found), shown=_shown(folder, found)
     )
     path = folder / "recall.html"
