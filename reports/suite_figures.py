@@ -47,9 +47,8 @@ def share_by_threshold(result: Result) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = curve["threshold"].to_numpy(np.float64)
     every = max(1, len(curve) // 12)
-    for model in sorted(
-        models[1:], key=lambda model: -float(curve[model].to_numpy()[-1])
-    ):  # the legend in the order of the ends
+    ends = {model: float(curve[model].to_numpy()[-1]) for model in models[1:]}
+    for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend in the order of the ends
         drawn: dict[str, Any] = {"color": look[model].colour, "marker": look[model].marker, "label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
@@ -190,7 +189,8 @@ def learning_curves(result: Result) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
-    over = {model: _loss_over(result, model) for model in models}
+    reference = _running_loss(result, result.reference)
+    over = {model: _above(_running_loss(result, model), reference) for model in models}
     for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
@@ -207,14 +207,18 @@ def learning_curves(result: Result) -> Figure:
     return figure
 
 
-def _loss_over(result: Result, model: str) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens seen, and how far the running mean of the training loss is above the reference's there."""
-    (tokens, loss), (others, reference) = _running_loss(result, model), _running_loss(result, result.reference)
-    both, here, there = np.intersect1d(tokens, others, return_indices=True)
-    return both, loss[here] - reference[there]
+Losses = tuple[np.ndarray, np.ndarray]
+"""Tokens seen, and the loss there."""
 
 
-def _running_loss(result: Result, model: str) -> tuple[np.ndarray, np.ndarray]:
+def _above(losses: Losses, reference: Losses) -> Losses:
+    """How far losses are above the reference's, where both are known."""
+    tokens, here, there = np.intersect1d(losses[0], reference[0], return_indices=True)
+    return tokens, losses[1][here] - reference[1][there]
+
+
+def _running_loss(result: Result, model: str) -> Losses:
+    """The running mean of a model's training loss."""
     lines = [line for line in result.log(model) if "loss" in line]
     loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
     return np.array([line["tokens"] for line in lines]), np.asarray(loss)
