@@ -96,8 +96,8 @@ def load_model(
 ) -> "PreTrainedModel":
     """The model in evaluation mode. Raises `ArgapError` where weights are missing or of another shape, where an
     option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
-    trusted. Weights left over are
-    refused by the native form of a hub family, and passed over with a line by transformers."""
+    trusted. Weights left over are refused by the native form of a hub family, and passed over with a line by
+    transformers."""
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 

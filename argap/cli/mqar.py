@@ -177,10 +177,9 @@ def score(
     """Score models trained on text on recall of pairs.
 
     All see the same examples, random pairs with a fill between them (the paper's appendix G)."""
-    import torch
-
     from argap.errors import ArgapError
     from argap.reports.mqar_figures import write_pretrained
+    from argap.scorer import DTYPES, resolve_dtype
     from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
     from argap.synthetics.training import device_of
 
@@ -189,9 +188,7 @@ def score(
         raise ArgapError(f"--pairs {pairs}: expected whole numbers with commas, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = device_of(device)
-    if dtype == "auto":
-        dtype = "bfloat16" if where.type == "cuda" else "float32"
-    scores = score_pretrained(checkpoints, test, dtype=getattr(torch, dtype), device=where)
+    scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
     write_pretrained(scores, out)
     if as_json:
         typer.echo(json.dumps(scores, indent=2))

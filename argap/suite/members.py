@@ -20,10 +20,9 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.progress import say
 from argap.runs import Run, open_run
-from argap.scorer import ScoreOptions, score
+from argap.scorer import DTYPES, ScoreOptions, resolve_device, resolve_dtype, score
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained_scores import score_pretrained
-from argap.synthetics.training import device_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import read_log, train
 
@@ -80,9 +79,11 @@ def run_member(
         )
     weights = folder / "model.safetensors"
     if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
-        where = device_of(device)
-        dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-        write_json(places.mqar(entry), score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=where))
+        where = resolve_device(device)
+        found = score_pretrained(
+            [str(folder)], suite.mqar, dtype=DTYPES[resolve_dtype("auto", where)], device=torch.device(where)
+        )
+        write_json(places.mqar(entry), found)
     if not keep:
         weights.unlink(missing_ok=True)
     return run
