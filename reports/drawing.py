@@ -28,6 +28,7 @@ NO_GLYPH = "□"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1)))
 
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -50,6 +51,7 @@ RC: dict[Any, Any] = {
     "ytick.labelsize": 8.5,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "legend.handlelength": 3.2,
     "figure.facecolor": "white",
     "figure.dpi": 100,
     "savefig.facecolor": "white",
@@ -64,6 +66,13 @@ class Look(NamedTuple):
 
     colour: str
     marker: str
+    line: Any
+    """As matplotlib's ``linestyle``."""
+
+    @property
+    def curve(self) -> dict[str, Any]:
+        """What `matplotlib.axes.Axes.plot` is told to draw the model as a line with markers."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line}
 
     @property
     def pale(self) -> tuple[float, float, float]:
@@ -73,9 +82,12 @@ class Look(NamedTuple):
 
 
 def looks(models: list[str]) -> dict[str, Look]:
-    """One look a model, in order; beyond seven models colours and markers meet in new pairs."""
+    """One look a model, in order; beyond seven models lines are broken, and colours and markers meet in new pairs."""
     size = len(COLOURS)
-    return {model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size]) for k, model in enumerate(models)}
+    return {
+        model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
+        for k, model in enumerate(models)
+    }
 
 
 @contextmanager

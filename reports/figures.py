@@ -67,7 +67,7 @@ def nll_by_frequency(gap: dict[str, Any]) -> Figure:
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel("% of tokens")
     figure.supxlabel("Occurrences of the bigram in the training text", fontsize=9)
-    handles = [Line2D([], [], color=v.colour, marker=v.marker, markersize=5, label=plain(k)) for k, v in look.items()]
+    handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
     return figure
 
@@ -172,7 +172,7 @@ def _bin_order(gap: dict[str, Any], kind: str) -> dict[str, int]:
 def _line(axes: Axes, places: list[int], parts: list[Part], model: str, look: Look) -> None:
     """One model's curve; points of few tokens are hollow."""
     nll = [p["nll"][model] for p in parts]
-    axes.plot(places, nll, color=look.colour, linewidth=1.6)
+    axes.plot(places, nll, color=look.colour, linestyle=look.line, linewidth=1.6)
     for enough, face in ((True, look.colour), (False, "white")):
         chosen = [(x, y) for x, y, p in zip(places, nll, parts, strict=True) if (p["n"] >= FEW) == enough]
         if chosen:

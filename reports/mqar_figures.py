@@ -62,7 +62,7 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         for name in names:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
-            drawn = {"color": look[name].colour, "marker": look[name].marker, "label": plain(name)}
+            drawn = look[name].curve | {"label": plain(name)}
             axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, clip_on=False, **drawn)
         title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
         axes.set_title(title)
@@ -139,7 +139,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
             places = [row["pairs"] for row in chosen]
             values = np.array([row[metric] for row in chosen])
             low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
-            drawn = {"color": look[name].colour, "marker": look[name].marker, "label": plain(name)}
+            drawn = look[name].curve | {"label": plain(name)}
             axes.errorbar(places, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)

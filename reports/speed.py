@@ -31,7 +31,7 @@ def speed(bench: dict[str, Any]) -> Figure:
         for name in names:
             fits = [row for row in chosen if row["architecture"] == name and "error" not in row]
             places = [shapes.index((row["length"], row["batch"])) for row in fits]
-            drawn = {"color": look[name].colour, "marker": look[name].marker, "markersize": 4.5, "linewidth": 1.6}
+            drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6}
             above.plot(places, [row["tokens_per_s"] for row in fits], label=plain(name), **drawn)
             below.plot(places, [row["peak_bytes"] / size for row in fits], **drawn)
         above.set_title(TITLES[mode])

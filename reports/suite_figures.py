@@ -49,7 +49,7 @@ def share_by_threshold(result: Result) -> Figure:
     every = max(1, len(curve) // 12)
     ends = {model: float(curve[model].to_numpy()[-1]) for model in models[1:]}
     for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend in the order of the ends
-        drawn: dict[str, Any] = {"color": look[model].colour, "marker": look[model].marker, "label": plain(model)}
+        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
     marks = {int(result.gap["threshold"]), parse_threshold("scaled", result.gap["index"]["tokens"])}
@@ -194,7 +194,7 @@ def learning_curves(result: Result) -> Figure:
     for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
-        drawn: dict[str, Any] = {"color": look[model].colour, "marker": look[model].marker, "label": plain(model)}
+        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         every = max(1, int(shown.sum()) // 8)
         axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
     grid(axes)

@@ -42,7 +42,7 @@ def cost_table(result: Result) -> Table:
             (
                 row["model"],
                 f"{member['parameters']:,}",
-                f"{member['flops'] / 1e9:#.3g}",
+                f"{member['flops'] / 1e9:.1f}",
                 f"{member['state_size']:,}",
                 f"{done['tokens_per_s']:,.0f}",
                 f"{done['loss']:.3f}",

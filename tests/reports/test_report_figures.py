@@ -116,5 +116,6 @@ def test_no_two_of_many_models_look_alike() -> None:
     found = looks([str(k) for k in range(20)])
     assert len(set(found.values())) == 20
     assert len({look.colour for look in found.values()}) == len(COLOURS)
-    first = list(found.values())[:7]
+    first, second = list(found.values())[:7], list(found.values())[7:14]
     assert len({look.marker for look in first}) == 7
+    assert {look.line for look in first}.isdisjoint(look.line for look in second)
