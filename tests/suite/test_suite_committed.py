@@ -22,8 +22,9 @@ def test_the_tables_are_rebuilt_to_the_byte(tmp_path):
         assert (copy / name).read_text() == (RESULTS / name).read_text()
 
 
-def test_every_row_has_a_member_scored_on_the_same_text():
-    result = read_result(RESULTS / "7m")
+@pytest.mark.parametrize("size", ["7m", "50m"])
+def test_every_row_has_a_member_scored_on_the_same_text(size):
+    result = read_result(RESULTS / size)
     members = {member["name"]: member for member in result.members}
     assert {member["evaluation"] for member in members.values()} == {result.gap["fingerprint"]}
     parameters = [members[row["model"]]["parameters"] for row in result.gap["rows"]]
@@ -35,11 +36,14 @@ def test_every_row_has_a_member_scored_on_the_same_text():
         assert row["run"] == members[row["model"]]["checkpoint"]
 
 
-@pytest.mark.parametrize("model", ["base_conv", "based"])
-def test_the_page_prints_what_was_measured(model):
-    result = read_result(RESULTS / "7m")
+@pytest.mark.parametrize(
+    ("size", "model"), [("7m", "base_conv"), ("7m", "based"), ("50m", "base_conv"), ("50m", "based")]
+)
+def test_the_page_prints_what_was_measured(size, model):
+    result = read_result(RESULTS / size)
     row = next(row for row in result.gap["rows"] if row["model"] == model)
     low, high = row["gap_due_to_ar"]["ci95"]
-    line = next(line for line in (RESULTS / "README.md").read_text().splitlines() if line.startswith(f"| {model} "))
+    table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2]
+    line = next(line for line in table.splitlines() if line.startswith(f"| {model} "))
     assert f"{100 * row['gap_due_to_ar']['value']:.1f}% | {100 * low:.1f}–{100 * high:.1f}%" in line
     assert f"{row['overall']['ppl']:.2f} ({row['overall']['nll']:.2f})" in line
