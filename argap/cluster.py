@@ -61,7 +61,7 @@ def device_of_tasks(ray: Any, device: str) -> str:
     Raises `ArgapError` for another name.
     """
     if device not in ("auto", "cuda", "cpu"):
-        raise ArgapError(f"--device {device}: expected cuda, cpu or auto")
+        raise ArgapError(f"--device {device}: expected auto, cpu or cuda; Ray chooses the GPU of each task")
     if device != "auto":
         return device
     if ray.cluster_resources().get("GPU"):

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from argap.device import resolve_device, use_device
 from argap.errors import ArgapError
 
 # Rank 0 tokenizes the corpus while the others wait at a barrier.
@@ -44,21 +45,18 @@ class Parallel:
 def join(device: str = "auto") -> Iterator[Parallel]:
     """Join the other processes that ``torchrun`` started, if it did.
 
-    ``device``: ``cuda``, ``cpu`` or auto; each process takes the GPU of its local rank.
+    ``device``: a name that `argap.device.resolve_device` takes; of several processes each takes the GPU of its
+    local rank. Raises `ArgapError` for a device that is unknown or not here, and for one GPU for all of them.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("cuda", "cpu"):
-        raise ArgapError(f"--device {device}: expected cuda, cpu or auto")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ArgapError(f"--device {device}: no CUDA device here; use --device cpu")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Parallel(0, 1, torch.device(device))
+        yield Parallel(0, 1, use_device(device))
         return
+    device = resolve_device(device)
+    if ":" in device:
+        raise ArgapError(f"--device {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
     if device == "cuda":
-        own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(own)
+        own = use_device(f"cuda:{os.environ['LOCAL_RANK']}")
         dist.init_process_group("nccl", timeout=PATIENCE, device_id=own)
     else:
         own = torch.device("cpu")

@@ -5,7 +5,6 @@ goes on where it stopped. Under ``torchrun`` each process takes every so-manieth
 those that one process writes.
 """
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import torch
 from argap.atomic import read_json
 from argap.batches import Batches, Shard
 from argap.checkpoint import Backend, Checkpoint, load_model, max_positions, runs_native
+from argap.device import DTYPES, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.parallel import Parallel
@@ -37,7 +37,6 @@ from argap.runs import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHARDS_IN_FLIGHT = 2
 """How many shards may wait for their writing while the device goes on: their log-probs lie in memory."""
 
@@ -71,10 +70,8 @@ def score(
     Raises `ArgapError` for a model that cannot take the windows or gives a NaN or infinite log-prob,
     `MismatchError` where the folder holds another run.
     """
-    parallel = parallel or Parallel(0, 1, torch.device(resolve_device(options.device)))
+    parallel = parallel or Parallel(0, 1, use_device(options.device))
     device = str(parallel.device)
-    if parallel.device.type == "cuda" and parallel.device.index is not None:
-        torch.cuda.set_device(parallel.device)  # where kernels are launched
     dtype = resolve_dtype(options.dtype, device)
     record = {
         "model": model_name,
@@ -165,30 +162,6 @@ def _write(shard: Shard, path: Path, name: str) -> None:
     logprob, top1 = shard.arrays()
     _check_finite(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1)
-
-
-def resolve_device(name: str) -> str:
-    """``auto``: CUDA where there is a device. Raises `ArgapError` for a device that is unknown or not here."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ArgapError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    if name.startswith("cuda"):
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not found:
-            raise ArgapError(f"--device {name}: no CUDA device here; use --device cpu")
-        if int(name.partition(":")[2] or 0) >= found:
-            raise ArgapError(f"--device {name}: there are {found} CUDA devices here, numbered from 0")
-    return name
-
-
-def resolve_dtype(name: str, device: str) -> str:
-    """``auto``: float32 on a CPU, bfloat16 elsewhere. Raises `ArgapError` listing the known names."""
-    if name == "auto":
-        return "float32" if torch.device(device).type == "cpu" else "bfloat16"
-    if name not in DTYPES:
-        raise ArgapError(f"--dtype {name}: expected auto, {', '.join(DTYPES)}")
-    return name
 
 
 def _whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:

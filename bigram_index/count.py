@@ -45,7 +45,9 @@ class BigramCounter:
 
     ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, made
     when it is needed and removed by `close`. ``stats``: also count tokens and the documents that have them.
-    ``device``: a GPU that sorts each chunk instead, ``cuda``.
+    ``device``: a GPU that sorts each chunk instead, by a name that `argap.device.resolve_device` takes.
+
+    Raises `ArgapError` for a device that is unknown or not here.
     """
 
     def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False, device: str = "cpu") -> None:
@@ -58,7 +60,11 @@ class BigramCounter:
         self._scratch = scratch
         self._runs: list[FileRun] = []
         self.stats = TokenCounter(vocab_size) if stats else None
-        self._device = device
+        if device != "cpu":  # torch takes long to load, and here it serves a GPU alone
+            from argap.device import resolve_device
+
+            device = resolve_device(device)
+        self.device = device
 
     def add(self, ids: np.ndarray) -> None:
         """Count one document: `[N]` of any integer type, N = 0 allowed. No bigram crosses its ends.
@@ -130,9 +136,9 @@ class BigramCounter:
             # The first token of a chunk behind the first was the last of the one before.
             self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
         filled = self._buffer[: self._filled]
-        if self._device != "cpu":
+        if self.device != "cpu":
             from argap.bigram_index import count_torch
 
-            on_device = count_torch.to_device(filled, self._device)
+            on_device = count_torch.to_device(filled, self.device)
             return count_torch.count_stream(on_device, self.vocab_size, boundary=self.vocab_size)
         return count_stream(filled, self.vocab_size, boundary=self.vocab_size)

@@ -1,9 +1,11 @@
 """``argap models bench``: how fast the architectures train and generate, and the memory that they take."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+
+from argap.cli.device import Device
 
 TRAIN = ("512x8", "1024x4", "2048x2", "4096x1")
 GENERATE = ("256x1", "256x4", "256x16", "256x64")
@@ -21,8 +23,8 @@ def bench(
     hidden_size: Annotated[int, typer.Option(min=1, help="Width.")] = 256,
     layers: Annotated[int, typer.Option(min=1, help="Layers.")] = 6,
     vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary.")] = 8192,
-    device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="bfloat16, float32, or auto: bfloat16 on CUDA.")] = "auto",
+    device: Device = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train through torch.compile, as `argap train`.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -33,6 +35,7 @@ def bench(
     import torch
 
     from argap.atomic import write_json
+    from argap.device import resolve_device, resolve_dtype
     from argap.errors import ArgapError
     from argap.models.presets import ARCHITECTURES
     from argap.models.speed import SpeedCase, measure_apart
@@ -43,19 +46,12 @@ def bench(
 
     if unknown := [name for name in architectures if name not in ARCHITECTURES]:
         raise ArgapError(f"architecture {unknown[0]!r}: unknown; known are {', '.join(ARCHITECTURES)}")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("cuda", "cpu") or (device == "cuda" and not torch.cuda.is_available()):
-        raise ArgapError(f"--device {device}: expected cuda, where there is one, or cpu")
-    if dtype == "auto":
-        dtype = "bfloat16" if device == "cuda" else "float32"
-    if dtype not in ("bfloat16", "float32"):
-        raise ArgapError(f"--dtype {dtype}: expected auto, bfloat16 or float32")
+    device = resolve_device(device)
     if train is None and generate is None:
         train, generate = list(TRAIN), list(GENERATE)
     shapes = [("training", text) for text in train or ()] + [("generation", text) for text in generate or ()]
     size: dict[str, Any] = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
-    how: dict[str, Any] = {"device": device, "dtype": dtype, "compile": compile}
+    how: dict[str, Any] = {"device": device, "dtype": resolve_dtype(dtype, device), "compile": compile}
     cases = [
         SpeedCase(architecture=name, mode=mode, length=length, batch=batch, **size, **how)  # pyright: ignore[reportArgumentType]
         for mode, text in shapes
@@ -69,7 +65,7 @@ def bench(
         say(f"{number} of {len(cases)}: {case.architecture}, {case.mode}, {case.length} x {case.batch}: {done}")
     threads = torch.get_num_threads()
     on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
-    name = torch.cuda.get_device_name() if device == "cuda" else on_cpu
+    name = on_cpu if device == "cpu" else torch.cuda.get_device_name(device)
     result = {"format": 1, **size, **how, "device": name, **environment(), "rows": rows}
     write_json(out / "speed.json", result)
     save(speed(result), out, "speed")

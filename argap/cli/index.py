@@ -38,7 +38,7 @@ def build(
     stats: Annotated[
         bool, typer.Option("--stats", help="Also count single tokens and the documents that have them.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, or cuda: sort on a GPU.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU sorts the pairs.")] = "cpu",
     engine: Annotated[str, typer.Option(help="local, or ray: shares as tasks of a Ray cluster.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes reach (OUT.shares).")] = None,

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from argap.cli.device import Device
+
 app = typer.Typer(help="Multi-query associative recall: examples, training, sweeps, scores.", no_args_is_help=True)
 
 Length = Annotated[int, typer.Option(min=1, help="Tokens of an example.")]
-Device = Annotated[str, typer.Option(help="cuda, cpu or auto.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -62,9 +63,10 @@ def train(
     from dataclasses import asdict
 
     from argap.configuration import build
+    from argap.device import use_device
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
     from argap.synthetics.sweep import write_run
-    from argap.synthetics.training import device_of, train_together
+    from argap.synthetics.training import train_together
     from argap.train.config import parse_settings
     from argap.train.interrupt import listening
 
@@ -75,7 +77,7 @@ def train(
     with listening() as interrupt:
         results = train_together(
             configs,
-            device_of(device),
+            use_device(device),
             finished=lambda result: None if out is None else write_run(out, result),
             stop=lambda: interrupt.requested,
         )
@@ -177,17 +179,16 @@ def score(
     """Score models trained on text on recall of pairs.
 
     All see the same examples, random pairs with a fill between them (the paper's appendix G)."""
+    from argap.device import DTYPES, resolve_dtype, use_device
     from argap.errors import ArgapError
     from argap.reports.mqar_figures import write_pretrained
-    from argap.scorer import DTYPES, resolve_dtype
     from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
-    from argap.synthetics.training import device_of
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
         raise ArgapError(f"--pairs {pairs}: expected whole numbers with commas, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
-    where = device_of(device)
+    where = use_device(device)
     scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
     write_pretrained(scores, out)
     if as_json:

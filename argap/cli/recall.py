@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from argap.cli.device import Device
+
 
 def recall(
     checkpoints: Annotated[
@@ -32,7 +34,7 @@ def recall(
     ] = 1250,
     gap: Annotated[Path | None, typer.Option(help="Folder of `argap score`: recall against AR gap.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Prompts of equal length at once.", min=1)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for argap score.")] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="Run code that a checkpoint brings.")] = False,

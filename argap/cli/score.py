@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from argap.cli.device import Device
+
 Reference = Annotated[str, typer.Option("--ref", help="What to compare with: a checkpoint, a run, or a name.")]
 Threshold = Annotated[
     str, typer.Option(help="An AR hit's bigram occurs at most so often in training; `scaled`: 1250 per 10 B tokens.")
@@ -31,7 +33,7 @@ def score(
     dtype: Annotated[
         str, typer.Option(help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16.")
     ] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    device: Device = "auto",
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     limit_tokens: Annotated[int | None, typer.Option(help="Score only the first so many tokens of the text.")] = None,
     text_column: Annotated[

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.device import Device
+
 app = typer.Typer(help="Many models, trained and measured alike, in one table.", no_args_is_help=True)
 
 SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file of the suite.")]
@@ -23,7 +25,7 @@ def run(
     work: WorkOption = None,
     out: OutOption = None,
     threshold: Annotated[str, typer.Option(help="AR hits: a whole number of occurrences, or scaled.")] = "1250",
-    device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
+    device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of a model that is scored.")] = True,
     engine: Annotated[str, typer.Option(help="local, or ray: a task of a Ray cluster for each model.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.device import Device
+
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file; flags go over it.", metavar="CONFIG")] = None,
@@ -27,7 +29,7 @@ def train(
     tokens: Annotated[
         Path | None, typer.Option(help="Folder for packed tokens that several runs share [OUT/tokens].")
     ] = None,
-    device: Annotated[str, typer.Option(help="cuda, cpu or auto.")] = "auto",
+    device: Device = "auto",
     overwrite: Annotated[bool, typer.Option(help="Discard another run in OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
 ) -> None:

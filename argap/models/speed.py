@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 
+from argap.device import use_device
 from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.presets import build_config
@@ -67,7 +68,7 @@ def measure(case: SpeedCase) -> Speed:
 
     Raises `ArgapError` for an unknown architecture, and `torch.OutOfMemoryError` as torch does.
     """
-    device = torch.device(case.device)
+    device = use_device(case.device)
     memory = _memory(device)
     torch.manual_seed(0)
     config = build_config(

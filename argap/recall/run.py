@@ -8,6 +8,7 @@ from typing import Any
 from argap.atomic import read_json, write_json
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.checkpoint import load_model, max_positions, runs_native
+from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.labels import check_tokenizer
 from argap.recall.adapter import ArgapLM
@@ -22,7 +23,7 @@ from argap.recall.protocol import NEW_TOKENS, STOP, Protocol
 from argap.recall.samples import collect
 from argap.recall.why import explain, gold_ids
 from argap.runs import environment, folder_name
-from argap.scorer import DTYPES, ScoreOptions, resolve_device, resolve_dtype
+from argap.scorer import ScoreOptions
 from argap.targets import Target, find_target, told_apart
 from argap.tokenizer import Tokenizer
 
@@ -113,7 +114,7 @@ def run_upstream(
 def load_decoder(target: Target, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, ready to answer."""
     assert target.checkpoint is not None
-    device = resolve_device(options.device)
+    device = str(use_device(options.device))
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],

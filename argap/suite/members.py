@@ -8,19 +8,18 @@ training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NA
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from argap.atomic import write_json
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
+from argap.device import DTYPES, resolve_dtype, use_device
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.progress import say
 from argap.runs import Run, open_run
-from argap.scorer import DTYPES, ScoreOptions, resolve_device, resolve_dtype, score
+from argap.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -79,10 +78,9 @@ def run_member(
         )
     weights = folder / "model.safetensors"
     if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
-        where = resolve_device(device)
-        found = score_pretrained(
-            [str(folder)], suite.mqar, dtype=DTYPES[resolve_dtype("auto", where)], device=torch.device(where)
-        )
+        where = use_device(device)
+        dtype = DTYPES[resolve_dtype("auto", str(where))]
+        found = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=where)
         write_json(places.mqar(entry), found)
     if not keep:
         weights.unlink(missing_ok=True)

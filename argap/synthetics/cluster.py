@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from argap.cluster import as_they_end, device_of_tasks
+from argap.device import use_device
 from argap.errors import ArgapError
 from argap.synthetics.parts import Part
-from argap.synthetics.training import device_of
 
 
 def train_on_ray(ray: Any, device: str, parts: Sequence[Part], stop: Callable[[], bool]) -> Iterator[Part]:
@@ -29,4 +29,4 @@ def train_on_ray(ray: Any, device: str, parts: Sequence[Part], stop: Callable[[]
 
 
 def _train(part: Part, device: str) -> None:
-    part.train(device_of(device), lambda: False)
+    part.train(use_device(device), lambda: False)

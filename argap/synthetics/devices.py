@@ -13,9 +13,9 @@ from multiprocessing.synchronize import Event
 
 import torch
 
+from argap.device import use_device
 from argap.errors import ArgapError
 from argap.synthetics.parts import Part
-from argap.synthetics.training import device_of
 
 SECONDS_BETWEEN_LOOKS = 0.2
 """By so many the processes are waited for before ``stop`` is asked again."""
@@ -28,7 +28,7 @@ def devices_of(name: str) -> list[torch.device]:
     """
     if name == "auto" and torch.cuda.device_count() > 1:
         return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    return [device_of(name)]
+    return [use_device(name)]
 
 
 def train_on(devices: Sequence[torch.device], parts: Sequence[Part], stop: Callable[[], bool]) -> Iterator[Part]:
@@ -89,10 +89,8 @@ _over: Event | None = None
 def _begin(free: "SimpleQueue[torch.device]", over: Event, threads: int) -> None:
     """Take a device for this process."""
     global _device, _over
-    _device, _over = free.get(), over
+    _device, _over = use_device(str(free.get())), over
     torch.set_num_threads(threads)
-    if _device.type == "cuda":
-        torch.cuda.set_device(_device)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -53,15 +53,6 @@ class RunResult:
         return vars(self) | {"config": self.config.as_json()}
 
 
-def device_of(name: str) -> torch.device:
-    """``auto``, ``cpu`` or ``cuda``. Raises `ArgapError` where there is no such device."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda") or (name == "cuda" and not torch.cuda.is_available()):
-        raise ArgapError(f"--device {name}: expected cuda, where there is one, or cpu")
-    return torch.device(name)
-
-
 def train_together(
     configs: Sequence[RunConfig],
     device: torch.device,

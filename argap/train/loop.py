@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from argap.device import DTYPES, resolve_dtype
 from argap.errors import ArgapError
 from argap.parallel import Parallel
 from argap.train.checkpoint import Position
@@ -35,11 +36,11 @@ class Trainer:
         self.micro = config.micro_batch_size or self.share
         _divide(self.share, self.micro, "batch_size of one device", "micro_batch_size")
         on_cuda = parallel.device.type == "cuda"
-        name = config.dtype if config.dtype != "auto" else "bfloat16" if on_cuda else "float32"
+        dtype = DTYPES[resolve_dtype(config.dtype, str(parallel.device))]
         if on_cuda:
             torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
         self.model = model.to(parallel.device).train()
-        self.objective: nn.Module = Objective(self.model, getattr(torch, name))
+        self.objective: nn.Module = Objective(self.model, dtype)
         if config.compile == "true" or (config.compile == "auto" and on_cuda):
             self.objective = torch.compile(self.objective)  # pyright: ignore[reportAttributeAccessIssue]
         self.optimizer = build_optimizer(self.model, config, parallel.device)

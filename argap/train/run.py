@@ -50,7 +50,7 @@ def train(
     """Train a model, or finish training it, and return the content of ``train.json``.
 
     ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``.
-    ``device``: ``cuda``, ``cpu`` or auto. Called in every process that ``torchrun`` starts; the first of
+    ``device``: as `argap.parallel.join` takes it. Called in every process that ``torchrun`` starts; the first of
     them writes. A run that is finished is not repeated.
 
     Raises `MismatchError` where ``out`` holds a run of another configuration or of other data

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from argap.bigram_index import count_reference, count_scipy, count_torch, csr, gather, lookup, probe, scatter
 from argap.bigram_index.build import build_index
+from argap.bigram_index.count import BigramCounter
 from argap.bigram_index.runs import Rows
 from argap.bigram_index.store import open_index
 from argap.bigram_index.write import write_index
@@ -82,15 +84,11 @@ def test_a_stream_on_the_gpu():
     equal(run, count_reference.count_stream(tokens, 50_001, 3))
 
 
-def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(ArgapError, match="--device tpu: expected cpu or cuda"):
-        count_torch.to_device(np.zeros(3, np.uint16), "tpu")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_gpu_that_is_not_there_is_refused():
+def test_a_gpu_that_is_not_there_is_refused_before_a_token_is_read(tmp_path: Path) -> None:
     with pytest.raises(ArgapError, match="no CUDA device here; use --device cpu"):
-        count_torch.to_device(np.zeros(3, np.uint16), "cuda")
+        BigramCounter(10, chunk=100, scratch=tmp_path, device="cuda")
+    assert BigramCounter(10, chunk=100, scratch=tmp_path, device="auto").device == "cpu"
 
 
 @settings(max_examples=60, deadline=None)

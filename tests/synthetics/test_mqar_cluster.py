@@ -183,8 +183,8 @@ def test_a_task_has_a_gpu_where_the_cluster_has_one(capsys):
     assert capsys.readouterr().err == ""
     assert device_of_tasks(without, "auto") == "cpu"
     assert "has no GPU" in capsys.readouterr().err
-    with pytest.raises(ArgapError, match="--device tpu: expected cuda, cpu or auto"):
-        device_of_tasks(with_gpus, "tpu")
+    with pytest.raises(ArgapError, match="--device cuda:1: expected auto, cpu or cuda; Ray chooses"):
+        device_of_tasks(with_gpus, "cuda:1")
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path, monkeypatch):

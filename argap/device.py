@@ -1,0 +1,44 @@
+"""What ``--device`` and ``--dtype`` ask for, and what that is on this machine: the same for every command."""
+
+import re
+
+import torch
+
+from argap.errors import ArgapError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_device(name: str) -> str:
+    """``auto``: CUDA where there is a device. Raises `ArgapError` for a device that is unknown or not here."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ArgapError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    if name.startswith("cuda"):
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not found:
+            raise ArgapError(f"--device {name}: no CUDA device here; use --device cpu")
+        if int(name.partition(":")[2] or 0) >= found:
+            raise ArgapError(f"--device {name}: there are {found} CUDA devices here, numbered from 0")
+    return name
+
+
+def use_device(name: str) -> torch.device:
+    """The device that `resolve_device` finds; one with a number becomes CUDA's current device.
+
+    Triton launches its kernels on the current device, wherever their tensors lie.
+    """
+    device = torch.device(resolve_device(name))
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def resolve_dtype(name: str, device: str) -> str:
+    """``auto``: float32 on a CPU, bfloat16 elsewhere. Raises `ArgapError` listing the known names."""
+    if name == "auto":
+        return "float32" if torch.device(device).type == "cpu" else "bfloat16"
+    if name not in DTYPES:
+        raise ArgapError(f"--dtype {name}: expected auto, {', '.join(DTYPES)}")
+    return name
