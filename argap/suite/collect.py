@@ -13,7 +13,7 @@ import pandas as pd
 
 from argap.atomic import read_json, replacing, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
-from argap.errors import ArgapError
+from argap.errors import ArgapError, MismatchError
 from argap.examples import choose_examples
 from argap.labels import Labels
 from argap.models.configuration import ArgapConfig
@@ -31,6 +31,8 @@ from argap.tokenizer import Tokenizer
 KEPT = [key for key in KEYS if key not in ("window", "position")]
 """Keys of the committed cells: intervals are over documents, and `gap.json` has the positions."""
 EXAMPLES = 12
+MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
+"""What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
 
 
 def collect(
@@ -38,7 +40,8 @@ def collect(
 ) -> dict[str, Any]:
     """Write the result of every member of ``size`` that is finished to ``out``; returns ``gap.json``.
 
-    Raises `ArgapError` where the reference is not finished.
+    Raises `ArgapError` where the reference is not finished, and where members' recall of pairs was measured on
+    different tests.
     """
     runs: dict[str, Run] = {}
     entries: dict[str, Entry] = {}
@@ -48,6 +51,7 @@ def collect(
             runs[entry.name], entries[entry.name] = run, entry
     if suite.reference not in runs:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
+    recall = _recall([places.mqar(entry) for entry in entries.values()])
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
     cells = build_cells(labels, logprobs, threshold)
@@ -76,11 +80,26 @@ def collect(
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(places.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
-    recall = [read_json(path) for entry in entries.values() if (path := places.mqar(entry)).is_file()]
     if recall:
-        write_json(out / "mqar.json", recall[0] | {"rows": [row for one in recall for row in one["rows"]]})
+        write_json(out / "mqar.json", recall)
     write_json(out / "gap.json", gap)
     return gap
+
+
+def _recall(paths: list[Path]) -> dict[str, Any] | None:
+    """The recall of pairs in all of ``paths`` that are there, as one measurement; None where none is."""
+    measured = {path: read_json(path) for path in paths if path.is_file()}
+    if not measured:
+        return None
+    (first, found), *others = measured.items()
+    for path, other in others:
+        for key in sorted((found.keys() | other.keys()) - MAY_DIFFER):
+            if found.get(key) != other.get(key):
+                raise MismatchError(
+                    f"{first} and {path}: recall of pairs on different tests ({key}: {found.get(key)!r} and "
+                    f"{other.get(key)!r}); remove the file of the earlier test and run `argap suite run` again"
+                )
+    return found | {"rows": [row for each in measured.values() for row in each["rows"]]}
 
 
 def _gap(

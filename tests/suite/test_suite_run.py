@@ -143,6 +143,25 @@ def test_recall_of_pairs_is_measured_once_and_told(place):
     assert (place / "out" / "tiny" / "figures" / "recall_of_pairs.svg").is_file()
 
 
+def test_recall_of_pairs_on_different_tests_is_refused(place, tmp_path):
+    files = {name: place / "work" / "tiny" / "mqar" / f"{name}.json" for name in ("attention", "base_conv-seed1")}
+    later = files["base_conv-seed1"]
+    before = later.read_text()
+    try:
+        later.write_text(json.dumps(json.loads(before) | {"examples": 8}))
+        result = command(place, "run", "--out", str(tmp_path / "refused"))
+        assert str(result.exception) == (
+            f"{files['attention']} and {later}: recall of pairs on different tests (examples: 4 and 8); "
+            "remove the file of the earlier test and run `argap suite run` again"
+        )
+        assert not (tmp_path / "refused").exists()
+        later.write_text(json.dumps(json.loads(before) | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
+        assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0
+    finally:
+        later.write_text(before)
+    assert len(json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]) == 4 * 2 * 2
+
+
 def test_a_size_has_its_tokenizer_s_text_and_index(place, tmp_path):
     """The same text under two tokenizers: neither windows nor index are another size's."""
     words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
