@@ -3,7 +3,7 @@
 Each function takes ``gap.json`` and returns a matplotlib figure; `draw_all` writes them all.
 """
 
-from math import ceil
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -234,12 +234,15 @@ def _name_the_hits(axes: Axes, gap: dict[str, Any]) -> None:
 
 
 def _frequency_ticks(axes: Axes, gap: dict[str, Any], order: dict[str, int]) -> None:
-    """Name 0, 1, 10, 100 …: the upper ends of their bins; the axis ends with the last bin in use."""
+    """Name 0, 1, 10, 100 …: the upper ends of their bins.
+
+    The axis ends with the last bin in use, and not before τ, whose label would lie outside and leave no room.
+    """
     bins = gap["bins"]["frequency"]
-    used = max(order[p["bin"]] for p in gap["breakdowns"]["frequency"])
-    ticks = {k: _compact(b["high"]) for k, b in enumerate(bins[: used + 1]) if _is_decade(b["high"])}
+    last = max([floor(_threshold_place(gap)), *(order[p["bin"]] for p in gap["breakdowns"]["frequency"])])
+    ticks = {k: _compact(b["high"]) for k, b in enumerate(bins[: last + 1]) if _is_decade(b["high"])}
     axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_xlim(-0.7, used + 0.7)
+    axes.set_xlim(-0.7, last + 0.7)
 
 
 def _is_decade(value: int | None) -> bool:

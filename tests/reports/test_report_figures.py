@@ -51,6 +51,19 @@ def test_one_domain_is_no_partition_to_draw(make_gap: Maker, tmp_path: Path) -> 
     assert "gap_by_domain" not in draw_all(make_gap({"base_conv": 1.0}, domains=("only",)), tmp_path)
 
 
+@pytest.mark.parametrize("used", [1, 2])
+def test_so_few_tokens_that_none_is_near_the_threshold(used: int, make_gap: Maker, tmp_path: Path) -> None:
+    """Only bigrams that were never seen in training, or once as well: τ is on the axis all the same."""
+    gap = make_gap({"base_conv": 1.0})
+    labels = [b["label"] for b in gap["bins"]["frequency"]]
+    kept = [p for p in gap["breakdowns"]["frequency"] if p["bin"] in labels[:used]]
+    gap["breakdowns"]["frequency"] = kept
+    (last_hit,) = [k for k, b in enumerate(gap["bins"]["frequency"]) if b["high"] == gap["threshold"]]
+    assert list(draw_all(gap, tmp_path))  # a figure that cannot be laid out is a warning, and that an error
+    for figure in (nll_by_frequency(gap), gap_by_frequency(gap)):
+        assert [axes.get_xlim() for axes in figure.axes] == [(-0.7, last_hit + 0.7)] * len(figure.axes)
+
+
 def test_the_curves_are_the_nll_of_each_bin(gap: dict[str, Any]) -> None:
     figure = nll_by_frequency(gap)
     for axes, repeated in zip(figure.axes[:2], (True, False), strict=True):
