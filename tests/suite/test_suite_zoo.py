@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from argap.models import registry
 from argap.models.configuration import as_spec
@@ -18,7 +17,7 @@ ENTRIES = load_suite(FOLDER / "zoo.yaml").entries("toy")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Iterator[Path]:
     """A folder that holds the toy text, as the suite's script writes it; the working folder of the module."""
     place = tmp_path_factory.mktemp("zoo")
     spec = importlib.util.spec_from_file_location("make_text", FOLDER / "make_text.py")
@@ -26,13 +25,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        torch.set_num_threads(1)
         script.main()
         yield place
-        torch.set_num_threads(threads)
 
 
 def mixers_of(entry: Entry) -> list[str]:

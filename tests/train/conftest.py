@@ -1,24 +1,18 @@
 """A toy corpus that a tiny model learns within seconds, its tokenizer, and a tiny configuration."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 WORDS = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small are slower on several threads, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_tensors(one_thread: None) -> None:
+    """On one thread."""
 
 
 @pytest.fixture(scope="session")
