@@ -21,7 +21,11 @@ OPS = (
 )
 """Each is a module of this package, and the function of that name in it."""
 
-PARTS = {"long_convolution": ("one_kernel_convolution",)}
+PARTS = {
+    "delta_rule": ("delta_rule_inverse",),
+    "long_convolution": ("one_kernel_convolution",),
+    "taylor_attention": ("taylor_sums",),
+}
 """Further modules that hold launches of an op."""
 
 

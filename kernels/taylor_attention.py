@@ -2,20 +2,16 @@
 
 φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second order of exp(s) (arXiv 2402.18668, section 3.1). Two
 kernels, over segments of `SEGMENT` positions, wherever a sequence ends and however many there are. The first
-passes over the keys and writes Σ φ(k)ᵀv before each segment; of the K² products of two elements it takes the
-K(K + 1)/2 that differ, in groups of `GROUP`, a program each. The second, all queries at once, reads that sum
-for what is before a query's segment, and compares it with the keys within, where s is enough.
+(`argap.kernels.taylor_sums`) passes over the keys and writes Σ φ(k)ᵀv before each segment. The second, all
+queries at once, reads that sum for what is before a query's segment, and compares it with the keys within,
+where s is enough.
 
-Features are made as (x A + a) ⊙ (x B + b), where A and B pick a column each: exact, and on the tensor cores.
-
-Legend: B batch, H heads, T positions, L = `SEGMENT`, N = ⌈T / L⌉ segments, K key size, V value size,
-F = 1 + K + K² features, P of them in the kernels: 1 + K + K(K + 1)/2, filled up to a multiple of `GROUP`.
+Legend: B batch, H heads, T positions, K key size, V value size, F = 1 + K + K² features, P of them in the kernels.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 
@@ -23,9 +19,7 @@ from argap.kernels.language import jit, runs_kernels, tl, triton
 from argap.kernels.launch import Launch, LaunchTable
 from argap.kernels.layout import empty_heads_inside, key_class, padded, with_rows
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention_reference
-
-SEGMENT = 512
-GROUP = 64
+from argap.kernels.taylor_sums import GROUP, SEGMENT, feature_table, sums_of_keys
 
 LAUNCHES = LaunchTable(
     "taylor_attention",
@@ -39,23 +33,6 @@ LAUNCHES = LaunchTable(
         "any": {
             "16": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
             "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-        },
-    },
-)
-SUMMING = LaunchTable(
-    "taylor_attention: sums of keys",
-    {
-        "hopper": {
-            "16": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-        },
-        "any": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
             "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
             "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
         },
@@ -116,21 +93,6 @@ def taylor_features(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
 
 
-@cache
-def _table(key: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the P features are. int32 ``[4, P]``: the two elements whose product each is (−1: the number 1;
-    −2: none, the feature is 0), and its one or two places among the F. float32 ``[P]``: its factor there."""
-    low, places = key**-0.25, 1 + key
-    rows = [
-        (a, b, places + a * key + b, places + b * key + a, (2 * key) ** -0.5) for a in range(key) for b in range(a + 1)
-    ]
-    rows += [(a, -1, 1 + a, 1 + a, low) for a in range(key)]
-    rows += [(-1, -1, 0, 0, 1.0)]
-    rows += [(-2, -2, 0, 0, 1.0)] * (-len(rows) % GROUP)
-    table = torch.tensor([row[:4] for row in rows], dtype=torch.int32, device=device).T.contiguous()
-    return table, torch.tensor([row[4] for row in rows], dtype=torch.float32, device=device)
-
-
 def _by_kernel(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -144,131 +106,23 @@ def _by_kernel(
     kind = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     y = empty_heads_inside(batch, heads, length, value, v)
     q, k, v = (with_rows(x.to(kind)) for x in (q, k, v))
-    table, factor = _table(key, q.device)
-    sizes = {"K": key, "V": value, "P": len(factor), "G": GROUP, "BK": padded(key), "L": SEGMENT}
-    before = None if state is None else state.float().contiguous()
-    after = None
-    if keep_state:
-        after = q.new_empty(batch, heads, 1 + key + key**2, value + normalize, dtype=torch.float32)
-    segments = triton.cdiv(length, SEGMENT)
-    passed = q.new_empty(batch, heads, segments, len(factor), value)
-    passed_keys = q.new_empty(batch, heads, segments, len(factor), dtype=torch.float32) if normalize else None
-    first_read = 0 if before is not None else 1
-    if keep_state or segments > first_read:
-        launch = SUMMING.at(q.device, key_class(key, kind))
-        programs = len(factor) // GROUP * triton.cdiv(value, launch.blocks["BV"])
-        _sum_keys[(programs * batch * heads,)](
-            *(k, v, before, after, passed, passed_keys, table, factor, length, heads),
-            *(length if keep_state else (segments - 1) * SEGMENT + 1, *k.stride()[:3], *v.stride()[:3]),
-            **sizes,
-            **launch.arguments(),
-        )
+    table, factor = feature_table(key, q.device)
+    sums = sums_of_keys(k, v, state, normalize=normalize, keep_state=keep_state)
     launch = LAUNCHES.at(q.device, key_class(key, kind))
     programs = triton.cdiv(length, launch.blocks["C"]) * triton.cdiv(value, launch.blocks["BV"])
     _attend[(programs * batch * heads,)](
-        *(q, k, v, y, passed, passed_keys, table, length, heads, first_read),
+        *(q, k, v, y, sums.passed, sums.passed_keys, table, length, heads, sums.first_read),
         *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *y.stride()[:3]),
-        **sizes,
+        K=key,
+        V=value,
+        P=len(factor),
+        G=GROUP,
+        BK=padded(key),
+        L=SEGMENT,
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )
-    return y, after
-
-
-@jit
-def _sum_keys(
-    k,
-    v,
-    before,
-    after,
-    passed,
-    passed_keys,
-    table,
-    factor,
-    length,
-    heads,
-    until,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    P: tl.constexpr,
-    G: tl.constexpr,
-    BK: tl.constexpr,
-    L: tl.constexpr,
-    C: tl.constexpr,
-    BV: tl.constexpr,
-):
-    # A group of features and columns BV of V, of one head; the programs of a head are neighbours.
-    PARTS: tl.constexpr = (V + BV - 1) // BV
-    pair = (tl.program_id(0) // (PARTS * (P // G))).to(tl.int64)  # offsets may pass 2³¹
-    program = tl.program_id(0) % (PARTS * (P // G))
-    b, h = pair // heads, pair % heads
-    features = (program // PARTS) * G + tl.arange(0, G)
-    values = (program % PARTS) * BV + tl.arange(0, BV)
-    rows, keys = tl.arange(0, C), tl.arange(0, BK)
-    far = rows.to(tl.int64)[:, None]
-    k_at = k + b * k_b + h * k_h + far * k_t + keys[None, :]
-    v_at = v + b * v_b + h * v_h + far * v_t + values[None, :]
-    in_key, in_value = keys < K, values < V
-    kind = k.dtype.element_ty
-
-    # What makes the features, for the columns of kᵀ, so that no product has to be transposed.
-    first, second = tl.load(table + features), tl.load(table + P + features)
-    pick_first = tl.where(first[:, None] == keys[None, :], 1.0, 0.0).to(kind)
-    pick_second = tl.where(second[:, None] == keys[None, :], 1.0, 0.0).to(kind)
-    one_first, one_second = tl.where(first == -1, 1.0, 0.0), tl.where(second == -1, 1.0, 0.0)
-    # In φ(q)·φ(k) the factor counts for both, and a product of two different elements occurs twice.
-    scale = tl.load(factor + features)
-    weight = scale * scale * tl.where((second >= 0) & (first != second), 2.0, 1.0)
-
-    # The sums without the features' factors; those of keys alone in every part of V.
-    COLUMNS: tl.constexpr = V if passed_keys is None else V + 1
-    in_state = (first > -2)[:, None] & in_value[None, :]
-    state = pair * ((1 + K + K * K) * COLUMNS)
-    s = tl.zeros([G, BV], dtype=tl.float32)
-    z = tl.zeros([G], dtype=tl.float32)
-    of_rows = tl.zeros([G, C], dtype=tl.float32)  # added up over C where it is needed
-    if before is not None:
-        place = tl.load(table + 2 * P + features)
-        s_at = before + state + place[:, None] * COLUMNS + values[None, :]
-        s = tl.load(s_at, mask=in_state, other=0.0) / scale[:, None]
-        if passed_keys is not None:
-            z = tl.load(before + state + place * COLUMNS + V, mask=first > -2, other=0.0) / scale
-
-    for start in range(0, until, C):
-        if start % L == 0:
-            passed_row = (pair * tl.cdiv(length, L) + start // L) * P + features
-            passed_at = passed + passed_row[:, None] * V + values[None, :]
-            tl.store(passed_at, (s * weight[:, None]).to(kind), mask=in_value[None, :])
-            if passed_keys is not None:
-                tl.store(passed_keys + passed_row, (z + tl.sum(of_rows, 1)) * weight)
-        there = rows < length - start
-        k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
-        v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
-        made = tl.dot(pick_first, tl.trans(k_c), input_precision="tf32x3") + one_first[:, None]
-        made *= tl.dot(pick_second, tl.trans(k_c), input_precision="tf32x3") + one_second[:, None]
-        s = tl.dot(made.to(kind), v_c, s, input_precision="tf32x3")
-        if passed_keys is not None:
-            of_rows += made
-        k_at += C * k_t
-        v_at += C * v_t
-
-    if after is not None:
-        # What fills up the last chunk is 0, and of all features counts for the number 1 alone.
-        filling = tl.cdiv(length, C) * C - length
-        z += tl.sum(of_rows, 1) - tl.where(first == -1, filling.to(tl.float32), 0.0)
-        # A product of two different elements has two places among the features; else both are the same.
-        for which in tl.static_range(2, 4):
-            place = tl.load(table + which * P + features)
-            s_at = after + state + place[:, None] * COLUMNS + values[None, :]
-            tl.store(s_at, s * scale[:, None], mask=in_state)
-            if passed_keys is not None:
-                tl.store(after + state + place * COLUMNS + V, z * scale, mask=first > -2)
+    return y, sums.after
 
 
 @jit

@@ -57,9 +57,11 @@ def of_gla() -> Iterator[Compilation]:
 
 
 def of_taylor_attention() -> Iterator[Compilation]:
-    from argap.kernels.taylor_attention import GROUP, LAUNCHES, SEGMENT, SUMMING, _attend, _sum_keys
+    from argap.kernels import taylor_attention, taylor_sums
+    from argap.kernels.taylor_sums import GROUP, SEGMENT
 
-    for table, kernel in ((SUMMING, _sum_keys), (LAUNCHES, _attend)):
+    parts = (taylor_sums.LAUNCHES, taylor_sums._sum_keys), (taylor_attention.LAUNCHES, taylor_attention._attend)
+    for table, kernel in parts:
         for block, kind, launch in launches(table):
             key = {16: 16, 32: 24}[block]
             features = -(-(1 + key + key * (key + 1) // 2) // GROUP) * GROUP
