@@ -8,6 +8,7 @@ mathematics, and signs that the font lacks are shown as a box.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +89,20 @@ def looks(models: list[str]) -> dict[str, Look]:
         model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
         for k, model in enumerate(models)
     }
+
+
+def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels in rows of at most ``across``, ``head`` + ``row`` inches a row high; the lowest of
+    each column bears the labels of its axis, also where a row ends early."""
+    columns = min(across, count)
+    lines = ceil(count / columns)
+    figure = Figure(figsize=(WIDTH, head + row * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=sharex, sharey=True, squeeze=False).ravel()
+    for axes in grid[count:]:
+        axes.remove()
+    for axes in grid[max(0, count - columns) : count]:
+        axes.tick_params(labelbottom=True)
+    return figure, list(grid[:count])
 
 
 @contextmanager

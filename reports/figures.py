@@ -3,7 +3,7 @@
 Each function takes ``gap.json`` and returns a matplotlib figure; `draw_all` writes them all.
 """
 
-from math import ceil, floor
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from argap.reports.drawing import FAINT, WIDTH, Look, grid, looks, plain, save, style
+from argap.reports.drawing import FAINT, WIDTH, Look, grid, looks, panel_rows, plain, save, style
 from argap.reports.tables import nats, percent, threshold_text
 
 Part = dict[str, Any]
@@ -129,13 +129,8 @@ def gap_by_domain(gap: dict[str, Any]) -> Figure:
     look, deltas = _compared(gap)
     parts = _top_domains(gap["breakdowns"]["domain"], list(deltas))
     places = np.arange(len(parts))[::-1]
-    columns = min(COLUMNS, len(deltas))
-    lines = ceil(len(deltas) / columns)
-    figure = Figure(figsize=(WIDTH, 0.6 + lines * (0.55 + 0.27 * len(parts))), layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in panels[len(deltas) :]:
-        axes.remove()
-    for model, axes in zip(deltas, panels, strict=False):
+    figure, each = panel_rows(len(deltas), across=COLUMNS, head=0.6, row=0.55 + 0.27 * len(parts))
+    for model, axes in zip(deltas, each, strict=True):
         values = np.array([p["contribution"][model] for p in parts])
         axes.barh(places, values, height=0.7, color=look[model].colour)
         axes.grid(axis="x")
@@ -152,8 +147,8 @@ def gap_by_domain(gap: dict[str, Any]) -> Figure:
                 va="center",
                 fontsize=8,
             )
-    panels[0].margins(x=0.18)
-    panels[0].set_yticks(places, [f"{plain(p['bin'], 28)} ({100 * p['share']:.1f}% of tokens)" for p in parts])
+    each[0].margins(x=0.18)
+    each[0].set_yticks(places, [f"{plain(p['bin'], 28)} ({100 * p['share']:.1f}% of tokens)" for p in parts])
     figure.supxlabel("Part of the gap (nats per token)", fontsize=9)
     return figure
 
@@ -293,5 +288,5 @@ def _percent_of(value: float, delta: float) -> str:
 
 
 def _share_text(total: float, delta: float) -> str:
-    """``73% of the gap``, or nats where there is no gap to take a share of."""
-    return f"{_percent_of(total, delta)} of the gap" if delta > 0 else f"{nats(total)} nats"
+    """``73%`` of the gap, or nats where there is no gap to take a share of."""
+    return _percent_of(total, delta) if delta > 0 else f"{nats(total)} nats"

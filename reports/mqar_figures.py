@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from argap.atomic import read_json, replacing, write_json
-from argap.reports.drawing import WIDTH, grid, looks, plain, save, style
+from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.synthetics.solve import best_runs, to_solve
 from argap.synthetics.sweep import read_runs
 
@@ -49,20 +49,15 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
     best = best.assign(at=pd.to_numeric(best[axis]))
     by = ["length", "width"] if axis == "pairs" else ["length", "pairs"]
     rows = [tuple(row) for row in best[by].itertuples(index=False)]  # `best_runs` has them in order
-    panels = list(dict.fromkeys(rows))
-    columns = min(COLUMNS, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTH, 0.9 + 2.2 * lines), layout="constrained")
-    grids = figure.subplots(lines, columns, sharex=axis != "state_size", sharey=True, squeeze=False).ravel()
-    for axes in grids[len(panels) :]:
-        axes.remove()
+    shapes = list(dict.fromkeys(rows))
+    figure, each = panel_rows(len(shapes), across=COLUMNS, head=0.9, row=2.2, sharex=axis != "state_size")
     names = list(dict.fromkeys(runs["name"]))
     look = looks(names)
-    for (length, other), axes in zip(panels, grids, strict=False):
+    for (length, other), axes in zip(shapes, each, strict=True):
         for name in names:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
-            drawn = look[name].curve | {"label": plain(name)}
+            drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
             axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, clip_on=False, **drawn)
         title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
         axes.set_title(title)
@@ -70,9 +65,9 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         axes.set_xscale("log", base=2)
         ticks = sorted(set(best["at"])) if axis != "state_size" else None
         _powers(axes, ticks)
-    grids[0].set_ylabel("Test accuracy")
+    each[0].set_ylabel("Test accuracy")
     figure.supxlabel(AXES[axis], fontsize=9)
-    handles, labels = grids[0].get_legend_handles_labels()
+    handles, labels = each[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(5, len(handles)))
     return figure
 
@@ -139,7 +134,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
             places = [row["pairs"] for row in chosen]
             values = np.array([row[metric] for row in chosen])
             low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
-            drawn = look[name].curve | {"label": plain(name)}
+            drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
             axes.errorbar(places, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)

@@ -1,7 +1,6 @@
 """Figures of a suite: the share of the gap against τ, distances, prevalence, where the gap lies, learning curves."""
 
 from itertools import pairwise
-from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from argap.cells import PREFIX
 from argap.pipeline import parse_threshold
-from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, plain, save, style
+from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.tables import threshold_text
 from argap.suite.result import Result
@@ -84,14 +83,9 @@ def distances(result: Result) -> Figure:
     histogram = result.distances()
     exponents = {str(row["domain"]): row for row in result.exponents().to_dict("records")}
     names = list(exponents)
-    columns = min(COLUMNS, len(names))
-    lines = ceil(len(names) / columns)
-    figure = Figure(figsize=(WIDTH, 0.7 + 1.9 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in panels[len(names) :]:
-        axes.remove()
+    figure, each = panel_rows(len(names), across=COLUMNS, head=0.7, row=1.9)
     longest = result.seq_len - 2
-    for name, axes in zip(names, panels, strict=False):
+    for name, axes in zip(names, each, strict=True):
         part = histogram if name == "all" else histogram.loc[histogram["domain"] == name]
         counts = np.bincount(part["distance"].to_numpy(), part["n"].to_numpy(), minlength=longest + 1)[1:]
         centre, density = _doubling(counts / counts.sum())
@@ -154,15 +148,11 @@ def heat(result: Result) -> Figure:
     models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
     bins = result.gap["bins"]
     rows, columns = sorted(table["frequency"].unique()), sorted(table["distance"].unique())
-    lines, across = ceil(len(models) / COLUMNS), min(COLUMNS, len(models))
-    figure = Figure(figsize=(WIDTH, 0.9 + 1.9 * lines), layout="constrained")
-    panels = figure.subplots(lines, across, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in panels[len(models) :]:
-        axes.remove()
+    figure, each = panel_rows(len(models), across=COLUMNS, head=0.9, row=1.9)
     grids = {model: _mean_loss(table, model, result.reference, rows, columns) for model in models}
     top = float(np.nanmax([np.nanquantile(values, 0.98) for values in grids.values()]))
     image = None
-    for model, axes in zip(models, panels, strict=False):
+    for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
         axes.set_title(plain(model, 24))
         axes.set_xticks(
@@ -171,7 +161,7 @@ def heat(result: Result) -> Figure:
         axes.set_yticks(range(0, len(rows), 3), [_end(bins["frequency"][rows[k]]) for k in range(0, len(rows), 3)])
         axes.tick_params(length=0, labelsize=7.5)
     assert image is not None
-    figure.colorbar(image, ax=list(panels[: len(models)]), label="Nats per token lost to the reference", shrink=0.8)
+    figure.colorbar(image, ax=each, label="Nats per token lost to the reference", shrink=0.8)
     figure.supxlabel("Tokens back to the bigram's nearest occurrence, up to", fontsize=9)
     figure.supylabel("Occurrences of the bigram in training, up to", fontsize=9)
     return figure

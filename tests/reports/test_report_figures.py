@@ -80,7 +80,7 @@ def test_the_bars_add_up_to_the_gap(gap: dict[str, Any]) -> None:
     for (model, delta), repeated, other in zip(deltas.items(), panels[::2], panels[1::2], strict=True):
         assert height(repeated) + height(other) == pytest.approx(delta)
         share = 100 * height(repeated) / delta
-        assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}% of the gap"
+        assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}%"
     for kind in ("distance", "position"):
         for (model, delta), axes in zip(deltas.items(), gap_by_bin(gap, kind, "x").axes, strict=True):
             assert axes.get_title(loc="left") == f"{model}: gap {delta:.3f} nats"
