@@ -54,6 +54,13 @@ def build(
     from argap.tokenizer import load_tokenizer
 
     limit = parse_bytes(memory)
+    if engine not in ("local", "ray"):
+        raise ArgapError(f"--engine {engine}: expected local or ray")
+    on_ray = {"--device": device != "cpu", "--shard": shard != "0/1", "--keep-tokens": keep_tokens}
+    locally = {"--address": address, "--work": work}
+    for flag, given in (on_ray if engine == "ray" else locally).items():
+        if given:
+            raise ArgapError(f"{flag}: means nothing with --engine {engine}; leave it out")
     if engine == "ray":
         from argap.bigram_index.cluster import Job, build_on_ray
 
@@ -61,8 +68,6 @@ def build(
         job = Job(tuple(data), tokenizer, folder, shares, text_column, token_dtype, stats, limit)
         print(describe(build_on_ray(job, out, address=address, overwrite=overwrite)))
         return
-    if engine != "local":
-        raise ArgapError(f"--engine {engine}: expected local or ray")
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
     source = Source(corpora, load_tokenizer(tokenizer), Share.parse(shard))

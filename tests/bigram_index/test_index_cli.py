@@ -81,6 +81,22 @@ def test_refusals(words, tmp_path):
         run("count", out, "to be", "--tokenizer", tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("ray", ["--device", "cuda"]),
+        ("ray", ["--shard", "1/2"]),
+        ("ray", ["--keep-tokens"]),
+        ("local", ["--work", "x"]),
+    ],
+)
+def test_a_flag_that_the_engine_does_not_read_is_refused(words, tmp_path, engine, flags):
+    arguments = [tmp_path / "data.jsonl", "--tokenizer", words, "--out", tmp_path / "index", "--engine", engine]
+    with pytest.raises(ArgapError, match=f"{flags[0]}: means nothing with --engine {engine}"):
+        run("build", *arguments, *flags)
+    assert not (tmp_path / "index").exists()
+
+
 def test_count_uses_the_fingerprint(words, tmp_path):
     out = tmp_path / "index"
     run("build", tmp_path / "data.jsonl", "--tokenizer", words, "--out", out, "--text-column", "body")
