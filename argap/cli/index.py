@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.engine import check_engine
 from argap.cli.index_output import Meter, describe, parse_bytes, parse_tokens
-from argap.errors import ArgapError
 
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
@@ -54,13 +54,11 @@ def build(
     from argap.tokenizer import load_tokenizer
 
     limit = parse_bytes(memory)
-    if engine not in ("local", "ray"):
-        raise ArgapError(f"--engine {engine}: expected local or ray")
-    on_ray = {"--device": device != "cpu", "--shard": shard != "0/1", "--keep-tokens": keep_tokens}
-    locally = {"--address": address, "--work": work}
-    for flag, given in (on_ray if engine == "ray" else locally).items():
-        if given:
-            raise ArgapError(f"{flag}: means nothing with --engine {engine}; leave it out")
+    check_engine(
+        engine,
+        local={"--device": device != "cpu", "--shard": shard != "0/1", "--keep-tokens": keep_tokens},
+        ray={"--address": address, "--work": work},
+    )
     if engine == "ray":
         from argap.bigram_index.cluster import Job, build_on_ray
 

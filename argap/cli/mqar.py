@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from argap.cli.device import Device
+from argap.cli.engine import check_engine
 
 app = typer.Typer(help="Multi-query associative recall: examples, training, sweeps, scores.", no_args_is_help=True)
 
@@ -110,13 +111,11 @@ def sweep(
     import time
     from functools import partial
 
-    from argap.errors import ArgapError
     from argap.synthetics.parts import run_sweep
     from argap.synthetics.sweep import load_sweep, run_path
     from argap.train.interrupt import listening
 
-    if engine not in ("local", "ray"):
-        raise ArgapError(f"--engine {engine}: expected local or ray")
+    check_engine(engine, local={}, ray={"--address": address})
     loaded = load_sweep(config)
     folder = out or Path("results") / "mqar" / config.stem
     configs = loaded.configs()

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.device import Device
+from argap.cli.engine import check_engine
 
 app = typer.Typer(help="Many models, trained and measured alike, in one table.", no_args_is_help=True)
 
@@ -48,8 +49,7 @@ def run(
     if not chosen:
         known = ", ".join(entry.name for entry in loaded.entries(sizes[0]))
         raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
-    if engine not in ("local", "ray"):
-        raise ArgapError(f"--engine {engine}: expected local or ray")
+    check_engine(engine, local={}, ray={"--address": address})
     if engine == "ray":
         from argap.suite.cluster import run_on_ray
 

@@ -117,6 +117,10 @@ def test_without_ray_it_says_how_to_install_it(place, monkeypatch):
     assert "pip install argap[cluster]" in str(command(place, "run", "--engine", "ray").exception)
 
 
+def test_an_address_without_a_cluster_is_refused(place):
+    assert "--address: means nothing with --engine local" in str(command(place, "run", "--address", "auto").exception)
+
+
 def test_a_model_that_is_none_is_refused(place):
     result = command(place, "run", "--member", "nobody")
     assert result.exit_code == 1
