@@ -29,6 +29,7 @@ LAUNCHES = LaunchTable(
         }
     },
 )
+NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warps=4, stages=1)}})
 
 
 def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -44,7 +45,7 @@ def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             BK=padded(key),
             C=C,
             SMALLEST=SMALLEST_NORM,
-            num_warps=4,
+            **NORM_LAUNCHES.at(q.device, "any").arguments(),
         )
     return norms
 

@@ -44,7 +44,9 @@ LAUNCHES = LaunchTable(
         },
     },
 )
-JOINING = Launch({"BR": 32, "BT": 32, "BD": 64}, warps=4, stages=2)
+JOINING = LaunchTable(
+    "linear_logprob: joining", {"any": {"any": Launch({"BR": 32, "BT": 32, "BD": 64}, warps=4, stages=2)}}
+)
 
 
 class LogProb(NamedTuple):
@@ -196,12 +198,13 @@ def _launch(
         COPIED=copied,
         **launch.arguments(),
     )
-    join_tiles[(triton.cdiv(rows, JOINING.blocks["BR"]),)](
+    joining = JOINING.at(hidden.device, "any")
+    join_tiles[(triton.cdiv(rows, joining.blocks["BR"]),)](
         *(hidden, weight, target, bias, largest, total, best, moment, logprob, top1, entropy),
         *(rows, vocabulary, tiles, hidden.stride(0), weight.stride(0), rate, cap),
         **options,
         LN_2=math.log(2),
-        **JOINING.arguments(),
+        **joining.arguments(),
     )
 
 

@@ -95,6 +95,7 @@ def _by_kernel(
     u, step, written, readout = (with_rows(x) for x in (u, step, written, readout))
     gate = None if gate is None else with_rows(gate)
     before = None if state is None else state.float().contiguous()
+    skip = None if skip is None else skip.contiguous()
     launch = LAUNCHES.at(u.device, "any")
     _scan[(triton.cdiv(width, launch.blocks["BE"]), batch, 1)](
         *(u, step, decay.float().contiguous(), written, readout, skip, gate, before, y, after, length),

@@ -99,7 +99,17 @@ def _by_kernel(
     launch = LAUNCHES.at(x.device, "few" if len(taps) <= FEW else "many")
     tiles = triton.cdiv(width, launch.blocks["BD"]) * triton.cdiv(length, launch.blocks["BT"])
     _convolve[(tiles * batch,)](
-        *(x, taps, bias, gate, state, y, length, 0 if state is None else state.shape[1], len(taps)),
+        *(
+            x,
+            taps,
+            None if bias is None else bias.contiguous(),
+            gate,
+            state,
+            y,
+            length,
+            0 if state is None else state.shape[1],
+            len(taps),
+        ),
         *x.stride()[:2],
         *((0, 0) if gate is None else gate.stride()[:2]),
         *((0, 0) if state is None else state.stride()[:2]),

@@ -31,7 +31,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize(
-    ("length", "key", "value"), [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64)]
+    ("length", "key", "value"),
+    [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64), (500, 16, 8)],
 )
 def test_it_is_the_reference(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> None:
     q, k, v, beta = inputs(length, key, value, dtype, device)
@@ -86,10 +87,13 @@ def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
 
 
 def test_a_sequence_goes_on_from_its_state(device: torch.device) -> None:
-    """At the end of a chunk, so that the same chunks are solved: the same bits; and a shorter sequence is
-    the beginning of a longer one, bit for bit, alone as in a batch."""
+    """At the end of a chunk, so that the same chunks are solved: the same bits, as in a second run; and a shorter
+    sequence is the beginning of a longer one, bit for bit, alone as in a batch."""
     q, k, v, beta = inputs(150, 16, 16, torch.float32, device)
     y, after = module._by_kernels(q, k, v, beta, False, None)
+    again, after_again = module._by_kernels(q, k, v, beta, False, None)
+    assert torch.equal(again, y)
+    assert torch.equal(after_again, after)
     first, middle = module._by_kernels(q[:, :, :64], k[:, :, :64], v[:, :, :64], beta[:, :, :64], False, None)
     second, end = module._by_kernels(q[:, :, 64:], k[:, :, 64:], v[:, :, 64:], beta[:, :, 64:], False, middle)
     assert torch.equal(torch.cat([first, second], dim=2), y)

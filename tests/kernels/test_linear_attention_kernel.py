@@ -126,6 +126,10 @@ def test_strides_of_any_kind_give_the_same_bits(kind: str, device: torch.device)
     assert torch.equal(kernel(a, b, c, log_decay)[0], expected)
     a, b, c = (torch.stack([x, x + 1], dim=-1)[..., 0] for x in (q, k, v))
     assert torch.equal(kernel(a, b, c, log_decay)[0], expected)
+    if log_decay is not None and kind == "of a head":
+        apart, same = torch.stack([log_decay, log_decay], dim=-1)[:, 0], log_decay[1:2].expand(HEADS)
+        assert torch.equal(kernel(q, k, v, apart)[0], expected)
+        assert torch.equal(kernel(q, k, v, same)[0], kernel(q, k, v, same.contiguous())[0])
     one = q[:, :1].expand(-1, HEADS, -1, -1)  # one query for all heads
     assert torch.equal(kernel(one, k, v, log_decay)[0], kernel(one.contiguous(), k, v, log_decay)[0])
 
@@ -142,6 +146,8 @@ def test_the_same_bits_again_alone_and_cut_short(kind: str, device: torch.device
     assert torch.equal(kernel(q[1:], k[1:], v[1:], of_last)[0], y[1:])
     cut = log_decay[..., :70] if kind == "of a position" and log_decay is not None else log_decay
     assert torch.equal(kernel(q[:, :, :70], k[:, :, :70], v[:, :, :70], cut)[0], y[:, :, :70])
+    whole = log_decay[..., :64] if kind == "of a position" and log_decay is not None else log_decay  # no mask is needed
+    assert torch.equal(kernel(q[:, :, :64], k[:, :, :64], v[:, :, :64], whole)[0], y[:, :, :64])
 
 
 def test_the_state_carries_over_a_split_sequence(device: torch.device) -> None:

@@ -32,7 +32,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize(
-    ("length", "width", "states"), [(1, 5, 3), (2, 32, 16), (63, 40, 4), (64, 33, 5), (65, 64, 16), (127, 8, 2)]
+    ("length", "width", "states"),
+    [(1, 5, 3), (2, 32, 16), (63, 40, 4), (64, 33, 5), (65, 64, 16), (127, 8, 2), (500, 4, 3)],
 )
 def test_it_is_the_reference(length: int, width: int, states: int, dtype: torch.dtype, device: torch.device) -> None:
     u, step, decay, written, readout = inputs(length, width, states, dtype, device)
@@ -75,6 +76,16 @@ def test_a_sequence_goes_on_from_its_state_bit_for_bit(device: torch.device) -> 
     assert state is not None
     assert torch.equal(torch.cat(parts, dim=1), y)
     assert torch.equal(state, after)
+
+
+def test_two_runs_and_any_strides_give_the_same_bits(device: torch.device) -> None:
+    given = inputs(70, 33, 4, torch.float32, device)
+    apart, same = torch.randn(66, device=device)[::2], torch.randn(1, device=device).expand(33)
+    for skip in (apart, same):
+        y, after = module._by_kernel(*given, skip, None, None)
+        again, after_again = module._by_kernel(*given, skip.clone(memory_format=torch.contiguous_format), None, None)
+        assert torch.equal(again, y)
+        assert torch.equal(after_again, after)
 
 
 def test_small_steps_are_exact(device: torch.device) -> None:

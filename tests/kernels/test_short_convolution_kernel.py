@@ -75,6 +75,9 @@ def test_two_runs_and_any_strides_give_the_same_bits(device: torch.device) -> No
     assert torch.equal(whole, kernel(x, taps))
     assert torch.equal(whole, kernel(x.mT.contiguous().mT, taps.T.contiguous().T))
     assert torch.equal(whole[:1, :33], kernel(x[:1, :33], taps))
+    apart, same = torch.randn(2 * WIDTH, device=device)[::2], torch.randn(1, device=device).expand(WIDTH)
+    for bias in (apart, same):
+        assert torch.equal(kernel(x, taps, bias), kernel(x, taps, bias.clone(memory_format=torch.contiguous_format)))
 
 
 def test_what_wants_a_gradient_takes_the_reference() -> None:

@@ -17,7 +17,7 @@ def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> to
 
 
 @pytest.mark.parametrize("window", [1, 2, 64, 1000])
-@pytest.mark.parametrize("length", [1, 63, 64, 127])
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 127, 500])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
 def test_it_is_masked_attention(length: int, window: int, dtype: torch.dtype, device: torch.device) -> None:
     torch.manual_seed(length)
@@ -25,4 +25,5 @@ def test_it_is_masked_attention(length: int, window: int, dtype: torch.dtype, de
     found = sliding_attention(q, k, v, window)
     expected = masked(q, k, v, window)
     assert found.dtype == dtype
+    assert torch.equal(sliding_attention(q, k, v, window), found)
     assert (found.double() - expected).norm() < TOLERANCE.get(dtype, 1e-12) * expected.norm()

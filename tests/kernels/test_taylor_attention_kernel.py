@@ -55,7 +55,9 @@ def test_it_is_the_reference(
     assert error(after, last) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("length", "key", "value"), [(2, 8, 70), (63, 3, 5), (64, 24, 16), (SEGMENT + 30, 4, 8)])
+@pytest.mark.parametrize(
+    ("length", "key", "value"), [(2, 8, 70), (63, 3, 5), (64, 24, 16), (500, 4, 8), (SEGMENT + 30, 4, 8)]
+)
 def test_other_sizes_without_a_state(length: int, key: int, value: int, device: torch.device) -> None:
     q, k, v = inputs(length, key, value, torch.float32, device, heads=1)
     y, after = kernel(q, k, v)

@@ -34,7 +34,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize(
-    ("length", "width", "segment"), [(1, 5, 64), (2, 32, 64), (63, 40, 64), (64, 33, 64), (65, 64, 64), (127, 8, 32)]
+    ("length", "width", "segment"),
+    [(1, 5, 64), (2, 32, 64), (63, 40, 64), (64, 33, 64), (65, 64, 64), (127, 8, 32), (500, 4, 128)],
 )
 def test_it_is_the_reference(
     length: int,
@@ -86,6 +87,7 @@ def test_a_longer_sequence_begins_with_the_same_bits(device: torch.device, monke
     monkeypatch.setattr(module, "SEGMENT", 32)
     k, v, r, decay, bonus = inputs(100, 33, torch.float32, device)
     y, after = module._by_kernels(k, v, decay, bonus, r, None)
+    assert torch.equal(module._by_kernels(k, v, decay, bonus, r, None)[0], y)
     for length in (5, 80):
         shorter, middle = module._by_kernels(k[1:, :length], v[1:, :length], decay, bonus, r[1:, :length], None)
         assert torch.equal(shorter, y[1:, :length])
