@@ -39,7 +39,7 @@ def run(
     from argap.reports.suite import write_suite
     from argap.suite.collect import collect as collect_size
     from argap.suite.config import load_suite
-    from argap.suite.members import Places, evaluation_set, run_member, training_index
+    from argap.suite.members import Places, evaluation_set, run_members, training_index
 
     loaded = load_suite(suite)
     places = Places(work or Path("runs") / suite.stem)
@@ -54,17 +54,16 @@ def run(
         from argap.suite.cluster import run_on_ray
 
         run_on_ray(suite, chosen, places, address=address, device=device, keep=keep)
+    elif not run_members(loaded, chosen, places, device=device, keep=keep):
+        return
+    if not collect:
+        return
     for each in sizes:
         data, tokenizer = evaluation_set(loaded, each)
-        if engine == "local":
-            for entry in (entry for entry in chosen if entry.size == each):
-                run_member(loaded, entry, places, data, device=device, keep=keep)
-        if collect:
-            index = training_index(loaded, each, places)
-            tau = parse_threshold(threshold, index.tokens)
-            collect_size(loaded, each, places, label(data, index), tokenizer, folder / each, threshold=tau)
-    if collect:
-        typer.echo(write_suite(loaded, folder))
+        index = training_index(loaded, each, places)
+        tau = parse_threshold(threshold, index.tokens)
+        collect_size(loaded, each, places, label(data, index), tokenizer, folder / each, threshold=tau)
+    typer.echo(write_suite(loaded, folder))
 
 
 @app.command()

@@ -5,6 +5,7 @@ training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NA
 ``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
-from argap.device import DTYPES, resolve_dtype, use_device
+from argap.device import DTYPES, resolve_dtype
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.runs import Run, open_run
 from argap.scorer import ScoreOptions, score
@@ -49,8 +51,24 @@ class Places:
         return self.work / entry.size / "mqar" / f"{entry.name}.json"
 
 
+def run_members(
+    suite: Suite, entries: Sequence[Entry], places: Places, *, device: str = "auto", keep: bool = True
+) -> bool:
+    """Train and score members one after the other, each with all the processes that ``torchrun`` started, if it did;
+    whether this process is the one that goes on with the results.
+
+    ``device``: as `argap.parallel.join` takes it. Raises what `run_member` raises.
+    """
+    with join(device) as parallel:
+        for size in dict.fromkeys(entry.size for entry in entries):
+            data, _ = evaluation_set(suite, size)
+            for entry in (entry for entry in entries if entry.size == size):
+                run_member(suite, entry, places, data, parallel, keep=keep)
+        return parallel.is_main
+
+
 def run_member(
-    suite: Suite, entry: Entry, places: Places, data: EvaluationSet, *, device: str = "auto", keep: bool = True
+    suite: Suite, entry: Entry, places: Places, data: EvaluationSet, parallel: Parallel, *, keep: bool = True
 ) -> Run:
     """Train and score one member, and its recall of pairs where the suite asks for it, as long as the weights are
     there. ``keep`` False: they are removed then.
@@ -59,10 +77,12 @@ def run_member(
     """
     folder = places.checkpoint(entry)
     run = finished_run(entry, places)
+    parallel.wait()  # all have looked before anything changes
     if run is not None:
-        say(f"{entry.size} {entry.name}: trained and scored already")
+        if parallel.is_main:
+            say(f"{entry.size} {entry.name}: trained and scored already")
     else:
-        train(entry.config, folder, device=device, tokens=places.tokens)
+        train(entry.config, folder, tokens=places.tokens, parallel=parallel)
         run = score(
             find_checkpoint(folder),
             data,
@@ -74,16 +94,18 @@ def run_member(
                 "seq_len": suite.evaluation.seq_len,
                 "packing": suite.evaluation.packing,
             },
-            options=ScoreOptions(device=device),
+            options=ScoreOptions(),
+            parallel=parallel,
         )
     weights = folder / "model.safetensors"
-    if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
-        where = use_device(device)
-        dtype = DTYPES[resolve_dtype("auto", str(where))]
-        found = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=where)
-        write_json(places.mqar(entry), found)
-    if not keep:
-        weights.unlink(missing_ok=True)
+    if parallel.is_main:
+        if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
+            dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
+            found = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
+            write_json(places.mqar(entry), found)
+        if not keep:
+            weights.unlink(missing_ok=True)
+    parallel.wait()
     return run
 
 

@@ -8,6 +8,7 @@ given, ``tokens/``.
 import os
 import shutil
 import statistics
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,20 @@ def train(
     device: str = "auto",
     tokens: Path | None = None,
     overwrite: bool = False,
+    parallel: Parallel | None = None,
 ) -> dict[str, Any]:
     """Train a model, or finish training it, and return the content of ``train.json``.
 
     ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``.
     ``device``: as `argap.parallel.join` takes it. Called in every process that ``torchrun`` starts; the first of
-    them writes. A run that is finished is not repeated.
+    them writes. ``parallel``: where they have joined already, else they do here. A run that is finished is not
+    repeated.
 
     Raises `MismatchError` where ``out`` holds a run of another configuration or of other data
     (``overwrite`` discards it), `ArgapError` for what is wrong with the data or the configuration and
     for a loss that is not finite, and KeyboardInterrupt, after a checkpoint, on SIGINT or SIGTERM.
     """
-    with join(device) as parallel:
+    with nullcontext(parallel) if parallel else join(device) as parallel:
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # all have looked before anything changes
         if before and before["finished"]:

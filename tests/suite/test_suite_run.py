@@ -1,7 +1,9 @@
 """A suite of two tiny models, end to end: trained, scored, collected, and rebuilt from its small files."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,6 +112,32 @@ def test_on_a_ray_cluster_the_result_is_the_same(place, tmp_path):
         {**row["overall"], "nll": pytest.approx(row["overall"]["nll"]), "ppl": pytest.approx(row["overall"]["ppl"])}
         for row in theirs["rows"]
     ]
+
+
+def test_two_processes_train_and_score_together(place, tmp_path):
+    shutil.copy(place / "suite.yaml", tmp_path)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "argap"]
+    members = ["--member", "attention", "--member", "base_conv"]
+    command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    first, again = (
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        for _ in range(2)
+    )
+    for done in (first, again):
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("## tiny") == 1  # the main process speaks
+    assert again.stderr.count("trained and scored already") == 2
+    trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
+    assert trained["processes"] == 2
+    found = read_result(tmp_path / "results" / "suite" / "tiny")
+    alone = read_result(place / "out" / "tiny")
+    assert found.gap["fingerprint"] == alone.gap["fingerprint"]
+    for row, other in zip(found.gap["rows"], alone.gap["rows"], strict=True):
+        assert row["overall"]["nll"] == pytest.approx(other["overall"]["nll"], rel=1e-4)
+    recall = found.mqar()
+    assert recall is not None
+    assert {row["model"] for row in recall["rows"]} == {"attention", "base_conv"}
 
 
 def test_without_ray_it_says_how_to_install_it(place, monkeypatch):
