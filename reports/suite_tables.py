@@ -5,10 +5,13 @@ from statistics import fmean, stdev
 from typing import Any
 
 from argap.gap import gap_due_to_ar
-from argap.paper import GAP_TABLES, HYBRID_TABLE, REFERENCE, PublishedRow
+from argap.paper import HYBRID_TABLE, REFERENCE, PublishedRow, check_gaps
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
 from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
 from argap.suite.result import Result
+
+DOUBT = "†"
+"""Marks a printed percentage that does not follow from its own row."""
 
 
 def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
@@ -105,11 +108,18 @@ def paper_table(result: Result, labels: dict[str, str]) -> Table:
         value = row["gap_due_to_ar"]["value"]
         cells = [_printed(label, scale) for scale in scales]
         rows.append((row["model"], DASH if value is None else percent(value), *cells))
+    shown = {labels.get(row["model"]) for row in result.gap["rows"]}
+    doubts = [
+        f"{DOUBT} {c.row.model} at {c.row.scale}: the perplexities of its own row give "
+        f"{percent(c.gap_due_to_ar.low)} to {percent(c.gap_due_to_ar.high)}."
+        for c in check_gaps()
+        if c.row.model in shown and not c.agrees
+    ]
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
         "its table 2 imply it; models of other sizes, trained on other text."
     )
-    return Table(columns, tuple(rows), (note,))
+    return Table(columns, tuple(rows), (note, *doubts))
 
 
 def suite_csv(results: list[Result]) -> str:
@@ -156,9 +166,9 @@ def _gap_with_spread(result: Result) -> Table:
 
 
 def _printed(label: str, scale: str) -> str:
-    for row in GAP_TABLES:
-        if (row.model, row.scale) == (label, scale) and row.printed is not None:
-            return f"{row.printed}%"
+    for check in check_gaps():
+        if (check.row.model, check.row.scale) == (label, scale):
+            return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
     value = _implied(by_model[label], by_model[REFERENCE]) if label in by_model else None
     return DASH if value is None else f"({percent(value)})"

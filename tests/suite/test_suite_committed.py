@@ -11,6 +11,7 @@ from argap.suite.result import read_result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "table1-mini"
+PARTS = ("overall", "ar_hits", "other")
 
 
 def test_the_tables_are_rebuilt_to_the_byte(tmp_path):
@@ -36,14 +37,16 @@ def test_every_row_has_a_member_scored_on_the_same_text(size):
         assert row["run"] == members[row["model"]]["checkpoint"]
 
 
-@pytest.mark.parametrize(
-    ("size", "model"), [("7m", "base_conv"), ("7m", "based"), ("50m", "base_conv"), ("50m", "based")]
-)
-def test_the_page_prints_what_was_measured(size, model):
-    result = read_result(RESULTS / size)
-    row = next(row for row in result.gap["rows"] if row["model"] == model)
-    low, high = row["gap_due_to_ar"]["ci95"]
-    table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2]
-    line = next(line for line in table.splitlines() if line.startswith(f"| {model} "))
-    assert f"{100 * row['gap_due_to_ar']['value']:.1f}% | {100 * low:.1f}–{100 * high:.1f}%" in line
-    assert f"{row['overall']['ppl']:.2f} ({row['overall']['nll']:.2f})" in line
+@pytest.mark.parametrize("size", ["7m", "50m"])
+def test_the_page_prints_what_was_measured(size):
+    """For every model that has its own name on the page."""
+    table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2].partition("\n\n")[0]
+    lines = {line.split(" ")[1]: line for line in table.splitlines()[2:]}
+    rows = {row["model"]: row for row in read_result(RESULTS / size).gap["rows"]}
+    assert len(lines.keys() & rows.keys()) >= 6
+    for name in lines.keys() & rows.keys():
+        cells = (f"{rows[name][part]['ppl']:.2f} ({rows[name][part]['nll']:.2f})" for part in PARTS)
+        assert " | ".join(cells) in lines[name]
+        if not rows[name]["reference"]:
+            low, high = rows[name]["gap_due_to_ar"]["ci95"]
+            assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
