@@ -15,6 +15,7 @@ from argap.pipeline import parse_threshold
 from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.tables import threshold_text
+from argap.suite.distances import power_law
 from argap.suite.result import Result
 
 COLUMNS = 3
@@ -90,9 +91,8 @@ def distances(result: Result) -> Figure:
         counts = np.bincount(part["distance"].to_numpy(), part["n"].to_numpy(), minlength=longest + 1)[1:]
         centre, density = _doubling(counts / counts.sum())
         fit = exponents[name]
-        law = np.arange(1, longest + 1) ** -fit["exponent"]
         axes.loglog(centre, density, "o", color="#0072B2", markersize=4)
-        axes.loglog(*_doubling(law / law.sum()), color="#D55E00", linewidth=1.5)
+        axes.loglog(*_doubling(power_law(np.array([fit["exponent"]]), longest)), color="#D55E00", linewidth=1.5)
         _decades(axes, "x")
         _decades(axes, "y")
         axes.set_title(plain(name, 24))

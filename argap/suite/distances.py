@@ -1,7 +1,9 @@
-"""How far back AR hits reach, and the power law p(d) ∝ d^−α that fits their distances.
+"""How far back AR hits reach, and the power law d^−α that fits their distances.
 
-α by maximum likelihood on the distances 1 … L that a window allows: the α at which the law's mean of log d
-is the data's, for which Σ log d is a sufficient statistic. Its interval: a bootstrap over documents.
+A window allows the distances 1 … L, and d only where d tokens are before: at L + 1 − d positions. So what is
+seen is p(d) ∝ (L + 1 − d) d^−α; without the first factor long distances would be missed that had no room. α by
+maximum likelihood: the α at which the law's mean of log d is the data's, for which Σ log d is a sufficient
+statistic. Its interval: a bootstrap over documents.
 """
 
 from typing import cast
@@ -51,11 +53,16 @@ def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def power_law(exponents: np.ndarray, longest: int) -> np.ndarray:
+    """p(d) ∝ (L + 1 − d) d^−α for d = 1 … L = ``longest``: α ``[..., 1]`` to ``[..., L]``."""
+    distance = np.arange(1, longest + 1)
+    weights = (longest + 1 - distance) * distance**-exponents
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
 def expected_log(exponents: np.ndarray, longest: int) -> np.ndarray:
-    """The mean of log d under p(d) ∝ d^−α on 1 … ``longest``, for each α."""
-    log = np.log(np.arange(1, longest + 1))
-    weights = np.exp(-exponents[:, None] * log)
-    return weights @ log / weights.sum(axis=1)
+    """The mean of log d under `power_law`, for each α."""
+    return power_law(exponents[:, None], longest) @ np.log(np.arange(1, longest + 1))
 
 
 def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:

@@ -4,20 +4,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from argap.suite.distances import expected_log, fit_exponents
+from argap.suite.distances import expected_log, fit_exponents, power_law
 
 
 def test_mean_of_the_logarithm_by_hand():
-    # α = 0 on 1, 2: the mean of log 1 and log 2. α = 1: weights 1 and ½.
+    # On 1, 2 there is room for 1 twice, for 2 once. α = 0: weights 2 and 1. α = 1: weights 2 and ½.
     found = expected_log(np.array([0.0, 1.0]), 2)
-    assert found == pytest.approx([np.log(2) / 2, np.log(2) / 3])
+    assert found == pytest.approx([np.log(2) / 3, np.log(2) / 5])
+
+
+def test_the_law_is_of_pairs_that_have_room():
+    # Wherever a token repeats the one d before it with probability ∝ d^−2, alike at all places of 5.
+    pairs = np.array([b - a for a in range(5) for b in range(a + 1, 5)], dtype=float)
+    weight = np.array([(pairs == d).sum() * d**-2.0 for d in range(1, 5)])
+    assert power_law(np.array([2.0]), 4) == pytest.approx(weight / weight.sum())
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.2, 2.5])
 def test_the_exponent_of_drawn_distances_is_found(exponent):
     rng = np.random.default_rng(1)
     support = np.arange(1, 1023)
-    weights = support**-exponent
+    weights = (1023 - support) * support**-exponent
     drawn = np.log(rng.choice(support, 60_000, p=weights / weights.sum())).reshape(60, 1000)
     documents = pd.DataFrame(
         {"document": np.arange(60), "domain": ["a"] * 30 + ["b"] * 30, "n": 1000, "log_distance": drawn.sum(axis=1)}
