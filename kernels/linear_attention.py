@@ -132,7 +132,7 @@ def _by_kernel(
         if decay == DECAY_OF_POSITION:
             decay_strides = log_decay.expand(batch, -1, -1).stride()
         else:
-            log_decay = log_decay.contiguous()
+            log_decay = with_rows(log_decay)
     before = None if state is None else state.float().contiguous()
     launch = LAUNCHES.at(q.device, key_class(key, kind))
     _forward[(triton.cdiv(value, launch.blocks["BV"]) * batch * heads,)](

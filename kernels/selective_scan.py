@@ -93,9 +93,8 @@ def _by_kernel(
     y = u.new_empty(batch, length, width)
     after = u.new_empty(batch, width, states, dtype=torch.float32)
     u, step, written, readout = (with_rows(x) for x in (u, step, written, readout))
-    gate = None if gate is None else with_rows(gate)
+    skip, gate = (None if x is None else with_rows(x) for x in (skip, gate))
     before = None if state is None else state.float().contiguous()
-    skip = None if skip is None else skip.contiguous()
     launch = LAUNCHES.at(u.device, "any")
     _scan[(triton.cdiv(width, launch.blocks["BE"]), batch, 1)](
         *(u, step, decay.float().contiguous(), written, readout, skip, gate, before, y, after, length),

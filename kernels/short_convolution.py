@@ -96,20 +96,11 @@ def _by_kernel(
     x, taps = with_rows(x), with_rows(taps)
     gate = None if gate is None else with_rows(gate)
     state = None if state is None or state.shape[1] == 0 else with_rows(state)
+    bias = None if bias is None else with_rows(bias)
     launch = LAUNCHES.at(x.device, "few" if len(taps) <= FEW else "many")
     tiles = triton.cdiv(width, launch.blocks["BD"]) * triton.cdiv(length, launch.blocks["BT"])
     _convolve[(tiles * batch,)](
-        *(
-            x,
-            taps,
-            None if bias is None else bias.contiguous(),
-            gate,
-            state,
-            y,
-            length,
-            0 if state is None else state.shape[1],
-            len(taps),
-        ),
+        *(x, taps, bias, gate, state, y, length, 0 if state is None else state.shape[1], len(taps)),
         *x.stride()[:2],
         *((0, 0) if gate is None else gate.stride()[:2]),
         *((0, 0) if state is None else state.stride()[:2]),

@@ -1,7 +1,7 @@
 """Linear attention with the Taylor features of Based, which never reach memory.
 
 φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second order of exp(s) (arXiv 2402.18668, section 3.1). Two
-kernels, over segments of `SEGMENT` positions, wherever a sequence ends and however many there are. The first
+kernels, over segments of one length, wherever a sequence ends and however many there are. The first
 (`argap.kernels.taylor_sums`) passes over the keys and writes Σ φ(k)ᵀv before each segment. The second, all
 queries at once, reads that sum for what is before a query's segment, and compares it with the keys within,
 where s is enough.
@@ -17,9 +17,9 @@ import torch
 
 from argap.kernels.language import jit, runs_kernels, tl, triton
 from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import empty_heads_inside, key_class, padded, with_rows
+from argap.kernels.layout import empty_heads_inside, key_class, with_rows
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention_reference
-from argap.kernels.taylor_sums import GROUP, SEGMENT, feature_table, sums_of_keys
+from argap.kernels.taylor_sums import feature_table, sizes, sums_of_keys
 
 LAUNCHES = LaunchTable(
     "taylor_attention",
@@ -113,12 +113,7 @@ def _by_kernel(
     _attend[(programs * batch * heads,)](
         *(q, k, v, y, sums.passed, sums.passed_keys, table, length, heads, sums.first_read),
         *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *y.stride()[:3]),
-        K=key,
-        V=value,
-        P=len(factor),
-        G=GROUP,
-        BK=padded(key),
-        L=SEGMENT,
+        **sizes(key, value, len(factor)),
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )

@@ -75,15 +75,15 @@ def sums_of_keys(
         _sum_keys[(programs * batch * heads,)](
             *(k, v, before, after, passed, passed_keys, table, factor, length, heads),
             *(length if keep_state else (segments - 1) * SEGMENT + 1, *k.stride()[:3], *v.stride()[:3]),
-            K=key,
-            V=value,
-            P=len(factor),
-            G=GROUP,
-            BK=padded(key),
-            L=SEGMENT,
+            **sizes(key, value, len(factor)),
             **launch.arguments(),
         )
     return Sums(passed, passed_keys, after, first_read)
+
+
+def sizes(key: int, value: int, features: int) -> dict[str, int]:
+    """What both kernels of Taylor attention are compiled for; ``features`` P."""
+    return {"K": key, "V": value, "P": features, "G": GROUP, "BK": padded(key), "L": SEGMENT}
 
 
 @cache

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from argap.kernels import taylor_attention as module
-from argap.kernels.taylor_attention import SEGMENT, taylor_attention, taylor_attention_reference, taylor_features
+from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference, taylor_features
+from argap.kernels.taylor_sums import SEGMENT
 from tests.kernels.conftest import TOLERANCE
 
 pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
