@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from argap.gap import gap_due_to_ar
-from argap.paper import HYBRID_TABLE, REFERENCE, PublishedRow, check_gaps
+from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
 from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
 from argap.suite.result import Result
@@ -100,21 +100,21 @@ def paper_table(result: Result, labels: dict[str, str]) -> Table:
     """This suite's percentage beside those that the Zoology paper prints for the same mixer."""
     scales = ("70M", "125M", "360M", "1.4B")
     columns = (Column("Model", "left"), Column("Here"), *(Column(f"Paper, {scale}") for scale in scales))
-    rows = []
+    checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
+    rows, doubts = [], []
     for row in result.gap["rows"]:
         label = labels.get(row["model"])
         if label is None or row["reference"]:
             continue
         value = row["gap_due_to_ar"]["value"]
-        cells = [_printed(label, scale) for scale in scales]
+        cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
         rows.append((row["model"], DASH if value is None else percent(value), *cells))
-    shown = {labels.get(row["model"]) for row in result.gap["rows"]}
-    doubts = [
-        f"{DOUBT} {c.row.model} at {c.row.scale}: the perplexities of its own row give "
-        f"{percent(c.gap_due_to_ar.low)} to {percent(c.gap_due_to_ar.high)}."
-        for c in check_gaps()
-        if c.row.model in shown and not c.agrees
-    ]
+        doubts += [
+            f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
+            f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
+            for scale in scales
+            if (check := checks.get((label, scale))) and not check.agrees
+        ]
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
         "its table 2 imply it; models of other sizes, trained on other text."
@@ -165,10 +165,10 @@ def _gap_with_spread(result: Result) -> Table:
     return Table(table.columns, table.rows, (*table.notes, *notes))
 
 
-def _printed(label: str, scale: str) -> str:
-    for check in check_gaps():
-        if (check.row.model, check.row.scale) == (label, scale):
-            return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
+def _published(label: str, scale: str, check: GapCheck | None) -> str:
+    """The percentage that the paper prints, or else implies; ``check`` is of the row that prints one."""
+    if check is not None:
+        return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
     value = _implied(by_model[label], by_model[REFERENCE]) if label in by_model else None
     return DASH if value is None else f"({percent(value)})"
