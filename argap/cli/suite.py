@@ -50,16 +50,18 @@ def run(
         known = ", ".join(entry.name for entry in loaded.entries(sizes[0]))
         raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
     check_engine(engine, local={}, ray={"--address": address})
+    sets = {each: evaluation_set(loaded, each) for each in sizes}
     if engine == "ray":
         from argap.suite.cluster import run_on_ray
 
         run_on_ray(suite, chosen, places, address=address, device=device, keep=keep)
-    elif not run_members(loaded, chosen, places, device=device, keep=keep):
-        return
+    else:
+        windows = {each: data for each, (data, _) in sets.items()}
+        if not run_members(loaded, chosen, places, windows, device=device, keep=keep):
+            return
     if not collect:
         return
-    for each in sizes:
-        data, tokenizer = evaluation_set(loaded, each)
+    for each, (data, tokenizer) in sets.items():
         index = training_index(loaded, each, places)
         tau = parse_threshold(threshold, index.tokens)
         collect_size(loaded, each, places, label(data, index), tokenizer, folder / each, threshold=tau)

@@ -5,7 +5,7 @@ from pathlib import Path
 from argap.cluster import as_they_end, connect, device_of_tasks
 from argap.progress import say
 from argap.suite.config import Entry, load_suite
-from argap.suite.members import Places, run_members
+from argap.suite.members import Places, evaluation_set, run_members
 
 
 def run_on_ray(
@@ -26,4 +26,5 @@ def run_on_ray(
 
 def _run_one(suite: Path, entry: Entry, places: Places, device: str, keep: bool) -> None:
     loaded = load_suite(suite)
-    run_members(loaded, [entry], places, device=device, keep=keep)
+    data, _ = evaluation_set(loaded, entry.size)
+    run_members(loaded, [entry], places, {entry.size: data}, device=device, keep=keep)

@@ -5,7 +5,7 @@ training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NA
 ``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,38 +52,43 @@ class Places:
 
 
 def run_members(
-    suite: Suite, entries: Sequence[Entry], places: Places, *, device: str = "auto", keep: bool = True
+    suite: Suite,
+    entries: Sequence[Entry],
+    places: Places,
+    sets: Mapping[str, EvaluationSet],
+    *,
+    device: str = "auto",
+    keep: bool = True,
 ) -> bool:
     """Train and score members one after the other, each with all the processes that ``torchrun`` started, if it did;
     whether this process is the one that goes on with the results.
 
-    ``device``: as `argap.parallel.join` takes it. Raises what `run_member` raises.
+    ``sets``: the `evaluation_set` of each size. ``device``: as `argap.parallel.join` takes it. Raises what
+    `run_member` raises.
     """
     with join(device) as parallel:
-        for size in dict.fromkeys(entry.size for entry in entries):
-            data, _ = evaluation_set(suite, size)
-            for entry in (entry for entry in entries if entry.size == size):
-                run_member(suite, entry, places, data, parallel, keep=keep)
+        for entry in entries:
+            run_member(suite, entry, places, sets[entry.size], parallel, keep=keep)
         return parallel.is_main
 
 
 def run_member(
     suite: Suite, entry: Entry, places: Places, data: EvaluationSet, parallel: Parallel, *, keep: bool = True
-) -> Run:
+) -> None:
     """Train and score one member, and its recall of pairs where the suite asks for it, as long as the weights are
     there. ``keep`` False: they are removed then.
 
     Raises what `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores` raise.
     """
     folder = places.checkpoint(entry)
-    run = finished_run(entry, places)
+    finished = finished_run(entry, places) is not None
     parallel.wait()  # all have looked before anything changes
-    if run is not None:
+    if finished:
         if parallel.is_main:
             say(f"{entry.size} {entry.name}: trained and scored already")
     else:
         train(entry.config, folder, tokens=places.tokens, parallel=parallel)
-        run = score(
+        score(
             find_checkpoint(folder),
             data,
             places.run(entry),
@@ -106,7 +111,6 @@ def run_member(
         if not keep:
             weights.unlink(missing_ok=True)
     parallel.wait()
-    return run
 
 
 def finished_run(entry: Entry, places: Places) -> Run | None:
