@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from argap.atomic import replacing
 
@@ -131,6 +132,28 @@ def grid(axes: Axes) -> None:
     """Horizontal lines only: values are read across."""
     axes.grid(axis="y")
     axes.tick_params(length=0)
+
+
+def decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
+    """Plain numbers at the powers of ten of a logarithmic axis: ``0.01``, ``1``, ``100``, ``10k``."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if axis.get_scale() == "log":
+        axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def short(value: float) -> str:
+    """``10k`` for 10000."""
+    for unit, size in (("M", 10**6), ("k", 10**3)):
+        if value >= size:
+            return f"{value / size:g}{unit}" if value % size == 0 else f"{value // size:.0f}{unit}"
+    return f"{value:g}"
+
+
+def legend_beside(figure: Figure, axes: Axes) -> None:
+    """The names of the lines of ``axes``, right of the whole figure."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
 def plain(text: str, limit: int = MAX_NAME) -> str:

@@ -1,20 +1,33 @@
-"""Figures of a suite: the share of the gap against τ, distances, prevalence, where the gap lies, learning curves."""
+"""Figures of a suite: the share of the gap against τ, distances, prevalence, and where the gap lies."""
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from argap.cells import PREFIX
 from argap.pipeline import parse_threshold
-from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import (
+    FAINT,
+    INK,
+    WIDTH,
+    decades,
+    grid,
+    legend_beside,
+    looks,
+    panel_rows,
+    plain,
+    save,
+    short,
+    style,
+)
 from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.tables import threshold_text
+from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import Result
 
@@ -32,6 +45,8 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
     }
     if len(result.gap["rows"]) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
+    if (trajectory := result.trajectory()) is not None:
+        figures["recall_along_training"] = recall_along_training(result, trajectory)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
     return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
@@ -72,9 +87,9 @@ def share_by_threshold(result: Result) -> Figure:
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
-    _decades(below, "x")
+    decades(below, "x")
     below.set_xlabel("Threshold τ: most occurrences of an AR hit's bigram in the training text")
-    _legend(figure, above)
+    legend_beside(figure, above)
     return figure
 
 
@@ -93,8 +108,8 @@ def distances(result: Result) -> Figure:
         fit = exponents[name]
         axes.loglog(centre, density, "o", color="#0072B2", markersize=4)
         axes.loglog(*_doubling(power_law(np.array([fit["exponent"]]), longest)), color="#D55E00", linewidth=1.5)
-        _decades(axes, "x")
-        _decades(axes, "y")
+        decades(axes, "x")
+        decades(axes, "y")
         axes.set_title(plain(name, 24))
         axes.annotate(
             f"α = {fit['exponent']:.2f}\n({fit['low']:.2f}–{fit['high']:.2f})",
@@ -167,66 +182,6 @@ def heat(result: Result) -> Figure:
     return figure
 
 
-@style()
-def learning_curves(result: Result) -> Figure:
-    """Training loss over the reference's against tokens, each a running mean over a fiftieth of the run.
-
-    The batches are the same for all, and so is most of what moves the loss from step to step. From a tenth of the run
-    on: before, all models learn the same.
-    """
-    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
-    look = looks([row["model"] for row in result.gap["rows"]])
-    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
-    reference = _running_loss(result, result.reference)
-    over = {model: _above(_running_loss(result, model), reference) for model in models}
-    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
-        tokens, loss = over[model]
-        shown = tokens >= tokens[-1] / 10
-        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
-        every = max(1, int(shown.sum()) // 8)
-        axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
-    grid(axes)
-    axes.set_xscale("log")
-    _decades(axes, "x", subs=(1, 2, 5))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel("Training tokens (millions)")
-    axes.set_ylabel(f"Loss over {plain(result.reference)}'s (nats per token)")
-    _legend(figure, axes)
-    return figure
-
-
-Losses = tuple[np.ndarray, np.ndarray]
-"""Tokens seen, and the loss there."""
-
-
-def _above(losses: Losses, reference: Losses) -> Losses:
-    """How far losses are above the reference's, where both are known."""
-    tokens, here, there = np.intersect1d(losses[0], reference[0], return_indices=True)
-    return tokens, losses[1][here] - reference[1][there]
-
-
-def _running_loss(result: Result, model: str) -> Losses:
-    """The running mean of a model's training loss."""
-    lines = [line for line in result.log(model) if "loss" in line]
-    loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
-    return np.array([line["tokens"] for line in lines]), np.asarray(loss)
-
-
-def _decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
-    """Plain numbers at the powers of ten of a logarithmic axis: ``0.01``, ``1``, ``100``, ``10k``."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if axis.get_scale() == "log":
-        axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
-
-
 def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mean of a density on 1 … L over bins 1, 2–3, 4–7, 8–15 …, and the bins' geometric centres."""
     edges = np.unique(np.minimum(2 ** np.arange(np.ceil(np.log2(len(density))) + 2), len(density) + 1)).astype(int)
@@ -253,12 +208,4 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
 
 
 def _end(bin_: dict) -> str:
-    return "…" if bin_["high"] is None else _short(bin_["high"])
-
-
-def _short(value: float) -> str:
-    """``10k`` for 10000."""
-    for unit, size in (("M", 10**6), ("k", 10**3)):
-        if value >= size:
-            return f"{value / size:g}{unit}" if value % size == 0 else f"{value // size:.0f}{unit}"
-    return f"{value:g}"
+    return "…" if bin_["high"] is None else short(bin_["high"])

@@ -2,7 +2,7 @@
 
 Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.parquet``, ``distances.parquet``,
 ``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json``, ``logs/NAME.jsonl`` and,
-where it was measured, ``mqar.json``.
+where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 """
 
 import shutil
@@ -23,8 +23,9 @@ from argap.runs import Run, environment, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.members import Places, finished_run
+from argap.suite.members import Places, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
+from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
 from argap.tokenizer import Tokenizer
 
@@ -75,6 +76,11 @@ def collect(
     _write_table(sums, out / "distance_sums.parquet")
     _write_table(build_prevalence(labels, tokens, tokenizer), out / "prevalence.parquet")
     write_json(out / "examples.json", examples)
+    trajectories = {name: trajectory(entry, places) for name, entry in entries.items()}
+    if any(trajectories.values()):
+        shared = entries[suite.reference].config
+        along = build_trajectory(labels, trajectories, shared.batch_size * shared.seq_len, threshold)
+        _write_table(along, out / "trajectory.parquet")
     members = [_member(entries[name], run, places, labels) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():

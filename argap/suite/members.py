@@ -1,10 +1,12 @@
 """Training and scoring the members of a suite; what is finished is passed over.
 
 The work folder: ``tokens/`` (packed, shared by all that have them alike), and for each size ``SIZE/index/`` of its
-training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NAME/`` (its log-probs) and
+training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NAME/`` (its log-probs),
+``SIZE/trajectories/NAME/step-N/`` (those of its checkpoints on the way, where it keeps all of them) and
 ``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from argap.suite.config import Entry, Suite
 from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import read_log, train
+from argap.train.checkpoint import checkpoints
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class Places:
 
     def run(self, entry: Entry) -> Path:
         return self.work / entry.size / "runs" / entry.name
+
+    def trajectory(self, entry: Entry) -> Path:
+        return self.work / entry.size / "trajectories" / entry.name
 
     def mqar(self, entry: Entry) -> Path:
         return self.work / entry.size / "mqar" / f"{entry.name}.json"
@@ -75,8 +81,9 @@ def run_members(
 def run_member(
     suite: Suite, entry: Entry, places: Places, data: EvaluationSet, parallel: Parallel, *, keep: bool = True
 ) -> None:
-    """Train and score one member, and its recall of pairs where the suite asks for it, as long as the weights are
-    there. ``keep`` False: they are removed then.
+    """Train and score one member, its checkpoints on the way where it keeps all of them (``keep_checkpoints: 0``), and
+    its recall of pairs where the suite asks for it, as long as the weights are there. ``keep`` False: they are
+    removed then.
 
     Raises what `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores` raise.
     """
@@ -88,20 +95,11 @@ def run_member(
             say(f"{entry.size} {entry.name}: trained and scored already")
     else:
         train(entry.config, folder, tokens=places.tokens, parallel=parallel)
-        score(
-            find_checkpoint(folder),
-            data,
-            places.run(entry),
-            model_name=entry.name,
-            source={
-                "data": list(suite.evaluation.data),
-                "index": str(places.index(entry.size)),
-                "seq_len": suite.evaluation.seq_len,
-                "packing": suite.evaluation.packing,
-            },
-            options=ScoreOptions(),
-            parallel=parallel,
-        )
+        _score(suite, entry, places, data, folder, places.run(entry), parallel)
+    if entry.config.keep_checkpoints == 0:
+        for checkpoint in checkpoints(folder / "checkpoints"):
+            run = places.trajectory(entry) / checkpoint.name
+            _score(suite, entry, places, data, checkpoint, run, parallel)
     weights = folder / "model.safetensors"
     if parallel.is_main:
         if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
@@ -110,7 +108,27 @@ def run_member(
             write_json(places.mqar(entry), found)
         if not keep:
             weights.unlink(missing_ok=True)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     parallel.wait()
+
+
+def _score(
+    suite: Suite, entry: Entry, places: Places, data: EvaluationSet, checkpoint: Path, run: Path, parallel: Parallel
+) -> None:
+    score(
+        find_checkpoint(checkpoint),
+        data,
+        run,
+        model_name=entry.name if run == places.run(entry) else f"{entry.name} {checkpoint.name}",
+        source={
+            "data": list(suite.evaluation.data),
+            "index": str(places.index(entry.size)),
+            "seq_len": suite.evaluation.seq_len,
+            "packing": suite.evaluation.packing,
+        },
+        options=ScoreOptions(),
+        parallel=parallel,
+    )
 
 
 def finished_run(entry: Entry, places: Places) -> Run | None:
@@ -119,6 +137,16 @@ def finished_run(entry: Entry, places: Places) -> Run | None:
         return open_run(places.run(entry))
     except (ArgapError, FormatError):
         return None
+
+
+def trajectory(entry: Entry, places: Places) -> dict[int, Run]:
+    """The runs of a member's checkpoints on the way by their steps, in order, the finished model last; empty where
+    there are none but the last."""
+    folders = places.trajectory(entry).glob("step-*")
+    runs = {int(folder.name.removeprefix("step-")): open_run(folder) for folder in folders}
+    found = {step: runs[step] for step in sorted(runs)}
+    last = finished_run(entry, places)
+    return found | {entry.config.total_steps: last} if found and last else {}
 
 
 def steps_done(entry: Entry, places: Places) -> int:

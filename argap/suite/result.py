@@ -73,6 +73,10 @@ class Result:
         path = self.folder / "mqar.json"
         return read_json(path) if path.is_file() else None
 
+    def trajectory(self) -> pd.DataFrame | None:
+        """`argap.suite.trajectory.COLUMNS`: NLL along training; None where no checkpoint on the way was scored."""
+        return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
+
     def log(self, name: str) -> list[dict[str, Any]]:
         """The training log of a member."""
         return read_log(self.folder / "logs" / f"{name}.jsonl")

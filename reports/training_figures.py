@@ -1,0 +1,88 @@
+"""Figures along training: the loss of each model, and what it has lost to the reference on AR hits by then."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from argap.reports.drawing import WIDTH, decades, grid, legend_beside, looks, plain, style
+from argap.suite.result import Result
+from argap.suite.trajectory import share_along
+
+Losses = tuple[np.ndarray, np.ndarray]
+"""Tokens seen, and the loss there."""
+
+
+@style()
+def learning_curves(result: Result) -> Figure:
+    """Training loss over the reference's against tokens, each a running mean over a fiftieth of the run.
+
+    The batches are the same for all, and so is most of what moves the loss from step to step. From a tenth of the run
+    on: before, all models learn the same.
+    """
+    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
+    look = looks([row["model"] for row in result.gap["rows"]])
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
+    reference = _running_loss(result, result.reference)
+    over = {model: _above(_running_loss(result, model), reference) for model in models}
+    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
+        tokens, loss = over[model]
+        shown = tokens >= tokens[-1] / 10
+        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
+        every = max(1, int(shown.sum()) // 8)
+        axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
+    grid(axes)
+    axes.set_xscale("log")
+    decades(axes, "x", subs=(1, 2, 5))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("Training tokens (millions)")
+    axes.set_ylabel(f"Loss over {plain(result.reference)}'s (nats per token)")
+    legend_beside(figure, axes)
+    return figure
+
+
+@style()
+def recall_along_training(result: Result, trajectory: pd.DataFrame) -> Figure:
+    """NLL on AR hits and on all other tokens of the evaluation text against training tokens, and the share of each
+    model's gap that is AR at that point of its training, where there is a gap."""
+    names = set(trajectory["model"])
+    models = [row["model"] for row in result.gap["rows"] if row["model"] in names]
+    look = looks(models)
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    hits, other, share = figure.subplots(1, 3, sharex=True)
+    for model in models:
+        own = trajectory.loc[trajectory["model"] == model]
+        every = max(1, len(own) // 8)
+        drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": every}
+        for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
+            axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
+        if model != result.reference and result.reference in names:
+            tokens, shares = share_along(trajectory, model, result.reference)
+            share.plot(tokens / 1e6, shares, **drawn)
+    for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
+        grid(axes)
+        axes.set_title(title)
+        axes.set_xscale("log")
+        decades(axes, "x", subs=(1, 2, 5) if len(trajectory["tokens"].unique()) < 4 else (1, 3))
+    hits.set_ylabel("NLL (nats per token)")
+    share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    other.set_xlabel("Training tokens (millions)")
+    figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    return figure
+
+
+def _above(losses: Losses, reference: Losses) -> Losses:
+    """How far losses are above the reference's, where both are known."""
+    tokens, here, there = np.intersect1d(losses[0], reference[0], return_indices=True)
+    return tokens, losses[1][here] - reference[1][there]
+
+
+def _running_loss(result: Result, model: str) -> Losses:
+    """The running mean of a model's training loss."""
+    lines = [line for line in result.log(model) if "loss" in line]
+    loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()
+    return np.array([line["tokens"] for line in lines]), np.asarray(loss)
