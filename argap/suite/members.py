@@ -99,7 +99,10 @@ def run_member(
     if entry.config.keep_checkpoints == 0:
         for checkpoint in checkpoints(folder / "checkpoints"):
             run = places.trajectory(entry) / checkpoint.name
-            _score(suite, entry, places, data, checkpoint, run, parallel)
+            scored = _finished(run) is not None
+            parallel.wait()
+            if not scored:
+                _score(suite, entry, places, data, checkpoint, run, parallel)
     weights = folder / "model.safetensors"
     if parallel.is_main:
         if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
@@ -133,8 +136,12 @@ def _score(
 
 def finished_run(entry: Entry, places: Places) -> Run | None:
     """The run of a member that is trained and scored; None where it is not."""
+    return _finished(places.run(entry))
+
+
+def _finished(folder: Path) -> Run | None:
     try:
-        return open_run(places.run(entry))
+        return open_run(folder)
     except (ArgapError, FormatError):
         return None
 
@@ -142,9 +149,8 @@ def finished_run(entry: Entry, places: Places) -> Run | None:
 def trajectory(entry: Entry, places: Places) -> dict[int, Run]:
     """The runs of a member's checkpoints on the way by their steps, in order, the finished model last; empty where
     there are none but the last."""
-    folders = places.trajectory(entry).glob("step-*")
-    runs = {int(folder.name.removeprefix("step-")): open_run(folder) for folder in folders}
-    found = {step: runs[step] for step in sorted(runs)}
+    runs = {int(folder.name.removeprefix("step-")): folder for folder in places.trajectory(entry).glob("step-*")}
+    found = {step: run for step in sorted(runs) if (run := _finished(runs[step])) is not None}
     last = finished_run(entry, places)
     return found | {entry.config.total_steps: last} if found and last else {}
 
