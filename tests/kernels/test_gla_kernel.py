@@ -57,7 +57,7 @@ def test_it_is_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("length", "key", "value"), [(2, 16, 70), (63, 7, 5), (64, 128, 33), (127, 64, 64), (500, 32, 16)]
+    ("length", "key", "value"), [(2, 16, 70), (63, 7, 5), (64, 128, 33), (65, 256, 40), (127, 64, 64), (500, 32, 16)]
 )
 def test_other_sizes_without_a_state(length: int, key: int, value: int, device: torch.device) -> None:
     q, k, v, log_decay = inputs(length, key, value, 0.25, torch.float32, device)

@@ -77,7 +77,10 @@ def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
 
 
 def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch: Any) -> int:
-    """Bytes of shared memory. Inputs and outputs are of type ``kind``, sums in float32, the rest int32."""
+    """Bytes of shared memory. Inputs and outputs are of type ``kind``, sums in float32, the rest int32.
+
+    Raises ValueError for products of float32 with 8 columns a warp group, which read beyond shared memory on an H200.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -93,6 +96,8 @@ def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)
+    if "m64n8k8.f32.tf32" in compiled.asm["ptx"]:
+        raise ValueError(f"{kernel.__name__} {kind} {launch}: 8 columns a warp group")
     return compiled.metadata.shared
 
 
