@@ -65,8 +65,7 @@ def task_table(best: pd.DataFrame) -> Table:
     tasks, models = list(dict.fromkeys(best["task"])), dict(zip(best["model"], best["name"], strict=True))
     columns = [Column("Model", "left"), Column("Figures", "left")]
     columns += [Column(task.replace("_", " ")) for task in (*tasks, "average")]
-    of_mad = bool({*tasks} & {*MAD_TASKS})
-    left = list(PRINTED) if of_mad else []
+    left = list(PRINTED) if _of_mad(tasks) else []
     rows = []
     for model, member in models.items():
         own = best.loc[best["model"] == model]
@@ -77,7 +76,11 @@ def task_table(best: pd.DataFrame) -> Table:
             left.remove(row)
             rows.append(_printed_line(row, tasks))
     rows += [_printed_line(row, tasks) for row in left]
-    return Table(tuple(columns), tuple(rows), (NOTE, NOT_THE_SAME) if of_mad else (NOTE,))
+    return Table(tuple(columns), tuple(rows), (NOTE, NOT_THE_SAME) if _of_mad(tasks) else (NOTE,))
+
+
+def _of_mad(tasks: list[str]) -> bool:
+    return any(task in MAD_TASKS for task in tasks)
 
 
 def _printed_line(row: PrintedScores, tasks: list[str]) -> tuple[str, ...]:
@@ -94,11 +97,11 @@ def _cells(percents: Sequence[float | None]) -> Iterator[str]:
 @style()
 def task_figure(best: pd.DataFrame) -> Figure:
     """Accuracy of each model, one panel a task: ours filled, what is printed of the same mixer as a ring."""
-    tasks, models = list(dict.fromkeys(best["task"])), list(dict.fromkeys(best["model"]))
+    tasks, models = best["task"].unique().tolist(), best["model"].unique().tolist()
     figure, panels = panel_rows(len(tasks), across=ACROSS, head=0.75, row=0.5 + 0.21 * len(models))
     for task, axes in zip(tasks, panels, strict=True):
         rows = best.loc[best["task"] == task]
-        places = [models.index(model) for model in rows["model"]]
+        places = [models.index(model) for model in rows["model"].tolist()]
         ours, printed = rows["accuracy"].tolist(), rows["printed"].tolist()
         axes.hlines(places, ours, printed, color=GRID, linewidth=2.2, zorder=1)
         ring: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": FAINT, "markeredgewidth": 1.3}
@@ -110,10 +113,8 @@ def task_figure(best: pd.DataFrame) -> Figure:
         axes.set_ylim(len(models) - 0.5, -0.5)
     figure.supxlabel("Test accuracy", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    shown = [k for k, name in enumerate(labels) if name == "ours" or best["printed"].notna().any()]
-    figure.legend(
-        [handles[k] for k in shown][::-1], [labels[k] for k in shown][::-1], loc="outside upper left", ncols=2
-    )
+    first = 0 if best["printed"].notna().to_numpy().any() else 1  # of a legend that names the printed before ours
+    figure.legend(handles[first:][::-1], labels[first:][::-1], loc="outside upper left", ncols=2)
     return figure
 
 
