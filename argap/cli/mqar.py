@@ -51,7 +51,7 @@ def train(
     model: Annotated[str, typer.Argument(help="attention, base_conv, based, any mixer, or module:Class.")],
     width: Annotated[int, typer.Option(min=1, help="Width.")] = 64,
     task: Annotated[
-        str, typer.Option(help="mqar; fuzzy_recall, ... or as '{name: noisy_recall, noise: 0.4}'.")
+        str, typer.Option(help="mqar, or another task: fuzzy_recall, '{name: noisy_recall, noise: 0.4}', ...")
     ] = "mqar",
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of an example. [64, or the task's]")] = None,
     pairs: Annotated[list[int] | None, typer.Option(help="Pairs; several share the examples. [length / 16]")] = None,
@@ -65,7 +65,7 @@ def train(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a small model as the paper does and test it.
+    """Train a small model on one task as the paper does and test it.
 
     At most 64 epochs of 100,000 examples; the best weights on a validation set are tested once."""
     from dataclasses import asdict
@@ -74,7 +74,7 @@ def train(
     from argap.device import use_device
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
     from argap.synthetics.sweep import write_run
-    from argap.synthetics.tasks import TASKS, named
+    from argap.synthetics.tasks import TASKS, from_text
     from argap.synthetics.training import train_together
     from argap.train.config import parse_settings
     from argap.train.interrupt import listening
@@ -85,7 +85,7 @@ def train(
         length = length or 64
         own |= {"length": length, "pairs": pairs or [max(1, length // 16)]}
     else:
-        chosen = named(parse_settings([f"task={task}"])["task"])
+        chosen = from_text(task)
         own |= {"task": chosen, "length": length or TASKS[chosen["name"]].length, "pairs": pairs or []}
     own |= parse_settings(settings or [])
     configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import yaml
 
-from argap.configuration import build
+from argap.configuration import build, one_line
 from argap.errors import ArgapError
 from argap.synthetics import (
     automata,
@@ -81,6 +82,14 @@ def named(value: Any) -> dict[str, Any]:
     if not isinstance(name, str) or name not in TASKS:
         raise ArgapError(f"task {name!r}: unknown; known are {', '.join(TASKS)}")
     return given
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """`named`, of a name or a mapping in YAML, as a command line has it. Raises `ArgapError` where it is neither."""
+    try:
+        return named(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ArgapError(f"task {text}: expected a name or {{name: ..., KEY: VALUE}} ({one_line(error)})") from None
 
 
 def resolved(value: Any, length: int) -> dict[str, Any]:

@@ -242,6 +242,8 @@ def test_a_task_is_trained_on_from_the_command_line(tmp_path):
     (told,) = json.loads(result.stdout)
     assert told["config"]["task"]["noise"] == 0.4
     assert told["config"]["length"] == 128
-    refused = CliRunner().invoke(app, ["mqar", "train", "attention", "--task", "mad"])
-    assert refused.exit_code == 1
-    assert "task 'mad': unknown" in str(refused.exception) + refused.output
+    for text, said in (("mad", "task 'mad': unknown"), ("{name: x", r"task \{name: x: expected a name or")):
+        refused = CliRunner().invoke(app, ["mqar", "train", "attention", "--task", text])
+        assert refused.exit_code == 1
+        with pytest.raises(ArgapError, match=said):
+            raise refused.exception or AssertionError(refused.output)
