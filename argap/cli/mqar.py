@@ -1,4 +1,5 @@
-"""``argap mqar``: multi-query associative recall, from its examples to sweeps over models and their figures."""
+"""``argap mqar``: multi-query associative recall, from its examples to sweeps over models and their figures; training
+on the other synthetic tasks as well."""
 
 import json
 from pathlib import Path
@@ -9,7 +10,10 @@ import typer
 from argap.cli.device import Device
 from argap.cli.engine import check_engine
 
-app = typer.Typer(help="Multi-query associative recall: examples, training, sweeps, scores.", no_args_is_help=True)
+app = typer.Typer(
+    help="Multi-query associative recall and further synthetic tasks: examples, training, sweeps, scores.",
+    no_args_is_help=True,
+)
 
 Length = Annotated[int, typer.Option(min=1, help="Tokens of an example.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -46,7 +50,10 @@ def generate(
 def train(
     model: Annotated[str, typer.Argument(help="attention, base_conv, based, any mixer, or module:Class.")],
     width: Annotated[int, typer.Option(min=1, help="Width.")] = 64,
-    length: Length = 64,
+    task: Annotated[
+        str, typer.Option(help="mqar, or another task: fuzzy_recall, '{name: noisy_recall, noise: 0.4}', ...")
+    ] = "mqar",
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens of an example. [64, or the task's]")] = None,
     pairs: Annotated[list[int] | None, typer.Option(help="Pairs; several share the examples. [length / 16]")] = None,
     lr: Annotated[list[float] | None, typer.Option(help="Several train side by side. [the paper's four]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, examples and their order.")] = 0,
@@ -58,7 +65,7 @@ def train(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a small model as the paper does and test it.
+    """Train a small model on one task as the paper does and test it.
 
     At most 64 epochs of 100,000 examples; the best weights on a validation set are tested once."""
     from dataclasses import asdict
@@ -67,13 +74,20 @@ def train(
     from argap.device import use_device
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
     from argap.synthetics.sweep import write_run
+    from argap.synthetics.tasks import TASKS, from_text
     from argap.synthetics.training import train_together
     from argap.train.config import parse_settings
     from argap.train.interrupt import listening
 
     member = asdict(member_from(model, {"mlp": True} if mlp else None))
-    own: dict[str, Any] = {"name": model, "member": member, "width": width, "length": length, "seed": seed}
-    own |= {"pairs": pairs or [max(1, length // 16)], **parse_settings(settings or [])}
+    own: dict[str, Any] = {"name": model, "member": member, "width": width, "seed": seed}
+    if task == "mqar":
+        length = length or 64
+        own |= {"length": length, "pairs": pairs or [max(1, length // 16)]}
+    else:
+        chosen = from_text(task)
+        own |= {"task": chosen, "length": length or TASKS[chosen["name"]].length, "pairs": pairs or []}
+    own |= parse_settings(settings or [])
     configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]
     with listening() as interrupt:
         results = train_together(
@@ -154,7 +168,8 @@ def plot(
 ) -> None:
     """Draw the figures of a sweep and print its table.
 
-    Accuracy, and what it takes to solve the task, from runs.parquet alone."""
+    Accuracy, and what it takes to solve the task, from runs.parquet alone; of a sweep over tasks accuracy by task, with
+    the printed figures of MAD beside it."""
     from argap.reports.mqar_figures import write_sweep
 
     table, text = write_sweep(run)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from argap.models import ArgapForCausalLM
+from argap.synthetics.decoder import LastVectorDecoder
 from argap.synthetics.examples import IGNORED
 from argap.synthetics.protocol import RunConfig, learning_rate
 from argap.synthetics.questions import Questions, orders
@@ -32,6 +33,11 @@ class Learner:
         torch.manual_seed(config.seed)
         self.model = ArgapForCausalLM(config.model_config())  # drawn on the CPU, alike everywhere
         self.model.to(device)  # pyright: ignore[reportArgumentType]  (a decorator of transformers hides its type)
+        self.decoder: LastVectorDecoder | None = None
+        """In place of the model's head, where answers are decoded from the last position's vector."""
+        if config.from_last:
+            self.decoder = LastVectorDecoder(config.width, config.vocabulary, config.length).to(device)
+        self.weights = [*self.model.parameters(), *(self.decoder.parameters() if self.decoder is not None else ())]
         self.orders = orders(config).to(device)
         rates = [learning_rate(step, config) for step in range(config.steps)]
         self.rates = torch.tensor(rates, device=device)
@@ -41,7 +47,7 @@ class Learner:
         on_gpu = device.type == "cuda"
         self.rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            self.weights,
             lr=self.rate,
             weight_decay=config.weight_decay,
             fused=True,
@@ -70,8 +76,14 @@ class Learner:
     def right(self, questions: Questions) -> np.ndarray:
         """Which answers of ``questions`` the model gives, ``[E, M]`` bool."""
         size = max(1, SCORED_TOKENS // self.config.length)
-        parts = zip(*(part.split(size) for part in questions[:3]), strict=True)
-        found = [self._logits(inputs, places).argmax(dim=-1) == answers for inputs, places, answers in parts]
+        found = []
+        for start in range(0, len(questions.inputs), size):
+            rows = slice(start, start + size)
+            given = self._logits(questions.inputs[rows], questions.places[rows]).argmax(dim=-1)
+            if questions.valid is None:
+                found.append(given == questions.answers[rows])
+            else:
+                found.append(questions.valid[rows].gather(2, given[..., None])[..., 0])
         return torch.cat(found).cpu().numpy()
 
     def validate(self, questions: Questions, step: int) -> float:
@@ -79,18 +91,20 @@ class Learner:
         found = accuracy(self.right(questions), questions)
         if found > self.best:
             self.best, self.best_step = found, step
-            self._best_weights = [weight.detach().clone() for weight in self.model.parameters()]
+            self._best_weights = [weight.detach().clone() for weight in self.weights]
         return found
 
     @torch.no_grad()
     def recall_best(self) -> None:
         """Take back the weights that were best on the validation set."""
-        for weight, kept in zip(self.model.parameters(), self._best_weights, strict=True):
+        for weight, kept in zip(self.weights, self._best_weights, strict=True):
             weight.copy_(kept)
 
     def _logits(self, inputs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Logits ``[B, M, V]`` of ``inputs [B, N]`` at ``places [B, M]``."""
         hidden = self.model.model(inputs).last_hidden_state
+        if self.decoder is not None:
+            return self.decoder(hidden, places + 1)  # a label's own place is the one after that which foretells it
         chosen = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1]))
         return self.model.lm_head(chosen)
 

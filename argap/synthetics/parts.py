@@ -85,10 +85,9 @@ def run_sweep(
         done += len(found)
         if found:
             best = max(found, key=lambda record: record["accuracy"])
-            config = best["config"]
             say(
-                f"{done} of {total}: {config['name']}, N {config['length']}, width {config['width']}: "
-                f"{best['accuracy']:.3f} at lr {config['lr']:.1e}, {best['steps']:,} steps, {best['seconds']:.0f} s"
+                f"{done} of {total}: {part.runs[0].title}: {best['accuracy']:.3f} at lr {best['config']['lr']:.1e}, "
+                f"{best['steps']:,} steps, {best['seconds']:.0f} s"
             )
     return collect_runs(sweep, out)
 

@@ -1,5 +1,7 @@
 """What one run of the testbed is: a model of few layers, its task, and the protocol of arXiv 2312.04927, appendix E.
 
+The task is multi-query associative recall (MQAR), or another of `argap.synthetics.tasks`.
+
 Legend: N length of an example, D pairs of key and value in it.
 """
 
@@ -14,11 +16,14 @@ from argap.configuration import build
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig, MixerSpec
 from argap.synthetics.mqar import MqarConfig
+from argap.synthetics.tasks import TASKS, data_config, label, resolved
 
 LEARNING_RATES = (1e-4, 10**-3.3333333333333335, 10**-2.6666666666666665, 1e-2)
 """The paper's: four from 1e-4 to 1e-2, evenly apart on a logarithmic scale."""
 LAYERS = 2
 """The fewest of a member."""
+OF_MQAR = ("vocab_size", "alpha", "fill")
+"""Fields of a run that other tasks have no use for: their vocabulary is a field of their own."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class RunConfig:
     length: int
     """N."""
     pairs: tuple[int, ...]
-    """D; several share the examples alike, and accuracy is told for each."""
+    """D; several share the examples alike, and accuracy is told for each. Empty where the task is not MQAR."""
     lr: float
     seed: int = 0
     """Of weights, examples and their order."""
@@ -104,10 +109,18 @@ class RunConfig:
     """Times an epoch that the validation set is scored."""
     stop_at: float = 0.999
     """Validation accuracy that ends the run."""
+    task: Mapping[str, Any] | None = None
+    """The name of one of `argap.synthetics.tasks.TASKS` and what differs from its preset, as ``{"name":
+    "noisy_recall", "noise": 0.4}``; None: MQAR. Length and numbers of examples are the run's."""
 
     def __post_init__(self) -> None:
+        if self.task is not None:
+            if self.pairs or [key for key in OF_MQAR if getattr(self, key) != getattr(RunConfig, key)]:
+                raise ArgapError(f"{self.name}: pairs, {', '.join(OF_MQAR)} are MQAR's; other tasks take none of them")
+            object.__setattr__(self, "task", resolved(self.task, self.length))
         sizes = (self.width, self.train_examples, self.validation_examples, self.test_examples, self.epochs)
-        if min(*sizes, self.evaluations, self.batch_size or 1) < 1 or not self.pairs or self.seed < 0:
+        few = min(*sizes, self.evaluations, self.batch_size or 1) < 1
+        if few or self.seed < 0 or not (self.pairs or self.task):
             raise ArgapError(f"{self.name}: a size below 1 or a negative seed; expected whole numbers from 1")
         if self.lr <= 0 or not 0 <= self.warmup < 1 or self.weight_decay < 0 or not 0 < self.stop_at <= 1:
             raise ArgapError(
@@ -142,21 +155,52 @@ class RunConfig:
         """A readable name, with a hash of all that decides the run."""
         digest = hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
         name = "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in self.name)
-        pairs = "-".join(map(str, self.pairs))
-        return f"{name}-n{self.length}-d{pairs}-w{self.width}-lr{self.lr:.1e}-s{self.seed}-{digest[:8]}"
+        what = "d" + "-".join(map(str, self.pairs)) if self.task is None else self.task["name"].replace("_", "-")
+        return f"{name}-n{self.length}-{what}-w{self.width}-lr{self.lr:.1e}-s{self.seed}-{digest[:8]}"
+
+    @property
+    def task_label(self) -> str:
+        """The task in tables: its name, with what is not as its preset has it."""
+        return "mqar" if self.task is None else label(self.task, self.length)
+
+    @property
+    def title(self) -> str:
+        """Model and task in a line of progress."""
+        task = "" if self.task is None else f"{self.task_label}, "
+        return f"{self.name}, {task}N {self.length}, width {self.width}"
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model knows."""
+        return self.vocab_size if self.task is None else self.data("test").vocab_size
+
+    @property
+    def from_last(self) -> bool:
+        """Whether answers are decoded from the last position's vector alone."""
+        return self.task is not None and TASKS[self.task["name"]].from_last
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON has them."""
-        return json.loads(json.dumps(asdict(self)))
+        """All fields that the task has, as JSON has them."""
+        unused = ("task",) if self.task is None else OF_MQAR  # so that runs are known by what they were known by
+        return json.loads(json.dumps({key: value for key, value in asdict(self).items() if key not in unused}))
 
-    def task(self, examples: int, pairs: int) -> MqarConfig:
+    def examples(self, split: str) -> int:
+        """How many the training, validation or test set has."""
+        return {"train": self.train_examples, "validation": self.validation_examples, "test": self.test_examples}[split]
+
+    def mqar(self, examples: int, pairs: int) -> MqarConfig:
         """The data set of so many examples with so many pairs each."""
         return MqarConfig(examples, self.length, pairs, vocab_size=self.vocab_size, alpha=self.alpha, fill=self.fill)
+
+    def data(self, split: str) -> Any:
+        """The training, validation or test set of a task that is not MQAR, as its configuration."""
+        assert self.task is not None
+        return data_config(self.task, self.examples(split), self.length, training=split == "train")
 
     def model_config(self) -> ArgapConfig:
         """The member's layers with LayerNorm and a tied head. Raises `ArgapError` as `ArgapConfig` does."""
         return ArgapConfig(
-            vocab_size=self.vocab_size,
+            vocab_size=self.vocabulary,
             hidden_size=self.width,
             num_hidden_layers=max(LAYERS, len(self.member.mixers)),
             mixers=self.member.mixers,

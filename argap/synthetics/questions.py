@@ -4,7 +4,7 @@ Legend: E examples, N tokens, M the most answers of an example.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from argap.synthetics.examples import IGNORED, Examples, generator
 from argap.synthetics.mqar import MqarConfig, build
 from argap.synthetics.protocol import RunConfig
+from argap.synthetics.tasks import TASKS
 
 STREAMS = ("train", "validation", "test", "order")
 """What is drawn from a run's seed, each from random numbers of its own."""
@@ -28,14 +29,17 @@ class Questions(NamedTuple):
     """``[E, M]`` int64, `IGNORED` where an example has fewer than M."""
     slices: dict[str, np.ndarray]
     """By name ``[E, M]``: what tells the answers of one kind from those of another."""
+    valid: torch.Tensor | None = None
+    """``[E, M, V]`` bool, where one of several tokens may be right: which are."""
 
     def to(self, device: torch.device) -> "Questions":
         """The tensors on a device; the slices stay."""
-        return Questions(self.inputs.to(device), self.places.to(device), self.answers.to(device), self.slices)
+        valid = None if self.valid is None else self.valid.to(device)
+        return Questions(self.inputs.to(device), self.places.to(device), self.answers.to(device), self.slices, valid)
 
 
-def ask(examples: Examples) -> Questions:
-    """The labelled positions of each example, first to last."""
+def ask(examples: Examples, valid: np.ndarray | None = None) -> Questions:
+    """The labelled positions of each example, first to last; ``valid [E, N, V]``: what may stand at each."""
     asked = examples.labels != IGNORED
     counts = asked.sum(axis=1)
     most = int(counts.max())
@@ -51,6 +55,7 @@ def ask(examples: Examples) -> Questions:
         torch.from_numpy(places.astype(np.int64)),
         torch.from_numpy(answers.astype(np.int64)),
         slices,
+        None if valid is None else torch.from_numpy(np.take_along_axis(valid, order[..., None], axis=1)),
     )
 
 
@@ -64,13 +69,22 @@ def questions(config: RunConfig, split: str) -> Questions:
 
     With several numbers of pairs each has an equal share, and ``slices["pairs"]`` tells which.
     """
-    total = {"train": config.train_examples, "validation": config.validation_examples, "test": config.test_examples}
+    total, seed = config.examples(split), stream(config.seed, split)
+    if config.task is not None:
+        return _of_task(config.task["name"], config.data(split), seed, split != "train")
     parts = []
     for number, pairs in enumerate(config.pairs):
-        size = total[split] // len(config.pairs) + (number < total[split] % len(config.pairs))
+        size = total // len(config.pairs) + (number < total % len(config.pairs))
         if size:
-            parts.append((config.task(size, pairs), stream(config.seed, split) + pairs))
+            parts.append((config.mqar(size, pairs), seed + pairs))
     return _asked(tuple(parts))
+
+
+@lru_cache(maxsize=6)
+def _of_task(name: str, data: Any, seed: int, scored: bool) -> Questions:
+    """The examples of another task, kept as those of `_asked`; with what is ``valid`` where they are scored."""
+    task = TASKS[name]
+    return ask(task.build(data, seed), task.valid(data, seed) if task.valid is not None and scored else None)
 
 
 @lru_cache(maxsize=6)

@@ -16,21 +16,30 @@ from argap.atomic import read_json, replacing, write_json
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
+from argap.synthetics.tasks import TASKS, label, named, resolved
 from argap.synthetics.training import RunResult
+
+SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
+"""Fields of a run that a sweep's own keys set."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every member at every width, length, number of pairs, learning rate and seed."""
+    """Every member at every width, length, number of pairs, learning rate and seed; or, in place of pairs, on every
+    task."""
 
     members: Mapping[str, Any]
     """Name to the keys of a `Member` that differ from its default; none: the default."""
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...] = ()
+    """N; with ``tasks`` by default that of each."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     pairs: tuple[int, ...] = ()
     """Each on its own; by default a sixteenth of the length."""
     pairs_together: bool = False
     """Train and test on all of ``pairs`` at once, an equal share of the examples each."""
+    tasks: tuple[Any, ...] = ()
+    """In place of MQAR: names of `argap.synthetics.tasks.TASKS`, or mappings of ``name``, what differs from the task's
+    preset, and ``run``: further fields of `RunConfig` for this task alone."""
     lrs: tuple[float, ...] = LEARNING_RATES
     seeds: tuple[int, ...] = (0,)
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -43,39 +52,58 @@ class Sweep:
     title: str = ""
 
     def __post_init__(self) -> None:
-        if not self.members or not self.lengths or not self.widths or not self.lrs or not self.seeds:
+        if not self.members or not (self.lengths or self.tasks) or not self.widths or not self.lrs or not self.seeds:
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
-        own = ("name", "member", "width", "length", "pairs", "lr", "seed")
-        if taken := [key for key in self.run if key in own]:
-            raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, lrs or seeds")
+        if taken := [key for key in self.run if key in SET_BY_AXES]:
+            raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, tasks, lrs or seeds")
         if self.pairs_together and not self.pairs:
             raise ArgapError("pairs_together: expected a list of pairs")
+        if self.tasks and self.pairs:
+            raise ArgapError("pairs: MQAR alone has them; a sweep has either pairs or tasks")
+        labels = [label(case["task"], case["length"]) for case in self._cases() if case["task"] is not None]
+        if twice := [each for number, each in enumerate(labels) if each in labels[:number]]:
+            raise ArgapError(f"tasks: {twice[0]} is there twice")
 
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, those that train together side by side."""
         return [config for group in self.groups() for config in group]
 
     def groups(self) -> list[list[RunConfig]]:
-        """The runs by member, width, length and pairs: alike but for learning rate and seed; narrow models first."""
-        sizes = itertools.product(self.widths, self.lengths, self.members.items())
+        """The runs by width, length with pairs or task, and member: alike but for learning rate and seed; narrow
+        models first."""
         return [
-            [self._config(name, value, length, width, pairs, lr, seed) for seed in self.seeds for lr in self.lrs]
-            for width, length, (name, value) in sizes
-            for pairs in self._pairs(length)
+            [
+                build(RunConfig, {**self.run, "name": name, "member": member, "width": width, **case, **each})
+                for each in ({"lr": lr, "seed": seed} for seed in self.seeds for lr in self.lrs)
+            ]
+            for width, case in itertools.product(self.widths, self._cases())
+            for name, member in self._members()
         ]
 
-    def _pairs(self, length: int) -> Iterator[tuple[int, ...]]:
-        if self.pairs_together:
-            yield self.pairs
-            return
-        for pairs in self.pairs or (max(1, length // 16),):
-            yield (pairs,)
+    def _members(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, value in self.members.items():
+            yield name, asdict(member_from(name, value))
 
-    def _config(
-        self, name: str, value: Any, length: int, width: int, pairs: tuple[int, ...], lr: float, seed: int
-    ) -> RunConfig:
-        own = {"name": name, "width": width, "length": length, "pairs": pairs, "lr": lr, "seed": seed}
-        return build(RunConfig, {**self.run, **own, "member": asdict(member_from(name, value))})
+    def _cases(self) -> Iterator[dict[str, Any]]:
+        """Length, task and pairs of a run, and what else the task alone asks for."""
+        if self.tasks:
+            for given in self.tasks:
+                yield from self._task_cases(given)
+            return
+        for length in self.lengths:
+            shares = [self.pairs] if self.pairs_together else [(n,) for n in self.pairs or (max(1, length // 16),)]
+            yield from ({"length": length, "task": None, "pairs": pairs} for pairs in shares)
+
+    def _task_cases(self, given: Any) -> Iterator[dict[str, Any]]:
+        task = named(given)
+        name, run = task["name"], task.pop("run", {})
+        if not isinstance(run, Mapping):
+            raise ArgapError(f"task {name}: run: expected KEY: VALUE lines, found {run!r}")
+        if taken := [key for key in run if key in SET_BY_AXES and key != "length"]:
+            raise ArgapError(f"task {name}: run: {taken[0]} is set by members, widths, tasks, lrs or seeds")
+        lengths = (run["length"],) if "length" in run else self.lengths or (TASKS[name].length,)
+        for length in lengths:
+            yield {**run, "length": length, "task": resolved(task, length), "pairs": ()}
 
 
 def load_sweep(path: Path) -> Sweep:
@@ -113,11 +141,13 @@ def read_runs(out: Path) -> pd.DataFrame:
     path = out / "runs.parquet"
     if not path.is_file():
         raise ArgapError(f"{path}: no such file; `argap mqar sweep CONFIG.yaml --out {out}` writes it")
-    return pd.read_parquet(path)
+    runs = pd.read_parquet(path)
+    return runs if "task" in runs else runs.assign(task="mqar")  # written before there were others
 
 
 COLUMNS = {
     "name": "object",
+    "task": "object",
     "length": "int64",
     "pairs": "object",
     "width": "int64",
@@ -142,7 +172,8 @@ COLUMNS = {
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     config = build(RunConfig, record["config"])
-    own = {"pairs": ",".join(map(str, config.pairs)), "epochs": record["steps"] / config.steps_an_epoch}
+    pairs = ",".join(map(str, config.pairs))
+    own = {"task": config.task_label, "pairs": pairs, "epochs": record["steps"] / config.steps_an_epoch}
     return {**record["config"], **record, **own, "key": config.key}
 
 

@@ -35,8 +35,9 @@ class RunResult:
     curve: list[tuple[int, float]]
     """Steps and validation accuracy."""
     slices: dict[str, list[dict[str, float]]]
-    """Test accuracy by distance and by number of pairs."""
+    """Test accuracy by what tells the task's answers apart; for MQAR distance and number of pairs."""
     parameters: int
+    """Of the model; a decoder of compression, alike for all, is counted neither here nor in ``flops``."""
     flops: int
     """Of one forward pass over an example."""
     state_size: int
@@ -88,7 +89,7 @@ def train_together(
         curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
         results = []
         every = max(1, first.steps_an_epoch // first.evaluations)
-        with progress(f"{first.name}, N {first.length}, width {first.width}", first.steps, "steps") as advance:
+        with progress(first.title, first.steps, "steps") as advance:
             for step in range(1, first.steps + 1):
                 together.step()
                 if stop():

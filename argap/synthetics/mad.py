@@ -1,0 +1,40 @@
+"""The accuracies that are printed for the six tasks of MAD (arXiv 2403.17844): table 1 of arXiv 2406.06484.
+
+Percent. The table's averages are the means of its rows, to the digit that is printed.
+"""
+
+from typing import NamedTuple
+
+SOURCE = "arXiv 2406.06484, table 1"
+MAD_TASKS = ("compression", "fuzzy_recall", "in_context_recall", "memorization", "noisy_recall", "selective_copy")
+"""In the table's order, by the names of `argap.synthetics.tasks.TASKS`."""
+
+
+class PrintedScores(NamedTuple):
+    """One row of the table."""
+
+    model: str
+    member: str | None
+    """The same mixer in `argap.synthetics.protocol.MEMBERS`; None where it has none."""
+    scores: tuple[float, ...]
+    """Of `MAD_TASKS`."""
+    average: float
+
+    def score(self, task: str) -> float | None:
+        """Of a task by its label; None where the table has none."""
+        return self.scores[MAD_TASKS.index(task)] if task in MAD_TASKS else None
+
+
+PRINTED = (
+    PrintedScores("Transformer", "attention", (51.6, 29.8, 94.1, 85.2, 86.8, 99.6), 74.5),
+    PrintedScores("Hyena", "hyena", (45.2, 7.9, 81.7, 89.5, 78.8, 93.1), 66.0),
+    PrintedScores("Multihead Hyena", None, (44.8, 14.4, 99.0, 89.4, 98.6, 93.0), 73.2),
+    PrintedScores("Mamba", "mamba", (52.7, 6.7, 90.4, 89.5, 90.1, 86.3), 69.3),
+    PrintedScores("GLA", "gla", (38.8, 6.9, 80.8, 63.3, 81.6, 88.6), 60.0),
+    PrintedScores("DeltaNet", "delta_net", (42.2, 35.7, 100.0, 52.8, 100.0, 100.0), 71.8),
+)
+
+
+def printed_of(member: str) -> PrintedScores | None:
+    """The row of a member's mixer."""
+    return next((row for row in PRINTED if row.member == member), None)
