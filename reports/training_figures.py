@@ -56,13 +56,14 @@ def recall_along_training(result: Result, trajectory: pd.DataFrame) -> Figure:
     hits, other, share = figure.subplots(1, 3, sharex=True)
     for model in models:
         own = trajectory.loc[trajectory["model"] == model]
-        every = max(1, len(own) // 8)
-        drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": every}
+        # Markers at equal distances on the page: on a logarithmic axis the last checkpoints stand close together.
+        drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
         if model != result.reference and result.reference in names:
             tokens, shares = share_along(trajectory, model, result.reference)
-            share.plot(tokens / 1e6, shares, **drawn)
+            if np.isfinite(shares).any():  # else it has no gap at any point, and matplotlib no place for a marker
+                share.plot(tokens / 1e6, shares, **drawn)
     for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
         grid(axes)
         axes.set_title(title)

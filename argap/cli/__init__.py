@@ -31,7 +31,7 @@ app.add_typer(models.app, name="models")
 app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
 app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)
 app.add_typer(suite.app, name="suite")
-app.add_typer(mqar.app, name="mqar", short_help="Associative recall alone: examples, training, sweeps, scores.")
+app.add_typer(mqar.app, name="mqar", short_help="Synthetic tasks, MQAR above all: data, training, sweeps.")
 app.command(short_help="Check the metric against the paper's printed percentages.")(paper.paper)
 app.command(short_help="SWDE, FDA and SQuAD, and why each answer failed.")(recall.recall)
 

@@ -37,16 +37,16 @@ def build_trajectory(
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
     """At the steps that both have: tokens trained on, and the raw share of the gap that is AR (NaN where the model
     has no gap)."""
-    own, other = (trajectory.loc[trajectory["model"] == name].set_index("step") for name in (model, reference))
-    both = own.join(other, rsuffix="_reference", how="inner")
-    shares = [_share(row) for row in both.to_dict("records")]
-    return both["tokens"].to_numpy(), np.array(shares, dtype=np.float64)
-
-
-def _share(row: Mapping[Any, Any]) -> float | None:
-    hits, others = row["n_ar_hits"], row["n_other"]
+    own, ref = (trajectory.loc[trajectory["model"] == name].set_index("step") for name in (model, reference))
+    steps = own.index.intersection(ref.index)
+    own, ref = own.loc[steps], ref.loc[steps]
+    hits, others = own["n_ar_hits"].to_numpy(), own["n_other"].to_numpy()
+    delta_hits = np.where(hits > 0, (ref["nll_ar_hits"] - own["nll_ar_hits"]).to_numpy(), 0.0)
+    delta_other = np.where(others > 0, (ref["nll_other"] - own["nll_other"]).to_numpy(), 0.0)
     share = hits / (hits + others)
-    on_hits = row["nll_ar_hits_reference"] - row["nll_ar_hits"] if hits else 0.0
-    on_others = row["nll_other_reference"] - row["nll_other"] if others else 0.0
-    overall = share * on_hits + (1 - share) * on_others
-    return gap_due_to_ar(on_hits, overall, share).raw if overall < 0 else None
+    delta = share * delta_hits + (1 - share) * delta_other
+    raw = [
+        gap_due_to_ar(on_hits, overall, p).raw if overall < 0 else None
+        for on_hits, overall, p in zip(delta_hits, delta, share, strict=True)
+    ]
+    return own["tokens"].to_numpy(), np.array(raw, dtype=np.float64)

@@ -3,24 +3,27 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from argap.cli.suite import app
 from argap.suite.result import read_result
+from argap.suite.trajectory import share_along
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "table1-mini"
 PARTS = ("overall", "ar_hits", "other")
 
 
-def test_the_tables_are_rebuilt_to_the_byte(tmp_path):
-    copy = tmp_path / "table1-mini"
-    shutil.copytree(RESULTS, copy, ignore=shutil.ignore_patterns("*.md", "*.csv", "figures", "report.html"))
-    result = CliRunner().invoke(app, ["table", str(ROOT / "suites" / "table1-mini.yaml"), "--out", str(copy)])
+@pytest.mark.parametrize("suite", ["table1-mini", "recall-along-training"])
+def test_the_tables_are_rebuilt_to_the_byte(suite, tmp_path):
+    committed, copy = ROOT / "results" / suite, tmp_path / suite
+    shutil.copytree(committed, copy, ignore=shutil.ignore_patterns("*.md", "*.csv", "figures", "report.html"))
+    result = CliRunner().invoke(app, ["table", str(ROOT / "suites" / f"{suite}.yaml"), "--out", str(copy)])
     assert result.exit_code == 0, result.output
     for name in ("table.md", "table.csv"):
-        assert (copy / name).read_text() == (RESULTS / name).read_text()
+        assert (copy / name).read_text() == (committed / name).read_text()
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
@@ -50,3 +53,20 @@ def test_the_page_prints_what_was_measured(size):
         if not rows[name]["reference"]:
             low, high = rows[name]["gap_due_to_ar"]["ci95"]
             assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
+
+
+def test_the_page_prints_the_trajectory():
+    folder = ROOT / "results" / "recall-along-training"
+    table = (folder / "README.md").read_text().partition("| M tokens |")[2].partition("\n\n")[0]
+    found = read_result(folder / "7m").trajectory()
+    assert found is not None
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(lines) >= 8
+    for tokens, *cells in lines:
+        at = found.loc[(found["tokens"] / 1e6).round() == int(tokens)].set_index("model")
+        for model, (hits, other) in zip(at.index, (cells[:2], cells[2:4], cells[5:7]), strict=True):
+            assert f"{at.loc[model, 'nll_ar_hits']:.2f} {at.loc[model, 'nll_other']:.2f}" == f"{hits} {other}"
+        for model, cell in (("base_conv", cells[4]), ("linear_attention", cells[7])):
+            along = dict(zip(*share_along(found, model, "attention"), strict=True))
+            share = along[at.loc[model, "tokens"]]
+            assert cell == ("—" if np.isnan(share) else f"{100 * share:.0f}%")

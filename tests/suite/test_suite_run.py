@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import tokenizers
 import yaml
@@ -19,6 +21,7 @@ from argap.cli.suite import app
 from argap.suite.config import load_suite
 from argap.suite.members import Places, evaluation_set, training_index
 from argap.suite.result import read_result
+from argap.suite.trajectory import share_along
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = "The {} of {} came to {} on day {}. "
@@ -46,7 +49,8 @@ def place(tmp_path_factory):
         "base": "base_conv",
         "train": {
             "tokenizer": str(ROOT / "argap" / "demo" / "tokenizer"), "data": [str(root / "train")], "seq_len": 64,
-            "batch_size": 4, "steps": 6, "warmup_steps": 1, "log_every": 1, "checkpoint_every": 0,
+            "batch_size": 4, "steps": 6, "warmup_steps": 1, "log_every": 1,
+            "checkpoint_every": 2, "keep_checkpoints": 0,
         },
         "sizes": {"tiny": {"hidden_size": 16, "num_layers": 2}},
         "evaluation": {"data": [str(root / "val")], "seq_len": 64},
@@ -99,6 +103,41 @@ def test_rows_from_the_cells_are_those_of_gap_json(place):
         if theirs["gap_due_to_ar"] and theirs["gap_due_to_ar"]["ci95"]:
             assert ours["gap_due_to_ar"]["ci95"] == pytest.approx(theirs["gap_due_to_ar"]["ci95"], rel=1e-9)
     assert list(result.spread()) == ["base_conv"]
+
+
+def test_checkpoints_on_the_way_are_scored(place):
+    result = read_result(place / "out" / "tiny")
+    found = result.trajectory()
+    assert found is not None
+    for name in ("attention", "base_conv", "attention-seed1", "base_conv-seed1"):
+        own = found.loc[found["model"] == name]
+        assert own["step"].tolist() == [2, 4, 6]
+        assert own["tokens"].tolist() == [2 * 4 * 64, 4 * 4 * 64, 6 * 4 * 64]
+    for row in result.gap["rows"]:  # the last is the finished model
+        last = found.loc[found["model"] == row["model"]].iloc[-1]
+        for part in ("ar_hits", "other"):
+            assert last[f"n_{part}"] == row[part]["n"]
+            assert last[f"nll_{part}"] == pytest.approx(row[part]["nll"], rel=1e-6)
+        if not row["reference"]:
+            share = share_along(found, row["model"], "attention")[1][-1]
+            raw = (
+                row["gap_due_to_ar"]["raw"] if row["overall"]["nll"] > result.gap["rows"][0]["overall"]["nll"] else None
+            )
+            assert share == pytest.approx(np.nan if raw is None else raw, rel=1e-4, nan_ok=True)
+
+
+def test_weights_that_are_not_kept_leave_their_trajectory(place, tmp_path):
+    shutil.copy(place / "suite.yaml", tmp_path)
+    result = command(tmp_path, "run", "--no-keep", "--member", "attention")
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "work" / "tiny" / "attention"
+    assert not (folder / "model.safetensors").exists()
+    assert not (folder / "checkpoints").exists()
+    found = read_result(tmp_path / "out" / "tiny").trajectory()
+    assert found is not None
+    kept = read_result(place / "out" / "tiny").trajectory()
+    assert kept is not None
+    pd.testing.assert_frame_equal(found, kept.loc[kept["model"] == "attention"].reset_index(drop=True))
 
 
 def test_on_a_ray_cluster_the_result_is_the_same(place, tmp_path):
