@@ -29,9 +29,7 @@ CHUNK = 64
 # With 8 warps two warp groups share the columns of V, and with 16 columns each has 8: Triton 3.6 then reads beyond
 # shared memory on Hopper (products of float32, the last of `_scan`).
 IN_FLOAT32 = {
-    "16 float32": Launch({"BV": 32}, warps=4, stages=2),
-    "32 float32": Launch({"BV": 32}, warps=4, stages=2),
-    "64 float32": Launch({"BV": 32}, warps=4, stages=2),
+    **{f"{key} float32": Launch({"BV": 32}, warps=4, stages=2) for key in (16, 32, 64)},
     "128 float32": Launch({"BV": 32}, warps=4, stages=1),
     "256 float32": Launch({"BV": 32}, warps=8, stages=1),
 }
@@ -60,16 +58,10 @@ PREPARING = LaunchTable(
     "gla: decays into q and k",
     {
         "any": {
-            "16": Launch({}, warps=4),
-            "32": Launch({}, warps=4),
-            "64": Launch({}, warps=4),
-            "128": Launch({}, warps=4),
+            **{f"{key}": Launch({}, warps=4) for key in (16, 32, 64, 128)},
             "256": Launch({}, warps=8),
-            "16 float32": Launch({}, warps=4),
-            "32 float32": Launch({}, warps=4),
-            "64 float32": Launch({}, warps=4),
-            "128 float32": Launch({}, warps=8),
-            "256 float32": Launch({}, warps=8),
+            **{f"{key} float32": Launch({}, warps=4) for key in (16, 32, 64)},
+            **{f"{key} float32": Launch({}, warps=8) for key in (128, 256)},
         },
     },
 )

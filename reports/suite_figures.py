@@ -33,6 +33,8 @@ from argap.suite.result import Result
 
 COLUMNS = 3
 FEW = 30  # tokens: fewer make a mean a matter of luck
+LOWEST = -0.5  # −50%, which the figure says
+"""Of the shares drawn against τ: far below 0 lie models whose small gap has little to do with what they recall."""
 
 
 def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
@@ -54,7 +56,8 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
 
 @style()
 def share_by_threshold(result: Result) -> Figure:
-    """The share of each model's gap that is AR, for every threshold τ; below, the share of tokens that hit."""
+    """The share of each model's gap that is AR, for every threshold τ; below, the share of tokens that hit. Models
+    without a gap, and those whose share is nowhere above `LOWEST`, are named, not drawn."""
     curve = result.curve()
     models = [row["model"] for row in result.gap["rows"]]
     look = looks(models)
@@ -62,7 +65,8 @@ def share_by_threshold(result: Result) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = curve["threshold"].to_numpy(np.float64)
     every = max(1, len(curve) // 12)
-    ends = {model: float(curve[model].to_numpy()[-1]) for model in models[1:]}
+    highest = {model: float(curve[model].max()) for model in models[1:]}  # NaN where there is no gap
+    ends = {model: float(curve[model].to_numpy()[-1]) for model, top in highest.items() if top > LOWEST}
     for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend in the order of the ends
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
@@ -84,6 +88,11 @@ def share_by_threshold(result: Result) -> Figure:
             fontsize=8,
             color=FAINT,
         )
+    above.set_ylim(bottom=max(above.get_ylim()[0], LOWEST))
+    why = {model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends}
+    if why:
+        left_out = ", ".join(f"{plain(model)} ({reason})" for model, reason in why.items())
+        above.set_title(f"Not drawn: {left_out}", fontsize=8, fontweight="normal", color=FAINT)
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())

@@ -1,6 +1,7 @@
 """What several tests share: the shipped tokenizer, tiny models, real data where it lies."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,3 +42,10 @@ def one_thread() -> Iterator[None]:
 def own_home(tmp_path_factory, monkeypatch):
     """No test reads or writes the references of the person who runs it."""
     monkeypatch.setenv("ARGAP_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(autouse=True)
+def drawn_alike():
+    """What a test draws from torch's own generator does not depend on the tests before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

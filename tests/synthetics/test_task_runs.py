@@ -69,7 +69,7 @@ def test_what_was_trained_before_there_were_tasks_is_known_by_its_name():
     folder = ROOT / "results" / "mqar" / "figure2-small"
     records = {path.stem: json.loads(path.read_text())["config"] for path in (folder / "runs").glob("*.json")}
     found = [config for config in sweep.configs() if run_path(folder, config).exists()]
-    assert len(found) == len(records) == 111
+    assert len(found) == len(records) == 120
     assert all(config.as_json() == records[config.key] for config in found)
 
 
