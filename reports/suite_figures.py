@@ -65,7 +65,7 @@ def share_by_threshold(result: Result) -> Figure:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = curve["threshold"].to_numpy(np.float64)
     every = max(1, len(curve) // 12)
-    highest = {model: float(curve[model].max()) for model in models[1:]}  # NaN where there is no gap
+    highest = {model: float(curve[model].to_numpy().max()) for model in models[1:]}  # NaN where there is no gap
     ends = {model: float(curve[model].to_numpy()[-1]) for model, top in highest.items() if top > LOWEST}
     for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend in the order of the ends
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}

@@ -4,6 +4,7 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
+from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
@@ -15,12 +16,13 @@ DOUBT = "†"
 
 
 def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
-    """The gap with its spread over seeds, the share closed, the cost, the thresholds, and the paper's figures.
+    """The gap with its spread over seeds, the share closed, the cost, the thresholds, bigrams that training hardly saw,
+    recall of pairs, and the paper's figures.
 
     ``labels``: member to its name in the paper's tables.
     """
     found = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
-    found.append(recall_table(result))
+    found += [rare_table(result), recall_table(result)]
     if labels:
         found.append(paper_table(result, labels))
     return [table for table in found if table is not None]
@@ -94,6 +96,39 @@ def threshold_table(result: Result) -> Table:
     shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
     note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
     return Table(tuple(columns), tuple(rows), (note,))
+
+
+def rare_table(result: Result) -> Table:
+    """NLL on bigrams that training never or once saw, repeated in the window or not: what recall alone gives (appendix
+    G of arXiv 2312.04927)."""
+    bins, cells = result.gap["bins"]["frequency"], result.cells
+    n = cells["n"].to_numpy()
+    frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
+    chosen = {
+        f"{seen}, {'repeated' if again else 'not repeated'}": (frequency == place) & (repeated == again)
+        for seen, count in (("Never seen", 0), ("Seen once", 1))
+        for place, bin_ in enumerate(bins)
+        if bin_["high"] == count
+        for again in (True, False)
+    }
+    sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
+    columns = (Column("Model", "left"), *(Column(name) for name in chosen))
+
+    def cell(model: str, name: str) -> str:
+        if not sizes[name]:
+            return DASH
+        own, reference = (
+            -cells[PREFIX + each].to_numpy()[chosen[name]].sum() / sizes[name] for each in (model, result.reference)
+        )
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+.2f})".replace("-", "−"))
+
+    rows = [(row["model"], *(cell(row["model"], name) for name in chosen)) for row in result.gap["rows"]]
+    counts = ", ".join(f"{size:,}" for size in sizes.values())
+    note = (
+        f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
+        f"it; {counts} tokens."
+    )
+    return Table(columns, tuple(rows), (note,))
 
 
 def paper_table(result: Result, labels: dict[str, str]) -> Table:

@@ -39,7 +39,8 @@ def run(
     from argap.reports.suite import write_suite
     from argap.suite.collect import collect as collect_size
     from argap.suite.config import load_suite
-    from argap.suite.members import Places, evaluation_set, run_members, training_index
+    from argap.suite.members import evaluation_set, run_members, training_index
+    from argap.suite.places import Places
 
     loaded = load_suite(suite)
     places = Places(work or Path("runs") / suite.stem)
@@ -72,7 +73,7 @@ def run(
 def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None) -> None:
     """What is trained and scored."""
     from argap.suite.config import load_suite
-    from argap.suite.members import Places, finished_run, steps_done
+    from argap.suite.places import Places, finished_run, steps_done
 
     loaded = load_suite(suite)
     places = Places(work or Path("runs") / suite.stem)

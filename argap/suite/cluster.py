@@ -5,7 +5,8 @@ from pathlib import Path
 from argap.cluster import as_they_end, connect, device_of_tasks
 from argap.progress import say
 from argap.suite.config import Entry, load_suite
-from argap.suite.members import Places, evaluation_set, run_members
+from argap.suite.members import evaluation_set, run_members
+from argap.suite.places import Places
 
 
 def run_on_ray(

@@ -5,7 +5,9 @@ Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.pa
 where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 """
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ from argap.runs import Run, environment, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.members import Places, finished_run, trajectory
+from argap.suite.places import Places, check_finished, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
@@ -41,18 +43,19 @@ def collect(
 ) -> dict[str, Any]:
     """Write the result of every member of ``size`` that is finished to ``out``; returns ``gap.json``.
 
-    Raises `ArgapError` where the reference is not finished, and where members' recall of pairs was measured on
-    different tests.
+    Raises `ArgapError` where the reference is not finished, and `MismatchError` where a finished member is of another
+    suite (`check_finished`) or recall of pairs was measured on another test than the suite's.
     """
     runs: dict[str, Run] = {}
     entries: dict[str, Entry] = {}
     for entry in suite.entries(size):
         run = finished_run(entry, places)
         if run is not None:
+            check_finished(entry, places, labels.record["evaluation"]["fingerprint"])
             runs[entry.name], entries[entry.name] = run, entry
     if suite.reference not in runs:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
-    recall = _recall([places.mqar(entry) for entry in entries.values()])
+    recall = _recall(suite, [places.mqar(entry) for entry in entries.values()])
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
     cells = build_cells(labels, logprobs, threshold)
@@ -77,26 +80,37 @@ def collect(
     _write_table(build_prevalence(labels, tokens, tokenizer), out / "prevalence.parquet")
     write_json(out / "examples.json", examples)
     trajectories = {name: trajectory(entry, places) for name, entry in entries.items()}
+    tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     if any(trajectories.values()):
-        shared = entries[suite.reference].config
-        along = build_trajectory(labels, trajectories, shared.batch_size * shared.seq_len, threshold)
-        _write_table(along, out / "trajectory.parquet")
-    members = [_member(entries[name], run, places, labels) for name, run in runs.items()]
+        _write_table(build_trajectory(labels, trajectories, tokens_a_step, threshold), out / "trajectory.parquet")
+    else:
+        (out / "trajectory.parquet").unlink(missing_ok=True)
+    members = [_member(entries[name], run, places) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(places.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
     if recall:
         write_json(out / "mqar.json", recall)
+    else:
+        (out / "mqar.json").unlink(missing_ok=True)
     write_json(out / "gap.json", gap)
     return gap
 
 
-def _recall(paths: list[Path]) -> dict[str, Any] | None:
+def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
     """The recall of pairs in all of ``paths`` that are there, as one measurement; None where none is."""
     measured = {path: read_json(path) for path in paths if path.is_file()}
-    if not measured:
+    if suite.mqar is None or not measured:
         return None
+    asked = json.loads(json.dumps(asdict(suite.mqar)))
+    for path, found in measured.items():
+        for key in asked:
+            if found[key] != asked[key]:
+                raise MismatchError(
+                    f"{path}: recall of pairs with {key} {found[key]!r}, the suite's mqar has {asked[key]!r}; remove "
+                    "the file and run `argap suite run` again"
+                )
     (first, found), *others = measured.items()
     for path, other in others:
         for key in sorted((found.keys() | other.keys()) - MAY_DIFFER):
@@ -127,7 +141,7 @@ def _gap(
     }
 
 
-def _member(entry: Entry, run: Run, places: Places, labels: Labels) -> dict[str, Any]:
+def _member(entry: Entry, run: Run, places: Places) -> dict[str, Any]:
     """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
     folder = places.checkpoint(entry)
     trained = read_json(folder / "train.json")
@@ -141,7 +155,7 @@ def _member(entry: Entry, run: Run, places: Places, labels: Labels) -> dict[str,
         "flops": spent.flops,
         "state_size": spent.state_size,
         "checkpoint": run.record["checkpoint"]["fingerprint"],
-        "evaluation": labels.record["evaluation"]["fingerprint"],
+        "evaluation": run.record["evaluation"]["fingerprint"],
         "train": trained,
         "scoring": run.record["finished"],
     }

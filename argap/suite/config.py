@@ -67,8 +67,17 @@ class Suite:
                 raise ArgapError(f"{field_name}: {name!r} is no member; members are {', '.join(self.members)}")
         if not self.sizes:
             raise ArgapError("sizes: expected at least one")
+        for kind, named in (("members", self.members), ("sizes", self.sizes)):
+            for name, own in named.items():
+                if own is not None and not isinstance(own, Mapping):
+                    raise ArgapError(f"{kind}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
         for name, own in self.members.items():
             own = own or {}
+            seeds = own.get(SEEDS, [0])
+            if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+                raise ArgapError(f"members: {name}: seeds: expected a list of different numbers, found {seeds!r}")
+            if name in (self.reference, self.base) and 0 not in seeds:
+                raise ArgapError(f"members: {name}: seeds: expected 0 among them, others are compared with it")
             if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
                 raise ArgapError(
                     f"members: {name}: no architecture of that name; give `architecture` (known are "

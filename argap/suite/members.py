@@ -1,14 +1,7 @@
-"""Training and scoring the members of a suite; what is finished is passed over.
-
-The work folder: ``tokens/`` (packed, shared by all that have them alike), and for each size ``SIZE/index/`` of its
-training text, ``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NAME/`` (its log-probs),
-``SIZE/trajectories/NAME/step-N/`` (those of its checkpoints on the way, where it keeps all of them) and
-``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
-"""
+"""Training and scoring the members of a suite; what is finished is passed over, once it is seen to be of this suite."""
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from argap.atomic import write_json
@@ -18,43 +11,16 @@ from argap.bigram_index.store import BigramIndex, open_index
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.device import DTYPES, resolve_dtype
-from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parallel import Parallel, join
 from argap.progress import say
-from argap.runs import Run, open_run
 from argap.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
+from argap.suite.places import Places, check_finished, finished_run, open_finished
 from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
-from argap.train import read_log, train
+from argap.train import train
 from argap.train.checkpoint import checkpoints
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where things lie below the work folder."""
-
-    work: Path
-
-    def index(self, size: str) -> Path:
-        return self.work / size / "index"
-
-    @property
-    def tokens(self) -> Path:
-        return self.work / "tokens"
-
-    def checkpoint(self, entry: Entry) -> Path:
-        return self.work / entry.size / entry.name
-
-    def run(self, entry: Entry) -> Path:
-        return self.work / entry.size / "runs" / entry.name
-
-    def trajectory(self, entry: Entry) -> Path:
-        return self.work / entry.size / "trajectories" / entry.name
-
-    def mqar(self, entry: Entry) -> Path:
-        return self.work / entry.size / "mqar" / f"{entry.name}.json"
 
 
 def run_members(
@@ -85,12 +51,14 @@ def run_member(
     its recall of pairs where the suite asks for it, as long as the weights are there. ``keep`` False: they are
     removed then.
 
-    Raises what `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores` raise.
+    Raises what `check_finished`, `argap.train.train`, `argap.scorer.score` and `argap.synthetics.pretrained_scores`
+    raise.
     """
     folder = places.checkpoint(entry)
     finished = finished_run(entry, places) is not None
     parallel.wait()  # all have looked before anything changes
     if finished:
+        check_finished(entry, places, data.fingerprint)
         if parallel.is_main:
             say(f"{entry.size} {entry.name}: trained and scored already")
     else:
@@ -99,7 +67,7 @@ def run_member(
     if entry.config.keep_checkpoints == 0:
         for checkpoint in checkpoints(folder / "checkpoints"):
             run = places.trajectory(entry) / checkpoint.name
-            scored = _finished(run) is not None
+            scored = open_finished(run) is not None
             parallel.wait()
             if not scored:
                 _score(suite, entry, places, data, checkpoint, run, parallel)
@@ -132,34 +100,6 @@ def _score(
         options=ScoreOptions(),
         parallel=parallel,
     )
-
-
-def finished_run(entry: Entry, places: Places) -> Run | None:
-    """The run of a member that is trained and scored; None where it is not."""
-    return _finished(places.run(entry))
-
-
-def _finished(folder: Path) -> Run | None:
-    try:
-        return open_run(folder)
-    except (ArgapError, FormatError):
-        return None
-
-
-def trajectory(entry: Entry, places: Places) -> dict[int, Run]:
-    """The runs of a member's checkpoints on the way by their steps, in order, the finished model last; empty where
-    there are none but the last."""
-    runs = {int(folder.name.removeprefix("step-")): folder for folder in places.trajectory(entry).glob("step-*")}
-    found = {step: run for step in sorted(runs) if (run := _finished(runs[step])) is not None}
-    last = finished_run(entry, places)
-    return found | {entry.config.total_steps: last} if found and last else {}
-
-
-def steps_done(entry: Entry, places: Places) -> int:
-    """Optimizer steps that a member's log shows."""
-    log = places.checkpoint(entry) / "log.jsonl"
-    lines = read_log(log) if log.is_file() else []
-    return max((line["step"] for line in lines), default=0)
 
 
 def training_index(suite: Suite, size: str, places: Places) -> BigramIndex:

@@ -14,11 +14,11 @@ COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nl
 
 
 def build_trajectory(
-    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_a_step: int, threshold: float
+    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_a_step: Mapping[str, int], threshold: float
 ) -> pd.DataFrame:
     """One row a checkpoint: `COLUMNS`, ``tokens`` trained on until then, NLL in nats.
 
-    ``trajectories``: by model the run of each step.
+    ``trajectories``: by model the run of each step. ``tokens_a_step``: by model, of its training.
     """
     hits = labels.ar_hit(threshold) & labels.scored
     slices = {"ar_hits": np.flatnonzero(hits), "other": np.flatnonzero(labels.scored & ~hits)}
@@ -26,7 +26,7 @@ def build_trajectory(
     for model, runs in trajectories.items():
         for step, run in runs.items():
             logprob = read_logprobs(run)[0]
-            row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_a_step}
+            row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_a_step[model]}
             for name, chosen in slices.items():
                 row[f"n_{name}"] = len(chosen)
                 row[f"nll_{name}"] = -float(logprob[chosen].mean(dtype=np.float64)) if len(chosen) else np.nan

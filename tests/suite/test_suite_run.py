@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.suite.config import load_suite
-from argap.suite.members import Places, evaluation_set, training_index
+from argap.suite.members import evaluation_set, training_index
+from argap.suite.places import Places
 from argap.suite.result import read_result
 from argap.suite.trajectory import share_along
 
@@ -126,6 +127,39 @@ def test_checkpoints_on_the_way_are_scored(place):
             assert share == pytest.approx(np.nan if raw is None else raw, rel=1e-4, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; name another --work, or remove"),
+        ({"evaluation": {"seq_len": 32}}, "scored on evaluation set"),
+    ],
+)
+def test_what_was_made_for_another_suite_is_refused(place, tmp_path, change, message):
+    """Neither trained nor scored anew, and never put into one table."""
+    suite = yaml.safe_load((place / "suite.yaml").read_text())
+    for key, value in change.items():
+        suite[key] |= value
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    shutil.copytree(place / "work", tmp_path / "work")
+    result = command(tmp_path, "run", "--member", "attention")
+    assert result.exit_code == 1
+    assert message in str(result.exception)
+    shutil.rmtree(tmp_path / "work" / "tiny" / "attention")
+    shutil.rmtree(tmp_path / "work" / "tiny" / "runs" / "attention")
+    shutil.rmtree(tmp_path / "work" / "tiny" / "trajectories" / "attention")
+    result = command(tmp_path, "run", "--member", "attention")  # anew; the others are seen where all are put together
+    assert message.replace("attention", "base_conv") in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_how_a_batch_is_cut_is_no_other_suite(place, tmp_path):
+    suite = yaml.safe_load((place / "suite.yaml").read_text())
+    suite["train"]["micro_batch_size"] = 2
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    shutil.copytree(place / "work", tmp_path / "work")
+    assert command(tmp_path, "run").exit_code == 0
+
+
 def test_weights_that_are_not_kept_leave_their_trajectory(place, tmp_path):
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "run", "--no-keep", "--member", "attention")
@@ -222,9 +256,12 @@ def test_recall_of_pairs_on_different_tests_is_refused(place, tmp_path):
         later.write_text(json.dumps(json.loads(before) | {"examples": 8}))
         result = command(place, "run", "--out", str(tmp_path / "refused"))
         assert str(result.exception) == (
-            f"{files['attention']} and {later}: recall of pairs on different tests (examples: 4 and 8); "
-            "remove the file of the earlier test and run `argap suite run` again"
+            f"{later}: recall of pairs with examples 8, the suite's mqar has 4; remove the file and run "
+            "`argap suite run` again"
         )
+        later.write_text(json.dumps(json.loads(before) | {"between": "another text"}))
+        result = command(place, "run", "--out", str(tmp_path / "refused"))
+        assert str(result.exception).startswith(f"{files['attention']} and {later}: recall of pairs on different tests")
         assert not (tmp_path / "refused").exists()
         later.write_text(json.dumps(json.loads(before) | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
         assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0

@@ -1,0 +1,32 @@
+"""Tables of a suite, by hand."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from argap.cells import PREFIX
+from argap.reports.suite_tables import rare_table
+from argap.suite.result import Result
+
+
+def test_bigrams_that_training_hardly_saw():
+    # Never seen: 4 repeated tokens with 8 nats of the reference (2 each) and 10 of the model, 2 others with 9 and 8.
+    # Seen once: one repeated token, in two documents' cells 3 tokens; none that is not repeated. Bin 2 is left out.
+    cells = pd.DataFrame(
+        {
+            "document": [0, 0, 0, 1, 1],
+            "repeated": [True, False, True, True, True],
+            "frequency": [0, 0, 1, 1, 2],
+            "n": [4, 2, 1, 2, 50],
+            PREFIX + "ref": [-8.0, -9.0, -1.0, -5.0, -1.0],
+            PREFIX + "m": [-10.0, -8.0, -1.0, -5.0, -99.0],
+        }
+    )
+    bins = [{"low": 0, "high": 0}, {"low": 1, "high": 1}, {"low": 2, "high": None}]
+    rows = [{"model": "ref", "reference": True}, {"model": "m", "reference": False}]
+    table = rare_table(Result(Path("x"), {"bins": {"frequency": bins}, "rows": rows, "reference": "ref"}, cells, []))
+    assert table.rows == (
+        ("ref", "2.00", "4.50", "2.00", "—"),
+        ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)", "—"),
+    )
+    assert "4, 2, 3, 0 tokens" in table.notes[0]
