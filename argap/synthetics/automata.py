@@ -16,6 +16,8 @@ from argap.synthetics.examples import IGNORED, Examples, generator
 
 HELD_OUT = 8
 """One language in so many is held out."""
+DRAWS = 4096
+"""Automata tried for one example: where languages are many, none of them is held out with chance (7/8)^4096."""
 
 Transitions = tuple[dict[int, int], ...]
 """For each state the state that each symbol leads to; the first state is the start."""
@@ -97,8 +99,11 @@ def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
 
 
 def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transitions:
-    """A random automaton of the configuration's split, in its smallest form."""
-    while True:
+    """A random automaton of the configuration's split, in its smallest form.
+
+    Raises `ArgapError` where `DRAWS` of them are all of the other split: narrow ranges have few languages.
+    """
+    for _ in range(DRAWS):
         states, letters = (rng.integers(low, high + 1) for low, high in (config.states, config.alphabet))
         alphabet = rng.permutation(config.symbols)[:letters]
         drawn = []
@@ -109,6 +114,10 @@ def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transiti
         automaton = smallest(tuple(drawn))
         if held_out(automaton) == (config.split == "heldout"):
             return automaton
+    raise ArgapError(
+        f"automata: no language of the split {config.split} in {DRAWS:,} automata of {_range(config.states)} states, "
+        f"{_range(config.alphabet)} of {config.symbols} symbols and {_range(config.edges)} edges; expected wider ranges"
+    )
 
 
 def smallest(automaton: Transitions) -> Transitions:
@@ -135,6 +144,10 @@ def held_out(automaton: Transitions) -> bool:
     """Whether a language, given by its smallest automaton, is for the test: its hash decides."""
     text = repr([sorted(ways.items()) for ways in automaton])
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return f"{ends[0]} to {ends[1]}"
 
 
 def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, list[tuple[int, int]]]]:
