@@ -27,6 +27,8 @@ class MemorizationConfig:
                 f"memorization: {self.examples} examples of {self.length} tokens from {self.vocab_size}; "
                 "expected at least 1 of an even length from 3"
             )
+        if self.facts_seed < 0:
+            raise ArgapError(f"memorization: facts_seed {self.facts_seed}; expected 0 or more")
 
     @property
     def facts(self) -> np.ndarray:

@@ -204,12 +204,17 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
     ("make", "said"),
     [
         (lambda: ContextRecallConfig(1, length=5), "1 examples of 5 tokens; expected an even length"),
-        (lambda: ContextRecallConfig(1, vocab_size=5, noise_vocab_size=4), "leaves no key and value"),
+        (
+            lambda: ContextRecallConfig(1, vocab_size=5, noise_vocab_size=4),
+            "vocab_size 5, noise_vocab_size 4; expected",
+        ),
+        (lambda: ContextRecallConfig(1, noise_vocab_size=-4), "noise_vocab_size -4; expected noise tokens from 0"),
         (lambda: ContextRecallConfig(1, noise=0.2), "noise 0.2 of 0 tokens"),
         (lambda: InductionConfig(1, length=3), "1 examples of 3 tokens from 20"),
         (lambda: SelectiveCopyConfig(1, length=32), "need 33 places, the length is 32"),
         (lambda: SelectiveCopyConfig(1, tokens=0), "1 examples, 0 tokens of 16"),
         (lambda: MemorizationConfig(0), "0 examples of 32 tokens from 256"),
+        (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed -1; expected 0 or more"),
         (lambda: CompressionConfig(1, vocab_size=2), "1 examples of 32 tokens from 2"),
         (lambda: FuzzyRecallConfig(1, length=11), "need 12 tokens, the length is 11"),
         (lambda: FuzzyRecallConfig(1, vocab_size=6), "keys of 3 distinct tokens out of a vocabulary of 6"),
