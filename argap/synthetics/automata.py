@@ -45,16 +45,17 @@ class AutomataConfig:
     def __post_init__(self) -> None:
         for name, (low, high) in (("states", self.states), ("alphabet", self.alphabet), ("edges", self.edges)):
             if not 1 <= low <= high:
-                raise ArgapError(f"automata: {name} {low} to {high}; expected 1 or more, the fewest first")
+                raise ArgapError(f"{name} {low} to {high}; expected 1 or more, the fewest first")
         if self.alphabet[1] > self.symbols or self.edges[1] > self.alphabet[0]:
             raise ArgapError(
-                f"automata: {self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
+                f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
                 "symbols; expected no more edges than symbols"
             )
-        if self.examples < 1 or self.length < 2 or self.longest < 1:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 2 or self.longest < 1:
             raise ArgapError(
-                f"automata: {self.examples} examples of {self.length} tokens, strings of {self.longest}; "
-                "expected at least 1 of 2 tokens, strings of 1"
+                f"length {self.length}, longest {self.longest}; expected a length from 2, strings from 1 symbol"
             )
 
     @property

@@ -146,7 +146,7 @@ def test_a_seed_fixes_the_data() -> None:
         ({"states": (3, 2)}, "states 3 to 2; expected 1 or more"),
         ({"alphabet": (4, 19)}, "4 edges from 4 to 19 of 18 symbols"),
         ({"edges": (1, 5)}, "5 edges from 4 to 18 of 18 symbols"),
-        ({"length": 1}, "1 examples of 1 tokens, strings of 50"),
+        ({"length": 1}, "length 1, longest 50; expected a length from 2"),
     ],
 )
 def test_ranges_that_are_none_are_refused(options: dict, said: str) -> None:
