@@ -15,7 +15,7 @@ from argap.errors import ArgapError
 from argap.synthetics.examples import IGNORED, Examples, generator
 
 HELD_OUT = 8
-"""One language in so many is held out."""
+"""One language in so many is held out, for validation and test alike."""
 DRAWS = 4096
 """Automata tried for one example: where languages are many, none of them is held out with chance (7/8)^4096."""
 
@@ -32,7 +32,8 @@ class AutomataConfig:
     symbols: int = 18
     """The vocabulary has one token more, which separates strings."""
     split: Literal["train", "heldout"] = "train"
-    """No language of one is in the other, whatever the seeds."""
+    """No language of one is in the other, whatever the seeds. Validation and test both have ``heldout``, each from
+    seeds of its own: a language may be in both."""
     states: tuple[int, int] = (4, 12)
     """Fewest and most, before states that cannot be told apart are made one."""
     alphabet: tuple[int, int] = (4, 18)
@@ -142,7 +143,7 @@ def smallest(automaton: Transitions) -> Transitions:
 
 
 def held_out(automaton: Transitions) -> bool:
-    """Whether a language, given by its smallest automaton, is for the test: its hash decides."""
+    """Whether a language, given by its smallest automaton, is for validation and test: its hash decides."""
     text = repr([sorted(ways.items()) for ways in automaton])
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
 
