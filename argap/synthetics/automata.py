@@ -15,7 +15,9 @@ from argap.errors import ArgapError
 from argap.synthetics.examples import IGNORED, Examples, generator
 
 HELD_OUT = 8
-"""One language in so many is held out."""
+"""One language in so many is held out, for validation and test alike."""
+DRAWS = 4096
+"""Automata tried for one example: where languages are many, none of them is held out with chance (7/8)^4096."""
 
 Transitions = tuple[dict[int, int], ...]
 """For each state the state that each symbol leads to; the first state is the start."""
@@ -30,7 +32,8 @@ class AutomataConfig:
     symbols: int = 18
     """The vocabulary has one token more, which separates strings."""
     split: Literal["train", "heldout"] = "train"
-    """No language of one is in the other, whatever the seeds."""
+    """No language of one is in the other, whatever the seeds. Validation and test both have ``heldout``, each from
+    seeds of its own: a language may be in both."""
     states: tuple[int, int] = (4, 12)
     """Fewest and most, before states that cannot be told apart are made one."""
     alphabet: tuple[int, int] = (4, 18)
@@ -43,16 +46,17 @@ class AutomataConfig:
     def __post_init__(self) -> None:
         for name, (low, high) in (("states", self.states), ("alphabet", self.alphabet), ("edges", self.edges)):
             if not 1 <= low <= high:
-                raise ArgapError(f"automata: {name} {low} to {high}; expected 1 or more, the fewest first")
+                raise ArgapError(f"{name} {low} to {high}; expected 1 or more, the fewest first")
         if self.alphabet[1] > self.symbols or self.edges[1] > self.alphabet[0]:
             raise ArgapError(
-                f"automata: {self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
+                f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
                 "symbols; expected no more edges than symbols"
             )
-        if self.examples < 1 or self.length < 2 or self.longest < 1:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 2 or self.longest < 1:
             raise ArgapError(
-                f"automata: {self.examples} examples of {self.length} tokens, strings of {self.longest}; "
-                "expected at least 1 of 2 tokens, strings of 1"
+                f"length {self.length}, longest {self.longest}; expected a length from 2, strings from 1 symbol"
             )
 
     @property
@@ -97,8 +101,11 @@ def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
 
 
 def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transitions:
-    """A random automaton of the configuration's split, in its smallest form."""
-    while True:
+    """A random automaton of the configuration's split, in its smallest form.
+
+    Raises `ArgapError` where `DRAWS` of them are all of the other split: narrow ranges have few languages.
+    """
+    for _ in range(DRAWS):
         states, letters = (rng.integers(low, high + 1) for low, high in (config.states, config.alphabet))
         alphabet = rng.permutation(config.symbols)[:letters]
         drawn = []
@@ -109,6 +116,10 @@ def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transiti
         automaton = smallest(tuple(drawn))
         if held_out(automaton) == (config.split == "heldout"):
             return automaton
+    raise ArgapError(
+        f"automata: no language of the split {config.split} in {DRAWS:,} automata of {_range(config.states)} states, "
+        f"{_range(config.alphabet)} of {config.symbols} symbols and {_range(config.edges)} edges; expected wider ranges"
+    )
 
 
 def smallest(automaton: Transitions) -> Transitions:
@@ -132,9 +143,13 @@ def smallest(automaton: Transitions) -> Transitions:
 
 
 def held_out(automaton: Transitions) -> bool:
-    """Whether a language, given by its smallest automaton, is for the test: its hash decides."""
+    """Whether a language, given by its smallest automaton, is for validation and test: its hash decides."""
     text = repr([sorted(ways.items()) for ways in automaton])
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return f"{ends[0]} to {ends[1]}"
 
 
 def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, list[tuple[int, int]]]]:

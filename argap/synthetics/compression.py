@@ -18,10 +18,11 @@ class CompressionConfig:
     """The last token ends the sequence."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.length < 2 or self.vocab_size < 3:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 2 or self.vocab_size < 3:
             raise ArgapError(
-                f"compression: {self.examples} examples of {self.length} tokens from {self.vocab_size}; "
-                "expected at least 1 of 2 tokens from 3"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected a length from 2, a vocabulary from 3"
             )
 
 

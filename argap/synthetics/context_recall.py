@@ -33,14 +33,14 @@ class ContextRecallConfig:
     """The value of every key that came before; or of the last key alone."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.length < 4 or self.length % 2:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 4 or self.length % 2:
+            raise ArgapError(f"length {self.length}; expected an even one from 4")
+        if self.noise_vocab_size < 0 or self.keys < 1:
             raise ArgapError(
-                f"context recall: {self.examples} examples of {self.length} tokens; expected an even length from 4"
-            )
-        if self.keys < 1:
-            raise ArgapError(
-                f"context recall: a vocabulary of {self.vocab_size} with {self.noise_vocab_size} noise tokens "
-                "leaves no key and value"
+                f"vocab_size {self.vocab_size}, noise_vocab_size {self.noise_vocab_size}; expected noise tokens from "
+                "0, and 2 tokens more for a key and its value"
             )
         if not 0 <= self.noise < 1 or (self.noise > 0 and self.noise_vocab_size < 1):
             raise ArgapError(

@@ -29,15 +29,16 @@ class FuzzyRecallConfig:
     """Keys of 1 to M tokens, as in training; False: of M, as in MAD's test."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.longest < 1 or (self.vocab_size - 1) // 2 < self.longest:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.longest < 1 or (self.vocab_size - 1) // 2 < self.longest:
             raise ArgapError(
-                f"fuzzy recall: {self.examples} examples, keys of {self.longest} distinct tokens out of a "
-                f"vocabulary of {self.vocab_size}; expected at least 1, and {2 * self.longest + 1} tokens"
+                f"longest {self.longest}, vocab_size {self.vocab_size}; expected keys from 1 token, and for such keys "
+                f"and values a vocabulary from {2 * max(1, self.longest) + 1}"
             )
         if self.length < 4 * self.longest:
             raise ArgapError(
-                f"fuzzy recall: a key, its value and both again need {4 * self.longest} tokens, "
-                f"the length is {self.length}"
+                f"a key, its value and both again need {4 * self.longest} tokens, the length is {self.length}"
             )
 
 

@@ -21,10 +21,11 @@ class InductionConfig:
     """The last token of the vocabulary is the special one."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.length < 4 or self.vocab_size < 2:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 4 or self.vocab_size < 2:
             raise ArgapError(
-                f"induction heads: {self.examples} examples of {self.length} tokens from {self.vocab_size}; "
-                "expected at least 1 of 4 tokens from 2"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected a length from 4, a vocabulary from 2"
             )
 
 

@@ -22,11 +22,15 @@ class MemorizationConfig:
     """Which value a key has, in training and in test: not the seed of the examples."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.length < 2 or self.length % 2 or self.vocab_size < 3:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.length < 2 or self.length % 2 or self.vocab_size < 3:
             raise ArgapError(
-                f"memorization: {self.examples} examples of {self.length} tokens from {self.vocab_size}; "
-                "expected at least 1 of an even length from 3"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected an even length from 2, "
+                "a vocabulary from 3"
             )
+        if self.facts_seed < 0:
+            raise ArgapError(f"facts_seed {self.facts_seed}; expected 0 or more")
 
     @property
     def facts(self) -> np.ndarray:

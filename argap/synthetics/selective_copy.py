@@ -21,15 +21,15 @@ class SelectiveCopyConfig:
     """The last token asks for the copy, the last but one is the blank."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1 or self.tokens < 1 or self.vocab_size < 3:
+        if self.examples < 1:
+            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        if self.tokens < 1 or self.vocab_size < 3:
             raise ArgapError(
-                f"selective copy: {self.examples} examples, {self.tokens} tokens of {self.vocab_size}; "
-                "expected at least 1 of 1 token of 3"
+                f"tokens {self.tokens}, vocab_size {self.vocab_size}; expected at least 1 token, a vocabulary from 3"
             )
         if self.length < 2 * self.tokens + 1:
             raise ArgapError(
-                f"selective copy: {self.tokens} tokens and their copy need {2 * self.tokens + 1} places, "
-                f"the length is {self.length}"
+                f"{self.tokens} tokens and their copy need {2 * self.tokens + 1} places, the length is {self.length}"
             )
 
 

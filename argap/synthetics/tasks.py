@@ -53,8 +53,9 @@ class Task:
 
     @property
     def length(self) -> int:
-        """By default."""
-        return int(self.config.length)  # the field's default
+        """N of a run that names none: the default of the configuration's field."""
+        defaults: dict[str, Any] = {each.name: each.default for each in fields(self.config)}
+        return defaults["length"]
 
 
 TASKS: dict[str, Task] = {
@@ -80,7 +81,7 @@ def named(value: Any) -> dict[str, Any]:
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = given.get("name")
     if not isinstance(name, str) or name not in TASKS:
-        raise ArgapError(f"task {name!r}: unknown; known are {', '.join(TASKS)}")
+        raise ArgapError(f"task {name!r}: unknown; known are {', '.join(TASKS)}; without a task it is mqar")
     return given
 
 

@@ -1,7 +1,9 @@
 """Train runs that differ in their seed or learning rate side by side, and score each once on its test set."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from argap.synthetics.together import Together
 
 STEPS_AT_ONCE = 50
 """By so many progress is shown."""
+SECONDS_BETWEEN_LOOKS = 0.2
+"""By so many data are waited for before ``stop`` is asked again."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,11 @@ def train_together(
 ) -> list[RunResult]:
     """Train runs that are alike in steps and evaluations; ``finished`` is called with each as soon as it is scored.
 
-    A run stops where its validation accuracy reaches its ``stop_at``, and the others go on, or with
-    ``first_ends`` are scored as they are. Where ``stop`` says
-    so, those that are not finished are given up. The numbers do not depend on which runs are in the group.
+    A run stops where its validation accuracy reaches its ``stop_at``, and the others go on, or with ``first_ends``
+    are scored as they are. Where ``stop`` says so, while data are made too, those that are not finished are given
+    up. The numbers do not depend on which runs are in the group.
 
-    Raises `ArgapError` for runs that are not alike, and for a mixer that is unknown.
+    Raises `ArgapError` for runs that are not alike, for a mixer that is unknown, and as making their data does.
     """
     first = configs[0]
     for config in configs:
@@ -83,7 +87,10 @@ def train_together(
         data: dict[int, dict[str, Questions]] = {}
         for config in configs:
             if config.seed not in data:
-                data[config.seed] = {split: questions(config, split).to(device) for split in ("train", "validation")}
+                made = _made(config, stop)
+                if made is None:
+                    return []
+                data[config.seed] = {split: each.to(device) for split, each in made.items()}
         learners = [Learner(config, data[config.seed]["train"], device) for config in configs]
         together = Together(learners)
         curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
@@ -113,6 +120,27 @@ def train_together(
                     break
                 together.keep([learner for learner in together.learners if learner not in solved])
     return results
+
+
+def _made(config: RunConfig, stop: Callable[[], bool]) -> dict[str, Questions] | None:
+    """Training and validation examples of a run; None where ``stop`` says so meanwhile.
+
+    They are made in a thread, for they may take minutes in which this one asks ``stop``. A thread that is not
+    waited for ends with its examples or with the process.
+    """
+    made: Future[dict[str, Questions]] = Future()
+
+    def make() -> None:
+        try:
+            made.set_result({split: questions(config, split) for split in ("train", "validation")})
+        except BaseException as error:  # raised again where it is waited for
+            made.set_exception(error)
+
+    threading.Thread(target=make, daemon=True).start()
+    while not wait([made], SECONDS_BETWEEN_LOOKS).done:
+        if stop():
+            return None
+    return made.result()
 
 
 def _scored(

@@ -104,6 +104,15 @@ def test_no_language_is_in_both_splits() -> None:
     assert 2 <= HELD_OUT <= 20
 
 
+def test_ranges_without_a_language_of_the_split_are_refused() -> None:
+    """Of one symbol there is one language, and its hash puts it in training."""
+    sizes = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
+    assert (build(AutomataConfig(2, length=4, **sizes), 0).labels[:, 1] == 0).all()
+    said = "no language of the split heldout in 4,096 automata of 1 to 1 states, 1 to 1 of 1 symbols and 1 to 1 edges"
+    with pytest.raises(ArgapError, match=said):
+        build(AutomataConfig(2, length=4, split="heldout", **sizes), 0)
+
+
 def test_sizes_are_those_asked_for() -> None:
     config = AutomataConfig(40, length=300, states=(3, 5), alphabet=(4, 6), edges=(2, 3), longest=7)
     found, allowed = build(config, 0), valid_next(config, 0)
@@ -137,7 +146,7 @@ def test_a_seed_fixes_the_data() -> None:
         ({"states": (3, 2)}, "states 3 to 2; expected 1 or more"),
         ({"alphabet": (4, 19)}, "4 edges from 4 to 19 of 18 symbols"),
         ({"edges": (1, 5)}, "5 edges from 4 to 18 of 18 symbols"),
-        ({"length": 1}, "1 examples of 1 tokens, strings of 50"),
+        ({"length": 1}, "length 1, longest 50; expected a length from 2"),
     ],
 )
 def test_ranges_that_are_none_are_refused(options: dict, said: str) -> None:

@@ -16,6 +16,8 @@ from argap.synthetics.fuzzy_recall import FuzzyRecallConfig
 from argap.synthetics.induction import InductionConfig
 from argap.synthetics.memorization import MemorizationConfig
 from argap.synthetics.selective_copy import SelectiveCopyConfig
+from argap.synthetics.tasks import TASKS as BY_NAME
+from argap.synthetics.tasks import resolved
 
 Oracle = Callable[[list[int], int, Any], int]
 """The tokens before the label, all tokens of the example's length, and the configuration, to the answer."""
@@ -203,18 +205,47 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ContextRecallConfig(1, length=5), "1 examples of 5 tokens; expected an even length"),
-        (lambda: ContextRecallConfig(1, vocab_size=5, noise_vocab_size=4), "leaves no key and value"),
+        (lambda: ContextRecallConfig(1, length=5), "length 5; expected an even one from 4"),
+        (
+            lambda: ContextRecallConfig(1, vocab_size=5, noise_vocab_size=4),
+            "noise_vocab_size 4; expected noise tokens",
+        ),
+        (lambda: ContextRecallConfig(1, noise_vocab_size=-4), "noise_vocab_size -4; expected noise tokens from 0"),
         (lambda: ContextRecallConfig(1, noise=0.2), "noise 0.2 of 0 tokens"),
-        (lambda: InductionConfig(1, length=3), "1 examples of 3 tokens from 20"),
+        (lambda: InductionConfig(1, length=3), "length 3, vocab_size 20; expected"),
         (lambda: SelectiveCopyConfig(1, length=32), "need 33 places, the length is 32"),
-        (lambda: SelectiveCopyConfig(1, tokens=0), "1 examples, 0 tokens of 16"),
-        (lambda: MemorizationConfig(0), "0 examples of 32 tokens from 256"),
-        (lambda: CompressionConfig(1, vocab_size=2), "1 examples of 32 tokens from 2"),
+        (lambda: SelectiveCopyConfig(1, tokens=0), "tokens 0, vocab_size 16; expected"),
+        (lambda: MemorizationConfig(0), "^0 examples; expected at least 1"),
+        (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed -1; expected 0 or more"),
+        (lambda: CompressionConfig(1, vocab_size=2), "length 32, vocab_size 2; expected"),
         (lambda: FuzzyRecallConfig(1, length=11), "need 12 tokens, the length is 11"),
-        (lambda: FuzzyRecallConfig(1, vocab_size=6), "keys of 3 distinct tokens out of a vocabulary of 6"),
+        (lambda: FuzzyRecallConfig(1, vocab_size=6), "longest 3, vocab_size 6; expected .* from 7"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         make()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_length_that_does_not_fit_is_told_once_and_in_the_words_of_the_run(name: str) -> None:
+    """Its configuration is tried with an example of one's own, which nobody asked for."""
+    with pytest.raises(ArgapError) as raised:
+        resolved(name, -8)
+    before, _, said = str(raised.value).partition(": ")
+    assert before == f"task {name}"
+    assert "length" in said
+    assert "-8" in said
+    for word in ("example", name.replace("_", " "), "context recall"):
+        assert word not in said
+
+
+def test_a_task_has_the_length_of_its_configuration_by_default() -> None:
+    assert [BY_NAME[name].length for name in ("memorization", "noisy_recall", "automata")] == [32, 128, 512]
+
+
+def test_an_unknown_task_is_told_that_mqar_has_no_name() -> None:
+    with pytest.raises(
+        ArgapError, match=r"'mqar': unknown; known are in_context_recall, .*; without a task it is mqar"
+    ):
+        resolved("mqar", 64)
