@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from argap.configuration import build
@@ -58,12 +58,15 @@ MEMBERS: dict[str, Member] = {
 Based's pair of layers are those of the authors' published configurations of figure 2."""
 
 
-def member_from(name: str, value: Mapping[str, Any] | None = None) -> Member:
+def member_from(name: str, value: Any = None) -> Member:
     """The member that a sweep file describes: by default that of `MEMBERS`, else any registered mixer or
-    ``module:Class`` in both layers.
+    ``module:Class`` in both layers; ``value`` is a mapping of what differs.
 
-    Raises `ArgapError` for unknown keys; an unknown mixer is found when the model is built.
+    Raises `ArgapError` for unknown keys and for what is no mapping; an unknown mixer is found when the model is built.
     """
+    if not isinstance(value, Mapping | None):
+        known = ", ".join(f.name for f in fields(Member))
+        raise ArgapError(f"{name}: expected nothing or KEY: VALUE lines ({known}), found {value!r}")
     try:
         return build(Member, {**asdict(MEMBERS.get(name, Member((name,)))), **(value or {})})
     except ArgapError as error:
