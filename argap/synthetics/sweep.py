@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+import torch
 
 from argap.atomic import read_json, replacing, write_json
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
+from argap.models.cost import cost
+from argap.synthetics.decoder import LastVectorDecoder
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
 from argap.synthetics.tasks import TASKS, label, named, resolved
 from argap.synthetics.training import RunResult
@@ -107,13 +110,34 @@ class Sweep:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """The sweep of a YAML file. Raises `ArgapError`, one line that begins with the file's name."""
+    """The sweep of a YAML file, all of whose models and data can be built.
+
+    Raises `ArgapError`, one line that begins with the file's name.
+    """
     try:
         sweep = build(Sweep, read_yaml(path))
-        sweep.configs()
+        check_buildable(sweep)
     except ArgapError as error:
         raise ArgapError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     return sweep
+
+
+def check_buildable(sweep: Sweep) -> None:
+    """Build the model of each group without its weights, and the configuration of its data: what does not fit is
+    found before the groups ahead of it are trained.
+
+    Raises `ArgapError` with the group's member, task, length and width.
+    """
+    for first, *_ in sweep.groups():
+        try:
+            for pairs in first.pairs:
+                first.mqar(examples=1, pairs=pairs)
+            cost(first.model_config(), first.length)
+            if first.from_last:
+                with torch.device("meta"):
+                    LastVectorDecoder(first.width, first.vocabulary, first.length)
+        except ArgapError as error:
+            raise ArgapError(f"{first.title}: {error}") from None
 
 
 def run_path(out: Path, config: RunConfig) -> Path:

@@ -39,9 +39,9 @@ HERE = Path(__file__).parent
 class Tells(GLA):
     """Leaves the number of the process that trains it."""
 
-    def __init__(self, *given, **named):
-        super().__init__(*given, **named)
+    def forward(self, x):
         (HERE / f"{os.getpid()}.process").touch()
+        return super().forward(x)
 
 
 class Dies(GLA):

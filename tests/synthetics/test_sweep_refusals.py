@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from argap.cli import app
 from argap.errors import ArgapError
 from argap.synthetics.sweep import load_sweep
 
@@ -48,3 +50,29 @@ def refused(folder: Path, **change: Any) -> str:
 def test_a_member_is_what_differs_from_its_default(value, tmp_path):
     expected = "attention: expected nothing or KEY: VALUE lines (mixers, learned_positions, mlp), found"
     assert refused(tmp_path, members={"attention": value}) == f"{expected} {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"members": {"attention": None, "hyenna": None}}, "hyenna, N 16, width 8: mixer 'hyenna': unknown"),
+        (
+            {"members": {"attention": {"mixers": [{"name": "attention", "heads": 4}]}}, "widths": [16, 18]},
+            "attention, N 16, width 18: attention: width 18",
+        ),
+        ({"lengths": [16, 64], "pairs": [2, 8]}, "attention, N 16, width 8: mqar: 8 pairs"),
+        (
+            {"tasks": ["induction", "compression"], "lengths": [], "pairs": [], "widths": [8, 9]}
+            | {"run": {key: value for key, value in SMALL["run"].items() if key != "vocab_size"}},
+            "attention, compression, N 32, width 9: width 9: the decoder of compression needs an even number",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_found_before_anything_is_trained(change, said, tmp_path):
+    assert refused(tmp_path, **change).startswith(said)
+    for flag in ("--dry-run", "--device=cpu"):
+        result = CliRunner().invoke(
+            app, ["mqar", "sweep", str(written(tmp_path, **change)), "--out", str(tmp_path / "out"), flag]
+        )
+        assert said in str(result.exception)
+    assert not (tmp_path / "out").exists()
