@@ -168,8 +168,8 @@ def plot(
 ) -> None:
     """Draw the figures of a sweep and print its table.
 
-    Accuracy, and what it takes to solve the task, from runs.parquet alone; of a sweep over tasks accuracy by task, with
-    the printed figures of MAD beside it."""
+    Accuracy, and what it takes to solve the task, from the folder's files alone, of the runs that are finished; of a
+    sweep over tasks accuracy by task, with the printed figures of MAD beside it."""
     from argap.reports.mqar_figures import write_sweep
 
     table, text = write_sweep(run)
