@@ -57,6 +57,10 @@ class Sweep:
     def __post_init__(self) -> None:
         if not self.members or not (self.lengths or self.tasks) or not self.widths or not self.lrs or not self.seeds:
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
+        for axis in ("lengths", "widths", "pairs", "lrs", "seeds"):
+            values = getattr(self, axis)
+            if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+                raise ArgapError(f"{axis}: {twice[0]} is there twice")
         if taken := [key for key in self.run if key in SET_BY_AXES]:
             raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, tasks, lrs or seeds")
         if self.pairs_together and not self.pairs:

@@ -76,3 +76,17 @@ def test_what_cannot_be_built_is_found_before_anything_is_trained(change, said, 
         )
         assert said in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "twice"),
+    [
+        ("lengths", [16, 32, 16], 16),
+        ("widths", [8, 16, 8.0], 8),
+        ("pairs", [2, 1, 1], 1),
+        ("lrs", [1e-3, "1e-3"], 0.001),
+        ("seeds", [0, 0], 0),
+    ],
+)
+def test_what_would_be_trained_twice_is_refused(axis, values, twice, tmp_path):
+    assert refused(tmp_path, **{axis: values}) == f"{axis}: {twice} is there twice"
