@@ -126,7 +126,7 @@ def sweep(
     from functools import partial
 
     from argap.synthetics.parts import run_sweep
-    from argap.synthetics.sweep import load_sweep, run_path
+    from argap.synthetics.sweep import check_folder, load_sweep, run_path
     from argap.train.interrupt import listening
 
     check_engine(engine, local={}, ray={"--address": address})
@@ -134,6 +134,7 @@ def sweep(
     folder = out or Path("results") / "mqar" / config.stem
     configs = loaded.configs()
     if dry_run:
+        check_folder(loaded, folder)
         for each in configs:
             state = "finished" if run_path(folder, each).exists() else f"{each.steps:,} steps at most"
             typer.echo(f"{each.key}: {state}")

@@ -15,7 +15,7 @@ from argap.atomic import write_json
 from argap.progress import say
 from argap.runs import environment
 from argap.synthetics.protocol import RunConfig
-from argap.synthetics.sweep import Sweep, as_json, collect_runs, read_run, run_path, write_run
+from argap.synthetics.sweep import Sweep, as_json, check_folder, collect_runs, read_run, run_path, write_run
 from argap.synthetics.training import train_together
 
 
@@ -72,8 +72,10 @@ def run_sweep(
 ) -> pd.DataFrame:
     """Train what is not finished yet, at most ``together`` runs side by side; returns `collect_runs`.
 
-    Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone.
+    Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone. Raises `MismatchError` for
+    a folder of another sweep.
     """
+    check_folder(sweep, out)
     write_json(out / "sweep.json", {"sweep": as_json(sweep), **environment()})
     parts = parts_of(sweep, out, together)
     total = len(sweep.configs())

@@ -15,7 +15,7 @@ import torch
 
 from argap.atomic import read_json, replacing, write_json
 from argap.configuration import build, read_yaml
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.models.cost import cost
 from argap.synthetics.decoder import LastVectorDecoder
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
@@ -176,6 +176,20 @@ def read_sweep(out: Path) -> Sweep:
     except ArgapError as error:
         again = f"remove it, and `argap mqar sweep CONFIG.yaml --out {out}` writes it anew"
         raise FormatError(f"{path}: {error}; {again}") from None
+
+
+def check_folder(sweep: Sweep, out: Path) -> None:
+    """Raises `MismatchError` where the folder is another sweep's: one of which this one has no run. A file that was
+    changed and keeps a run may go on."""
+    path = out / "sweep.json"
+    if not path.exists():
+        return
+    theirs = {config.key for config in read_sweep(out).configs()}
+    if theirs.isdisjoint(config.key for config in sweep.configs()):
+        raise MismatchError(
+            f"{out}: {path.name} is another sweep's, none of its {len(theirs)} runs is one of this; choose another "
+            "--out, or remove that file if its table and figures may be lost"
+        )
 
 
 def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:

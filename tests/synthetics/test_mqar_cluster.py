@@ -240,9 +240,10 @@ def test_a_part_whose_worker_is_lost_is_begun_again(ray, sweep, mixers, tmp_path
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_stops_when_asked_to_and_goes_on(ray, sweep, mixers, tmp_path):
     engine = partial(train_on_ray, ray, "cpu")
-    assert len(run_sweep(endless(sweep), tmp_path, engine, stop=lambda: len(processes(mixers)) == 2)) == 0
-    assert len(run_sweep(sweep, tmp_path, engine, stop=lambda: len(list(tmp_path.glob("runs/*"))) > 1)) > 1
-    assert len(run_sweep(sweep, tmp_path, engine)) == 8
+    assert len(run_sweep(endless(sweep), tmp_path / "one", engine, stop=lambda: len(processes(mixers)) == 2)) == 0
+    out = tmp_path / "two"
+    assert len(run_sweep(sweep, out, engine, stop=lambda: len(list(out.glob("runs/*"))) > 1)) > 1
+    assert len(run_sweep(sweep, out, engine)) == 8
 
 
 @pytest.mark.filterwarnings("ignore")
