@@ -19,7 +19,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.models.cost import cost
 from argap.synthetics.decoder import LastVectorDecoder
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-from argap.synthetics.tasks import TASKS, label, named, resolved
+from argap.synthetics.tasks import TASKS, named, resolved
 from argap.synthetics.training import RunResult
 
 SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
@@ -67,9 +67,10 @@ class Sweep:
             raise ArgapError("pairs_together: expected a list of pairs")
         if self.tasks and self.pairs:
             raise ArgapError("pairs: MQAR alone has them; a sweep has either pairs or tasks")
-        labels = [label(case["task"], case["length"]) for case in self._cases() if case["task"] is not None]
-        if twice := [each for number, each in enumerate(labels) if each in labels[:number]]:
-            raise ArgapError(f"tasks: {twice[0]} is there twice")
+        firsts = [group[0] for group in self.groups()]  # the axes being distinct, only tasks may give a run twice
+        keys = [first.key for first in firsts]
+        if twice := [first for number, first in enumerate(firsts) if first.key in keys[:number]]:
+            raise ArgapError(f"tasks: {twice[0].task_label} is there twice")
 
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, those that train together side by side."""
@@ -86,6 +87,21 @@ class Sweep:
             for width, case in itertools.product(self.widths, self._cases())
             for name, member in self._members()
         ]
+
+    def task_labels(self) -> dict[str, str]:
+        """The task of each run in tables, by the run's key: `RunConfig.task_label`, and where tasks of one label differ
+        in what the run has for them alone, that too: ``memorization, train_examples 256``."""
+        alike: dict[str, list[RunConfig]] = {}
+        for config in self.configs():
+            alike.setdefault(config.task_label, []).append(config)
+        usual = {f.name: self.run.get(f.name, f.default) for f in fields(RunConfig) if f.name not in SET_BY_AXES}
+        labels = {}
+        for task, configs in alike.items():
+            differing = [key for key in usual if any(getattr(c, key) != getattr(configs[0], key) for c in configs)]
+            for config in configs:
+                own = {key: getattr(config, key) for key in differing}
+                labels[config.key] = ", ".join([task, *(f"{k} {v}" for k, v in own.items() if v != usual[k])])
+        return labels
 
     def _members(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, value in self.members.items():
@@ -194,7 +210,9 @@ def check_folder(sweep: Sweep, out: Path) -> None:
 
 def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
     """Write ``runs.parquet`` from the finished runs of the sweep, and return it."""
-    rows = [_row(config, read_run(out, config)) for config in sweep.configs() if run_path(out, config).exists()]
+    labels = sweep.task_labels()
+    finished = [config for config in sweep.configs() if run_path(out, config).exists()]
+    rows = [_row(config, read_run(out, config)) | {"task": labels[config.key]} for config in finished]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     with replacing(out / "runs.parquet") as temporary:
         frame.to_parquet(temporary, index=False, compression="zstd")
@@ -257,7 +275,7 @@ COLUMNS = {
 
 def _row(config: RunConfig, record: dict[str, Any]) -> dict[str, Any]:
     pairs = ",".join(map(str, config.pairs))
-    own = {"task": config.task_label, "pairs": pairs, "epochs": record["steps"] / config.steps_an_epoch}
+    own = {"pairs": pairs, "epochs": record["steps"] / config.steps_an_epoch}
     return {**record["config"], **record, **own, "key": config.key}
 
 
