@@ -17,6 +17,12 @@ app = typer.Typer(
 
 Length = Annotated[int, typer.Option(min=1, help="Tokens of an example.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SET_BY_FLAGS = {
+    "name": "MODEL",
+    "member": "MODEL, with --mlp",
+    **{key: f"--{key}" for key in ("width", "task", "length", "pairs", "lr", "seed")},
+}
+"""Fields of a run to what of ``train`` sets them."""
 
 
 @app.command()
@@ -72,6 +78,7 @@ def train(
 
     from argap.configuration import build
     from argap.device import use_device
+    from argap.errors import ArgapError
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
     from argap.synthetics.sweep import write_run
     from argap.synthetics.tasks import TASKS, from_text
@@ -87,7 +94,11 @@ def train(
     else:
         chosen = from_text(task)
         own |= {"task": chosen, "length": length or TASKS[chosen["name"]].length, "pairs": pairs or []}
-    own |= parse_settings(settings or [])
+    further = parse_settings(settings or [])
+    for key, flag in SET_BY_FLAGS.items():
+        if key in further:
+            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
+    own |= further
     configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]
     with listening() as interrupt:
         results = train_together(

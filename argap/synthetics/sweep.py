@@ -24,6 +24,8 @@ from argap.synthetics.training import RunResult
 
 SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
 """Fields of a run that a sweep's own keys set."""
+FURTHER = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_AXES)
+"""Those that ``run`` sets."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Sweep:
                 raise ArgapError(f"{axis}: {twice[0]} is there twice")
         if taken := [key for key in self.run if key in SET_BY_AXES]:
             raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, tasks, lrs or seeds")
+        _check_known("run", self.run, FURTHER)
         if self.pairs_together and not self.pairs:
             raise ArgapError("pairs_together: expected a list of pairs")
         if self.tasks and self.pairs:
@@ -81,12 +84,20 @@ class Sweep:
         models first."""
         return [
             [
-                build(RunConfig, {**self.run, "name": name, "member": member, "width": width, **case, **each})
+                self._run({"name": name, "member": member, "width": width, **case, **each})
                 for each in ({"lr": lr, "seed": seed} for seed in self.seeds for lr in self.lrs)
             ]
             for width, case in itertools.product(self.widths, self._cases())
             for name, member in self._members()
         ]
+
+    def _run(self, own: Mapping[str, Any]) -> RunConfig:
+        try:
+            return build(RunConfig, {**self.run, **own})
+        except ArgapError as error:
+            if own.keys() <= set(SET_BY_AXES):
+                raise
+            raise ArgapError(f"task {own['task']['name']}: {error}") from None  # it has fields of its own
 
     def task_labels(self) -> dict[str, str]:
         """The task of each run in tables, by the run's key: `RunConfig.task_label`, and where tasks of one label differ
@@ -94,7 +105,7 @@ class Sweep:
         alike: dict[str, list[RunConfig]] = {}
         for config in self.configs():
             alike.setdefault(config.task_label, []).append(config)
-        usual = {f.name: self.run.get(f.name, f.default) for f in fields(RunConfig) if f.name not in SET_BY_AXES}
+        usual = {key: self.run.get(key, getattr(RunConfig, key)) for key in FURTHER}
         labels = {}
         for task, configs in alike.items():
             differing = [key for key in usual if any(getattr(c, key) != getattr(configs[0], key) for c in configs)]
@@ -124,9 +135,15 @@ class Sweep:
             raise ArgapError(f"task {name}: run: expected KEY: VALUE lines, found {run!r}")
         if taken := [key for key in run if key in SET_BY_AXES and key != "length"]:
             raise ArgapError(f"task {name}: run: {taken[0]} is set by members, widths, tasks, lrs or seeds")
+        _check_known(f"task {name}: run", run, ("length", *FURTHER))
         lengths = (run["length"],) if "length" in run else self.lengths or (TASKS[name].length,)
         for length in lengths:
             yield {**run, "length": length, "task": resolved(task, length), "pairs": ()}
+
+
+def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := [str(key) for key in given if key not in known]:
+        raise ArgapError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def load_sweep(path: Path) -> Sweep:

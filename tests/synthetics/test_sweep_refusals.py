@@ -1,5 +1,6 @@
 """What a sweep refuses, each in one line and before anything is trained."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,53 @@ def test_what_cannot_be_built_is_found_before_anything_is_trained(change, said, 
 )
 def test_what_would_be_trained_twice_is_refused(axis, values, twice, tmp_path):
     assert refused(tmp_path, **{axis: values}) == f"{axis}: {twice} is there twice"
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"epochs": 0}, "attention: epochs 0; expected a whole number from 1"),
+        ({"batch_size": 0}, "attention: batch_size 0; expected a whole number from 1"),
+        ({"test_examples": -3}, "attention: test_examples -3; expected a whole number from 1"),
+        ({"epoch": 3}, "run: unknown key epoch; known are vocab_size, alpha, fill, train_examples"),
+        ({"weight_decay": float("nan")}, "attention: lr 0.001, warmup 0.1, weight_decay nan"),
+    ],
+)
+def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
+    assert refused(tmp_path, run=run).startswith(said)
+
+
+def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
+    assert refused(tmp_path, widths=[8, -8]) == "attention: width -8; expected a whole number from 1"
+    assert refused(tmp_path, lengths=[0]) == "attention: length 0; expected a whole number from 1"
+    assert refused(tmp_path, seeds=[-1]) == "attention: seed -1; expected a whole number from 0"
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"epoch": 3}, "task induction: run: unknown key epoch; known are length, vocab_size"),
+        ({"epochs": "all"}, "task induction: epochs: expected a whole number, found 'all'"),
+        ({"epochs": 0}, "task induction: attention: epochs 0; expected a whole number from 1"),
+        ({"length": 0}, "task induction: "),
+    ],
+)
+def test_a_field_that_a_task_has_of_its_own_is_told_with_the_task(run, said, tmp_path):
+    tasks = ["memorization", {"name": "induction", "run": run}]
+    own = {key: value for key, value in SMALL["run"].items() if key != "vocab_size"}
+    assert refused(tmp_path, tasks=tasks, run=own, lengths=[], pairs=[]).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [("task=induction", "--task"), ("lr=1", "--lr"), ("length=8", "--length"), ("member=hyena", "MODEL, with --mlp")],
+)
+def test_what_has_a_flag_is_not_set(setting, flag):
+    result = CliRunner().invoke(app, ["mqar", "train", "attention", "--set", setting])
+    assert str(result.exception) == f"--set {setting.split('=')[0]}: expected {flag}, which sets it"
+
+
+def test_a_run_has_pairs_or_a_task(tmp_path):
+    (config,) = load_sweep(written(tmp_path)).configs()
+    with pytest.raises(ArgapError, match="attention: no pairs; expected at least one number of them, or a task"):
+        replace(config, pairs=())
