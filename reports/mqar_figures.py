@@ -13,7 +13,7 @@ from argap.atomic import replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep import read_runs, read_sweep
+from argap.synthetics.sweep_folder import read_runs, read_sweep
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]

@@ -80,7 +80,7 @@ def train(
     from argap.device import use_device
     from argap.errors import ArgapError
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-    from argap.synthetics.sweep import write_run
+    from argap.synthetics.sweep_folder import write_run
     from argap.synthetics.tasks import TASKS, from_text
     from argap.synthetics.training import train_together
     from argap.train.config import parse_settings
@@ -137,7 +137,8 @@ def sweep(
     from functools import partial
 
     from argap.synthetics.parts import run_sweep
-    from argap.synthetics.sweep import check_folder, load_sweep, run_path
+    from argap.synthetics.sweep import load_sweep
+    from argap.synthetics.sweep_folder import check_folder, run_path
     from argap.train.interrupt import listening
 
     check_engine(engine, local={}, ray={"--address": address})

@@ -15,7 +15,8 @@ from argap.atomic import write_json
 from argap.progress import say
 from argap.runs import environment
 from argap.synthetics.protocol import RunConfig
-from argap.synthetics.sweep import Sweep, as_json, check_folder, collect_runs, read_run, run_path, write_run
+from argap.synthetics.sweep import Sweep
+from argap.synthetics.sweep_folder import as_json, check_folder, collect_runs, read_run, run_path, write_run
 from argap.synthetics.training import train_together
 
 

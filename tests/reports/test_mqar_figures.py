@@ -11,7 +11,7 @@ from argap.atomic import write_json
 from argap.errors import ArgapError
 from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
 from argap.synthetics.solve import to_solve
-from argap.synthetics.sweep import COLUMNS
+from argap.synthetics.sweep_folder import COLUMNS
 
 SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis": "width"}}
 

@@ -19,7 +19,8 @@ from argap.reports.tables import markdown
 from argap.reports.task_figures import best_by_task, task_figure, task_table
 from argap.synthetics.mad import MAD_TASKS, PRINTED
 from argap.synthetics.protocol import MEMBERS
-from argap.synthetics.sweep import COLUMNS, load_sweep
+from argap.synthetics.sweep import load_sweep
+from argap.synthetics.sweep_folder import COLUMNS
 from argap.synthetics.tasks import TASKS
 
 

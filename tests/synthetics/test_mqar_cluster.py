@@ -21,7 +21,8 @@ from argap.synthetics import cluster
 from argap.synthetics.cluster import train_on_ray
 from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.parts import Part, parts_of, run_sweep
-from argap.synthetics.sweep import Sweep, load_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import run_path
 
 CPU = torch.device("cpu")
 HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])

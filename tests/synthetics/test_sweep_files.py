@@ -18,7 +18,8 @@ from argap.errors import FormatError, MismatchError
 from argap.reports.mqar_figures import write_sweep
 from argap.synthetics.devices import train_on
 from argap.synthetics.parts import run_sweep
-from argap.synthetics.sweep import Sweep, check_folder, load_sweep, read_runs, read_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import check_folder, read_runs, read_sweep, run_path
 
 ROOT = Path(__file__).parents[2]
 HERE = partial(train_on, [torch.device("cpu")])

@@ -26,7 +26,8 @@ from argap.synthetics.learner import Learner
 from argap.synthetics.parts import run_sweep
 from argap.synthetics.protocol import MEMBERS, RunConfig
 from argap.synthetics.questions import questions, stream
-from argap.synthetics.sweep import Sweep, load_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import run_path
 from argap.synthetics.tasks import TASKS
 from argap.synthetics.training import train_together
 
