@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep import read_runs
+from argap.synthetics.sweep_folder import read_runs, read_sweep
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]
@@ -29,12 +29,10 @@ METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the a
 def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
     """Draw a sweep's figures into its folder and write ``solve.csv``; returns that table, and it as text. A sweep over
     tasks has the table and the figure of `argap.reports.task_figures` instead."""
-    runs = read_runs(out)
-    sweep = read_json(out / "sweep.json")["sweep"]
-    if sweep.get("tasks"):
+    sweep, runs = read_sweep(out), read_runs(out)
+    if sweep.tasks:
         return write_tasks(out, runs)
-    axis: Axis = sweep["axis"]
-    save(accuracy_figure(runs, axis), out, "accuracy")
+    save(accuracy_figure(runs, sweep.axis), out, "accuracy")
     solved = to_solve(runs)
     with replacing(out / "solve.csv") as temporary:
         solved.to_csv(temporary, index=False)

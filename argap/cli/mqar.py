@@ -17,6 +17,12 @@ app = typer.Typer(
 
 Length = Annotated[int, typer.Option(min=1, help="Tokens of an example.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SET_BY_FLAGS = {
+    "name": "MODEL",
+    "member": "MODEL, with --mlp",
+    **{key: f"--{key}" for key in ("width", "task", "length", "pairs", "lr", "seed")},
+}
+"""Fields of a run to what of ``train`` sets them."""
 
 
 @app.command()
@@ -72,8 +78,9 @@ def train(
 
     from argap.configuration import build
     from argap.device import use_device
+    from argap.errors import ArgapError
     from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-    from argap.synthetics.sweep import write_run
+    from argap.synthetics.sweep_folder import write_run
     from argap.synthetics.tasks import TASKS, from_text
     from argap.synthetics.training import train_together
     from argap.train.config import parse_settings
@@ -87,7 +94,11 @@ def train(
     else:
         chosen = from_text(task)
         own |= {"task": chosen, "length": length or TASKS[chosen["name"]].length, "pairs": pairs or []}
-    own |= parse_settings(settings or [])
+    further = parse_settings(settings or [])
+    for key, flag in SET_BY_FLAGS.items():
+        if key in further:
+            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
+    own |= further
     configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]
     with listening() as interrupt:
         results = train_together(
@@ -126,7 +137,8 @@ def sweep(
     from functools import partial
 
     from argap.synthetics.parts import run_sweep
-    from argap.synthetics.sweep import load_sweep, run_path
+    from argap.synthetics.sweep import load_sweep
+    from argap.synthetics.sweep_folder import check_folder, run_path
     from argap.train.interrupt import listening
 
     check_engine(engine, local={}, ray={"--address": address})
@@ -134,6 +146,7 @@ def sweep(
     folder = out or Path("results") / "mqar" / config.stem
     configs = loaded.configs()
     if dry_run:
+        check_folder(loaded, folder)
         for each in configs:
             state = "finished" if run_path(folder, each).exists() else f"{each.steps:,} steps at most"
             typer.echo(f"{each.key}: {state}")
@@ -168,8 +181,8 @@ def plot(
 ) -> None:
     """Draw the figures of a sweep and print its table.
 
-    Accuracy, and what it takes to solve the task, from runs.parquet alone; of a sweep over tasks accuracy by task, with
-    the printed figures of MAD beside it."""
+    Accuracy, and what it takes to solve the task, from the folder's files alone, of the runs that are finished; of a
+    sweep over tasks accuracy by task, with the printed figures of MAD beside it."""
     from argap.reports.mqar_figures import write_sweep
 
     table, text = write_sweep(run)

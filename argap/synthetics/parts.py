@@ -11,11 +11,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from argap.atomic import read_json, write_json
+from argap.atomic import write_json
 from argap.progress import say
 from argap.runs import environment
 from argap.synthetics.protocol import RunConfig
-from argap.synthetics.sweep import Sweep, as_json, collect_runs, run_path, write_run
+from argap.synthetics.sweep import Sweep
+from argap.synthetics.sweep_folder import as_json, check_folder, collect_runs, read_run, run_path, write_run
 from argap.synthetics.training import train_together
 
 
@@ -70,10 +71,12 @@ def parts_of(sweep: Sweep, out: Path, together: int) -> list[Part]:
 def run_sweep(
     sweep: Sweep, out: Path, engine: Engine, *, together: int = 64, stop: Callable[[], bool] = lambda: False
 ) -> pd.DataFrame:
-    """Train what is not finished yet, at most ``together`` runs side by side; returns `read_runs`.
+    """Train what is not finished yet, at most ``together`` runs side by side; returns `collect_runs`.
 
-    Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone.
+    Where ``stop`` says so, and after a kill, the runs in progress are lost, and they alone. Raises `MismatchError` for
+    a folder of another sweep.
     """
+    check_folder(sweep, out)
     write_json(out / "sweep.json", {"sweep": as_json(sweep), **environment()})
     parts = parts_of(sweep, out, together)
     total = len(sweep.configs())
@@ -93,4 +96,4 @@ def run_sweep(
 
 
 def _records(out: Path, configs: Sequence[RunConfig]) -> list[dict]:
-    return [read_json(path) for config in configs if (path := run_path(out, config)).exists()]
+    return [read_run(out, config) for config in configs if run_path(out, config).exists()]

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from argap.configuration import build
@@ -24,6 +24,19 @@ LAYERS = 2
 """The fewest of a member."""
 OF_MQAR = ("vocab_size", "alpha", "fill")
 """Fields of a run that other tasks have no use for: their vocabulary is a field of their own."""
+
+SIZES = (
+    "width",
+    "length",
+    "vocab_size",
+    "train_examples",
+    "validation_examples",
+    "test_examples",
+    "batch_size",
+    "epochs",
+    "evaluations",
+)
+"""Fields of a run that are at least 1."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +71,15 @@ MEMBERS: dict[str, Member] = {
 Based's pair of layers are those of the authors' published configurations of figure 2."""
 
 
-def member_from(name: str, value: Mapping[str, Any] | None = None) -> Member:
+def member_from(name: str, value: Any = None) -> Member:
     """The member that a sweep file describes: by default that of `MEMBERS`, else any registered mixer or
-    ``module:Class`` in both layers.
+    ``module:Class`` in both layers; ``value`` is a mapping of what differs.
 
-    Raises `ArgapError` for unknown keys; an unknown mixer is found when the model is built.
+    Raises `ArgapError` for unknown keys and for what is no mapping; an unknown mixer is found when the model is built.
     """
+    if not isinstance(value, Mapping | None):
+        known = ", ".join(f.name for f in fields(Member))
+        raise ArgapError(f"{name}: expected nothing or KEY: VALUE lines ({known}), found {value!r}")
     try:
         return build(Member, {**asdict(MEMBERS.get(name, Member((name,)))), **(value or {})})
     except ArgapError as error:
@@ -114,15 +130,18 @@ class RunConfig:
     "noisy_recall", "noise": 0.4}``; None: MQAR. Length and numbers of examples are the run's."""
 
     def __post_init__(self) -> None:
+        least = dict.fromkeys(SIZES, 1) | {"seed": 0}
+        for key, value in ((key, getattr(self, key)) for key in least):
+            if value is not None and value < least[key]:
+                raise ArgapError(f"{self.name}: {key} {value}; expected a whole number from {least[key]}")
         if self.task is not None:
             if self.pairs or [key for key in OF_MQAR if getattr(self, key) != getattr(RunConfig, key)]:
                 raise ArgapError(f"{self.name}: pairs, {', '.join(OF_MQAR)} are MQAR's; other tasks take none of them")
             object.__setattr__(self, "task", resolved(self.task, self.length))
-        sizes = (self.width, self.train_examples, self.validation_examples, self.test_examples, self.epochs)
-        few = min(*sizes, self.evaluations, self.batch_size or 1) < 1
-        if few or self.seed < 0 or not (self.pairs or self.task):
-            raise ArgapError(f"{self.name}: a size below 1 or a negative seed; expected whole numbers from 1")
-        if self.lr <= 0 or not 0 <= self.warmup < 1 or self.weight_decay < 0 or not 0 < self.stop_at <= 1:
+        if not (self.pairs or self.task):
+            raise ArgapError(f"{self.name}: no pairs; expected at least one number of them, or a task")
+        rates = 0 < self.lr < math.inf and 0 <= self.weight_decay < math.inf
+        if not rates or not 0 <= self.warmup < 1 or not 0 < self.stop_at <= 1:
             raise ArgapError(
                 f"{self.name}: lr {self.lr}, warmup {self.warmup}, weight_decay {self.weight_decay}, stop_at "
                 f"{self.stop_at}; expected lr above 0, warmup from 0 to below 1, decay from 0, stop_at up to 1"

@@ -1,26 +1,24 @@
-"""A grid of runs from a YAML file, and the folder of its results.
-
-``sweep.json`` says what was asked for, ``runs/KEY.json`` holds one finished run each, whole or absent, and
-``runs.parquet`` all of them, one row a run. A run that is there is never trained again.
-"""
+"""A grid of runs from a YAML file."""
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
+import torch
 
-from argap.atomic import read_json, replacing, write_json
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
+from argap.models.cost import cost
+from argap.synthetics.decoder import LastVectorDecoder
 from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-from argap.synthetics.tasks import TASKS, label, named, resolved
-from argap.synthetics.training import RunResult
+from argap.synthetics.tasks import TASKS, named, resolved
 
 SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
 """Fields of a run that a sweep's own keys set."""
+FURTHER = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_AXES)
+"""Those that ``run`` sets."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +52,21 @@ class Sweep:
     def __post_init__(self) -> None:
         if not self.members or not (self.lengths or self.tasks) or not self.widths or not self.lrs or not self.seeds:
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
+        for axis in ("lengths", "widths", "pairs", "lrs", "seeds"):
+            values = getattr(self, axis)
+            if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+                raise ArgapError(f"{axis}: {twice[0]} is there twice")
         if taken := [key for key in self.run if key in SET_BY_AXES]:
             raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, tasks, lrs or seeds")
+        _check_known("run", self.run, FURTHER)
         if self.pairs_together and not self.pairs:
             raise ArgapError("pairs_together: expected a list of pairs")
         if self.tasks and self.pairs:
             raise ArgapError("pairs: MQAR alone has them; a sweep has either pairs or tasks")
-        labels = [label(case["task"], case["length"]) for case in self._cases() if case["task"] is not None]
-        if twice := [each for number, each in enumerate(labels) if each in labels[:number]]:
-            raise ArgapError(f"tasks: {twice[0]} is there twice")
+        firsts = [group[0] for group in self.groups()]  # the axes being distinct, only tasks may give a run twice
+        keys = [first.key for first in firsts]
+        if twice := [first for number, first in enumerate(firsts) if first.key in keys[:number]]:
+            raise ArgapError(f"tasks: {twice[0].task_label} is there twice")
 
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, those that train together side by side."""
@@ -73,12 +77,35 @@ class Sweep:
         models first."""
         return [
             [
-                build(RunConfig, {**self.run, "name": name, "member": member, "width": width, **case, **each})
+                self._run({"name": name, "member": member, "width": width, **case, **each})
                 for each in ({"lr": lr, "seed": seed} for seed in self.seeds for lr in self.lrs)
             ]
             for width, case in itertools.product(self.widths, self._cases())
             for name, member in self._members()
         ]
+
+    def _run(self, own: Mapping[str, Any]) -> RunConfig:
+        try:
+            return build(RunConfig, {**self.run, **own})
+        except ArgapError as error:
+            if own.keys() <= set(SET_BY_AXES):
+                raise
+            raise ArgapError(f"task {own['task']['name']}: {error}") from None  # it has fields of its own
+
+    def task_labels(self) -> dict[str, str]:
+        """The task of each run in tables, by the run's key: `RunConfig.task_label`, and where tasks of one label differ
+        in what the run has for them alone, that too: ``memorization, train_examples 256``."""
+        alike: dict[str, list[RunConfig]] = {}
+        for config in self.configs():
+            alike.setdefault(config.task_label, []).append(config)
+        usual = {key: self.run.get(key, getattr(RunConfig, key)) for key in FURTHER}
+        labels = {}
+        for task, configs in alike.items():
+            differing = [key for key in usual if any(getattr(c, key) != getattr(configs[0], key) for c in configs)]
+            for config in configs:
+                own = {key: getattr(config, key) for key in differing}
+                labels[config.key] = ", ".join([task, *(f"{k} {v}" for k, v in own.items() if v != usual[k])])
+        return labels
 
     def _members(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, value in self.members.items():
@@ -101,82 +128,43 @@ class Sweep:
             raise ArgapError(f"task {name}: run: expected KEY: VALUE lines, found {run!r}")
         if taken := [key for key in run if key in SET_BY_AXES and key != "length"]:
             raise ArgapError(f"task {name}: run: {taken[0]} is set by members, widths, tasks, lrs or seeds")
+        _check_known(f"task {name}: run", run, ("length", *FURTHER))
         lengths = (run["length"],) if "length" in run else self.lengths or (TASKS[name].length,)
         for length in lengths:
             yield {**run, "length": length, "task": resolved(task, length), "pairs": ()}
 
 
+def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := [str(key) for key in given if key not in known]:
+        raise ArgapError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
+
+
 def load_sweep(path: Path) -> Sweep:
-    """The sweep of a YAML file. Raises `ArgapError`, one line that begins with the file's name."""
+    """The sweep of a YAML file, all of whose models and data can be built.
+
+    Raises `ArgapError`, one line that begins with the file's name.
+    """
     try:
         sweep = build(Sweep, read_yaml(path))
-        sweep.configs()
+        check_buildable(sweep)
     except ArgapError as error:
         raise ArgapError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     return sweep
 
 
-def run_path(out: Path, config: RunConfig) -> Path:
-    """Where the result of a run lies."""
-    return out / "runs" / f"{config.key}.json"
+def check_buildable(sweep: Sweep) -> None:
+    """Build the model of each group without its weights, and the configuration of its data: what does not fit is
+    found before the groups ahead of it are trained.
 
-
-def write_run(out: Path, result: RunResult) -> None:
-    """Write one finished run."""
-    write_json(run_path(out, result.config), result.as_json())
-
-
-def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
-    """Write ``runs.parquet`` from the finished runs of the sweep, and return it."""
-    records = [read_json(path) for config in sweep.configs() if (path := run_path(out, config)).exists()]
-    rows = [_row(record) for record in records]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    with replacing(out / "runs.parquet") as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
-    return frame
-
-
-def read_runs(out: Path) -> pd.DataFrame:
-    """``runs.parquet`` of a sweep's folder. Raises `ArgapError` where there is none."""
-    path = out / "runs.parquet"
-    if not path.is_file():
-        raise ArgapError(f"{path}: no such file; `argap mqar sweep CONFIG.yaml --out {out}` writes it")
-    runs = pd.read_parquet(path)
-    return runs if "task" in runs else runs.assign(task="mqar")  # written before there were others
-
-
-COLUMNS = {
-    "name": "object",
-    "task": "object",
-    "length": "int64",
-    "pairs": "object",
-    "width": "int64",
-    "lr": "float64",
-    "seed": "int64",
-    "accuracy": "float64",
-    "validation_accuracy": "float64",
-    "steps": "int64",
-    "stopped": "object",
-    "best_step": "int64",
-    "epochs": "float64",
-    "parameters": "int64",
-    "flops": "int64",
-    "state_size": "int64",
-    "seconds": "float64",
-    "group": "int64",
-    "device": "object",
-    "key": "object",
-}
-"""Of ``runs.parquet``; ``pairs`` is text, with a comma between several."""
-
-
-def _row(record: dict[str, Any]) -> dict[str, Any]:
-    config = build(RunConfig, record["config"])
-    pairs = ",".join(map(str, config.pairs))
-    own = {"task": config.task_label, "pairs": pairs, "epochs": record["steps"] / config.steps_an_epoch}
-    return {**record["config"], **record, **own, "key": config.key}
-
-
-def as_json(sweep: Sweep) -> dict[str, Any]:
-    """All fields as JSON has them."""
-    return {**vars(sweep), "members": dict(sweep.members), "run": dict(sweep.run)}
+    Raises `ArgapError` with the group's member, task, length and width.
+    """
+    for first, *_ in sweep.groups():
+        try:
+            for pairs in first.pairs:
+                first.mqar(examples=1, pairs=pairs)
+            cost(first.model_config(), first.length)
+            if first.from_last:
+                with torch.device("meta"):
+                    LastVectorDecoder(first.width, first.vocabulary, first.length)
+        except ArgapError as error:
+            raise ArgapError(f"{first.title}: {error}") from None

@@ -4,11 +4,16 @@ from typing import cast
 
 import numpy as np
 import pandas as pd
+import pytest
 from matplotlib.container import ErrorbarContainer
 
 from argap.atomic import write_json
+from argap.errors import ArgapError
 from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
 from argap.synthetics.solve import to_solve
+from argap.synthetics.sweep_folder import COLUMNS
+
+SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis": "width"}}
 
 
 def runs():
@@ -50,12 +55,36 @@ def test_the_table_says_which_width_solves_and_which_does_not():
 
 
 def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
-    runs().to_parquet(tmp_path / "runs.parquet")
-    write_json(tmp_path / "sweep.json", {"sweep": {"axis": "width"}})
+    runs().reindex(columns=list(COLUMNS)).to_parquet(tmp_path / "runs.parquet")
+    write_json(tmp_path / "sweep.json", SWEEP)
     solved, text = write_sweep(tmp_path)
     assert len(solved) == 4
     assert text.startswith("| N |")
     assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.svg", "accuracy.png", "solve.svg", "solve.csv"}
+
+
+@pytest.mark.parametrize(
+    ("grid", "table", "said"),
+    [
+        (SWEEP, "no Parquet", "runs.parquet: not a whole Parquet file"),
+        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: no table of runs, length is missing"),
+        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "none of the sweep's runs is finished; `argap mqar sweep"),
+        (SWEEP, None, "runs.parquet: no such file; `argap mqar sweep"),
+        ({}, runs(), "sweep.json: no grid under the key sweep, found None; remove it, and `argap mqar sweep"),
+        ({"sweep": {}}, runs(), "sweep.json: members: missing"),
+        ({"sweep": {**SWEEP["sweep"], "axis": "lr"}}, runs(), "sweep.json: axis: expected width, pairs"),
+    ],
+)
+def test_a_folder_that_cannot_be_drawn_is_one_line(grid, table, said, tmp_path):
+    write_json(tmp_path / "sweep.json", grid)
+    if isinstance(table, str):
+        (tmp_path / "runs.parquet").write_text(table)
+    elif table is not None:
+        table.to_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(ArgapError) as raised:
+        write_sweep(tmp_path)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_pretrained_models_are_drawn_with_their_intervals():

@@ -20,6 +20,7 @@ from argap.reports.task_figures import best_by_task, task_figure, task_table
 from argap.synthetics.mad import MAD_TASKS, PRINTED
 from argap.synthetics.protocol import MEMBERS
 from argap.synthetics.sweep import load_sweep
+from argap.synthetics.sweep_folder import COLUMNS
 from argap.synthetics.tasks import TASKS
 
 
@@ -89,8 +90,8 @@ def test_each_task_has_a_panel_with_ours_and_the_printed():
 
 
 def test_a_sweep_over_tasks_is_plotted_from_its_folder(tmp_path):
-    runs().to_parquet(tmp_path / "runs.parquet")
-    write_json(tmp_path / "sweep.json", {"sweep": {"axis": "width", "tasks": list(MAD_TASKS)}})
+    runs().reindex(columns=list(COLUMNS)).to_parquet(tmp_path / "runs.parquet")
+    write_json(tmp_path / "sweep.json", {"sweep": {"members": {"attention": None}, "tasks": list(MAD_TASKS)}})
     best, text = write_sweep(tmp_path)
     assert (tmp_path / "tasks.md").read_text() == text
     with open(tmp_path / "tasks.csv", newline="") as file:

@@ -21,7 +21,8 @@ from argap.synthetics import cluster
 from argap.synthetics.cluster import train_on_ray
 from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.parts import Part, parts_of, run_sweep
-from argap.synthetics.sweep import Sweep, load_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import run_path
 
 CPU = torch.device("cpu")
 HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])
@@ -39,9 +40,9 @@ HERE = Path(__file__).parent
 class Tells(GLA):
     """Leaves the number of the process that trains it."""
 
-    def __init__(self, *given, **named):
-        super().__init__(*given, **named)
+    def forward(self, x):
         (HERE / f"{os.getpid()}.process").touch()
+        return super().forward(x)
 
 
 class Dies(GLA):
@@ -240,9 +241,10 @@ def test_a_part_whose_worker_is_lost_is_begun_again(ray, sweep, mixers, tmp_path
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_stops_when_asked_to_and_goes_on(ray, sweep, mixers, tmp_path):
     engine = partial(train_on_ray, ray, "cpu")
-    assert len(run_sweep(endless(sweep), tmp_path, engine, stop=lambda: len(processes(mixers)) == 2)) == 0
-    assert len(run_sweep(sweep, tmp_path, engine, stop=lambda: len(list(tmp_path.glob("runs/*"))) > 1)) > 1
-    assert len(run_sweep(sweep, tmp_path, engine)) == 8
+    assert len(run_sweep(endless(sweep), tmp_path / "one", engine, stop=lambda: len(processes(mixers)) == 2)) == 0
+    out = tmp_path / "two"
+    assert len(run_sweep(sweep, out, engine, stop=lambda: len(list(out.glob("runs/*"))) > 1)) > 1
+    assert len(run_sweep(sweep, out, engine)) == 8
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -22,7 +22,8 @@ from argap.synthetics.parts import run_sweep
 from argap.synthetics.protocol import LEARNING_RATES, MEMBERS, RunConfig, learning_rate, member_from
 from argap.synthetics.questions import ask, orders, questions
 from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep import load_sweep, read_runs
+from argap.synthetics.sweep import load_sweep
+from argap.synthetics.sweep_folder import read_runs
 from argap.synthetics.together import Together
 from argap.synthetics.training import train_together
 

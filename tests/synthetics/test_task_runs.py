@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.configuration import build
 from argap.errors import ArgapError
+from argap.reports.task_figures import best_by_task
 from argap.synthetics import automata, fuzzy_recall
 from argap.synthetics.automata import AutomataConfig
 from argap.synthetics.decoder import LastVectorDecoder, sinusoids
@@ -25,7 +26,8 @@ from argap.synthetics.learner import Learner
 from argap.synthetics.parts import run_sweep
 from argap.synthetics.protocol import MEMBERS, RunConfig
 from argap.synthetics.questions import questions, stream
-from argap.synthetics.sweep import Sweep, load_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import run_path
 from argap.synthetics.tasks import TASKS
 from argap.synthetics.training import train_together
 
@@ -210,6 +212,20 @@ def test_a_sweep_over_tasks_trains_every_member_on_each(tmp_path):
     assert [c.task_label for c in at_two.configs()[::4]] == ["memorization, length 16", "memorization"]
 
 
+def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
+    """What the run has for a task alone tells it from the same task: in the table, and in what is best of each."""
+    few, more = ({"name": "memorization", "run": {"train_examples": n, "epochs": 2}} for n in (16, 48))
+    sweep = build(Sweep, TWO | {"tasks": ["memorization", few, more], "members": {"attention": None}})
+    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    first, *others = runs["task"].unique().tolist()
+    assert first == "memorization"
+    assert others == ["memorization, train_examples 16, epochs 2", "memorization, train_examples 48, epochs 2"]
+    assert best_by_task(runs)["task"].tolist() == [first, *others]
+    assert [config.task_label for config in sweep.configs()] == ["memorization"] * 6  # and so the runs' keys
+    alone = replace(sweep, tasks=(few,))
+    assert set(alone.task_labels().values()) == {"memorization"}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -218,6 +234,10 @@ def test_a_sweep_over_tasks_trains_every_member_on_each(tmp_path):
         (
             {"tasks": ["induction", {"name": "induction", "vocab_size": 20}]},
             "tasks.yaml: tasks: induction is there twice",
+        ),
+        (
+            {"tasks": ["memorization", {"name": "memorization", "run": {"train_examples": "32"}}]},
+            "tasks.yaml: tasks: memorization is there twice",
         ),
         ({"tasks": [{"name": "induction", "run": {"lr": 1}}]}, "task induction: run: lr is set by members"),
         ({"tasks": [{"name": "induction", "run": 3}]}, "task induction: run: expected KEY: VALUE lines"),

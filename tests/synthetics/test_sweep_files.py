@@ -1,0 +1,126 @@
+"""The folder of a sweep: what a kill leaves, what is broken, and what is another sweep's."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from argap.atomic import write_json
+from argap.cli import app
+from argap.configuration import build
+from argap.errors import FormatError, MismatchError
+from argap.reports.mqar_figures import write_sweep
+from argap.synthetics.devices import train_on
+from argap.synthetics.parts import run_sweep
+from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.sweep_folder import check_folder, read_runs, read_sweep, run_path
+
+ROOT = Path(__file__).parents[2]
+HERE = partial(train_on, [torch.device("cpu")])
+RUN = {"vocab_size": 32, "train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16}
+SMALL = {"members": {"attention": None}, "lengths": [16], "widths": [8], "pairs": [2], "lrs": [1e-3, 1e-2]}
+
+
+def sweep(**change: Any) -> Sweep:
+    """Two runs of two steps, unless changed."""
+    return build(Sweep, {**SMALL, "run": {**RUN, "epochs": 1}, **change})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    run_sweep(sweep(), folder, HERE)
+    return folder
+
+
+@pytest.fixture
+def out(trained, tmp_path) -> Path:
+    """A folder of the trained sweep, to be harmed."""
+    for path in [path for path in trained.rglob("*") if path.is_file()]:
+        copy = tmp_path / path.relative_to(trained)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_a_folder_tells_its_sweep(out):
+    assert read_sweep(out).configs() == sweep().configs()
+
+
+def test_what_is_finished_is_drawn_after_a_kill(out):
+    """A kill leaves the finished runs and no table of them."""
+    whole = pd.read_parquet(out / "runs.parquet")
+    (out / "runs.parquet").unlink()
+    first, second = sweep().configs()
+    run_path(out, second).unlink()
+    solved, text = write_sweep(out)
+    assert "| 16 | 2 | attention |" in text
+    assert read_runs(out).to_numpy().tolist() == whole[whole["key"] == first.key].to_numpy().tolist()
+    assert len(pd.read_parquet(out / "runs.parquet")) == len(solved) == 1
+
+
+def test_the_table_of_before_is_not_drawn_for_that_of_now(out):
+    (out / "runs.parquet").write_text("half a table")
+    assert len(read_runs(out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ((), "no config in it"),
+        (("config", "accuracy"), "no validation_accuracy in it"),
+        (None, "its config is another run's"),
+    ],
+)
+def test_a_run_that_is_none_is_told_by_its_file(left, said, out):
+    first, second = (run_path(out, config) for config in sweep().configs())
+    record = json.loads((second if left is None else first).read_text())
+    write_json(first, record if left is None else {key: record[key] for key in left})
+    for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
+        with pytest.raises(FormatError) as raised:
+            act()
+        assert str(raised.value) == f"{first}: no finished run ({said}); remove it, and the sweep trains it again"
+
+
+OTHERS = [
+    {"lengths": [32]},
+    {"run": {**RUN, "epochs": 2}},
+    {"tasks": ["induction"], "lengths": [8], "pairs": [], "run": {k: v for k, v in RUN.items() if k != "vocab_size"}},
+]
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_the_folder_of_another_sweep_is_left_as_it_is(change, out):
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(MismatchError, match=r"sweep.json is another sweep's, none of its 2 runs is one of this"):
+        run_sweep(sweep(**change), out, HERE)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_changed_sweep_that_keeps_a_run_goes_on(out):
+    assert len(run_sweep(sweep(lrs=[1e-2, 1e-1]), out, HERE)) == 2
+    assert len(list((out / "runs").iterdir())) == 3
+
+
+def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
+    path = out / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "lengths": [32], "run": RUN}))
+    call = ["mqar", "sweep", str(path), "--out", str(out), "--dry-run"]
+    assert isinstance(CliRunner().invoke(app, call).exception, MismatchError)
+    write_json(out / "sweep.json", {})
+    said = str(CliRunner().invoke(app, call).exception)
+    assert said.startswith(f"{out / 'sweep.json'}: no grid under the key sweep, found None; remove it, and")
+
+
+def test_the_committed_sweeps_may_go_on():
+    for name in ("figure2-small", "attention-64-epochs"):
+        committed = load_sweep(ROOT / "suites" / "mqar" / f"{name}.yaml")
+        folder = ROOT / "results" / "mqar" / name
+        check_folder(committed, folder)
+        assert [config.key for config in read_sweep(folder).configs()] == [c.key for c in committed.configs()]
