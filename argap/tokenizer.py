@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import read_json, write_json, write_text
 from argap.errors import ArgapError, FormatError
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
@@ -79,8 +79,7 @@ class Tokenizer:
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
-        with replacing(folder / "tokenizer.json") as temporary:
-            temporary.write_text(self._backend.to_str(), encoding="utf-8")
+        write_text(folder / "tokenizer.json", self._backend.to_str())
         eos = None if self.eos is None else self._backend.id_to_token(self.eos)
         write_json(folder / "tokenizer_config.json", {"eos_token": eos})
 

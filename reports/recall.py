@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from markupsafe import Markup, escape
 
-from argap.atomic import read_json, replacing
+from argap.atomic import read_json, write_text
 from argap.errors import ArgapError
 from argap.reports.page import template
 from argap.reports.tables import DASH, percent
@@ -71,8 +71,7 @@ def write_recall_page(folder: Path) -> Path:
         found=found, scope=_scope(found), shown=_shown(folder, found)
     )
     path = folder / "recall.html"
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
+    write_text(path, page)
     return path
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from argap.atomic import replacing
+from argap.atomic import write_text
 from argap.reports.suite_figures import draw_suite
 from argap.reports.suite_tables import suite_csv, tables_of_size
 from argap.reports.tables import markdown
@@ -25,7 +25,6 @@ def write_suite(suite: Suite, out: Path) -> str:
         write_report(result.folder, result.folder)
         draw_suite(result, result.folder / "figures")
     text = "\n".join(sections)
-    for name, content in (("table.md", text), ("table.csv", suite_csv(results))):
-        with replacing(out / name) as temporary:
-            temporary.write_text(content, encoding="utf-8", newline="\n")
+    write_text(out / "table.md", text)
+    write_text(out / "table.csv", suite_csv(results))
     return text

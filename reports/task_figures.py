@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, PercentFormatter
 
-from argap.atomic import replacing
+from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, panel_rows, plain, save, style
 from argap.reports.tables import DASH, Column, Table, csv_of, markdown
 from argap.synthetics.mad import MAD_TASKS, PRINTED, SOURCE, PrintedScores, printed_of
@@ -28,10 +28,8 @@ def write_tasks(out: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     table as text."""
     best = best_by_task(runs)
     text = markdown(task_table(best))
-    records = best.to_dict("records")
-    for name, content in (("tasks.md", text), ("tasks.csv", csv_of(records, list(best.columns)))):  # pyright: ignore[reportArgumentType]
-        with replacing(out / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    write_text(out / "tasks.md", text)
+    write_text(out / "tasks.csv", csv_of(best.to_dict("records"), list(best.columns)))  # pyright: ignore[reportArgumentType]
     save(task_figure(best), out, "tasks")
     return best, text
 

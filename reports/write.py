@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from argap.atomic import read_json, replacing
+from argap.atomic import read_json, write_text
 from argap.errors import FormatError
 from argap.reports.figures import draw_all
 from argap.reports.html import render
@@ -23,11 +23,11 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     out = folder if out is None else Path(out)
     gap = _read_gap(folder)
     examples = read_json(folder / "examples.json") if (folder / "examples.json").is_file() else None
-    _write(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
-    _write(out / "table.csv", csv_text(gap))
+    write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
+    write_text(out / "table.csv", csv_text(gap))
     figures = draw_all(gap, out / "figures")
     page = out / "report.html"
-    _write(page, render(gap, examples, figures))
+    write_text(page, render(gap, examples, figures))
     return page
 
 
@@ -40,8 +40,3 @@ def _read_gap(folder: Path) -> dict[str, Any]:
     if missing:
         raise FormatError(f"{path}: lacks {', '.join(missing)}; write it anew with `argap score` or `argap compare`")
     return gap
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from argap.atomic import replacing
+from argap.atomic import write_text
 from argap.progress import say
 
 
@@ -18,8 +18,7 @@ class TrainLog:
         self.total_steps = total_steps
         self.line_open = False
         kept = [line for line in read_log(path) if line["step"] <= step]
-        with replacing(path) as temporary:
-            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line, of ``step`` done, and show it."""
