@@ -120,7 +120,7 @@ def rare_table(result: Result) -> Table:
         own, reference = (
             -cells[PREFIX + each].to_numpy()[chosen[name]].sum() / sizes[name] for each in (model, result.reference)
         )
-        return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+.2f})".replace("-", "−"))
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
 
     rows = [(row["model"], *(cell(row["model"], name) for name in chosen)) for row in result.gap["rows"]]
     counts = ", ".join(f"{size:,}" for size in sizes.values())

@@ -68,7 +68,7 @@ def recall_along_training(result: Result, trajectory: pd.DataFrame) -> Figure:
         grid(axes)
         axes.set_title(title)
         axes.set_xscale("log")
-        decades(axes, "x", subs=(1, 2, 5) if len(trajectory["tokens"].unique()) < 4 else (1, 3))
+        decades(axes, "x", subs=(1, 3))
     hits.set_ylabel("NLL (nats per token)")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")

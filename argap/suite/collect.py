@@ -5,9 +5,7 @@ Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.pa
 where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 """
 
-import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -103,12 +101,11 @@ def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
     measured = {path: read_json(path) for path in paths if path.is_file()}
     if suite.mqar is None or not measured:
         return None
-    asked = json.loads(json.dumps(asdict(suite.mqar)))
     for path, found in measured.items():
-        for key in asked:
-            if found[key] != asked[key]:
+        for key, asked in suite.mqar.as_json().items():
+            if found[key] != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {found[key]!r}, the suite's mqar has {asked[key]!r}; remove "
+                    f"{path}: recall of pairs with {key} {found[key]!r}, the suite's mqar has {asked!r}; remove "
                     "the file and run `argap suite run` again"
                 )
     (first, found), *others = measured.items()

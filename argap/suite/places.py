@@ -80,11 +80,12 @@ def check_finished(entry: Entry, places: Places, fingerprint: str) -> None:
                 f"{folder}: trained with {key} {trained[key]}, the suite has {asked[key]}; name another --work, or "
                 f"remove {folder} and {places.run(entry)}"
             )
-    for run in (finished_run(entry, places), *trajectory(entry, places).values()):
-        scored = None if run is None else run.record["evaluation"]["fingerprint"]
-        if run is not None and scored != fingerprint:
+    runs = [finished_run(entry, places), *trajectory(entry, places).values()]
+    for run in (run for run in runs if run is not None):
+        scored = run.record["evaluation"]["fingerprint"]
+        if scored != fingerprint:
             raise MismatchError(
-                f"{run.folder}: scored on evaluation set {str(scored)[:12]}, the suite's is {fingerprint[:12]}; name "
+                f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; name "
                 f"another --work, or remove {run.folder}"
             )
 

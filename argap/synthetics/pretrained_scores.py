@@ -46,6 +46,10 @@ class PretrainedTest:
     alpha: float = 0.1
     seed: int = 0
 
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON has them."""
+        return {**vars(self), "pairs": list(self.pairs)}
+
 
 def score_pretrained(
     checkpoints: Sequence[str], test: PretrainedTest, *, dtype: torch.dtype, device: torch.device
@@ -75,7 +79,7 @@ def score_pretrained(
                     rows.append({"model": target.name, "pairs": pairs, "slice": name, **measured})
         del model
     between = f"the text {test.text}" if test.text else f"{test.fill!r}" if test.fill else "the end-of-sequence token"
-    asked_for = {**vars(test), "pairs": list(test.pairs), "between": between}
+    asked_for = {**test.as_json(), "between": between}
     return {"format": 1, **asked_for, "rows": rows, "device": str(device), "dtype": str(dtype), **environment()}
 
 
