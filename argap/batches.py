@@ -5,6 +5,7 @@ positions do not see it). On a GPU the copies either way are asynchronous, from 
 host prepares the next batch and writes the last shard while the GPU works.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -44,6 +45,8 @@ class Shard:
     windows: range
     batches: list[Batch]
     arrived: torch.cuda.Event | None
+    uncounted: int
+    """Tokens whose progress is counted once they are written: on a GPU, where batches only begin here."""
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-prob float32 (NaN at position 0) and top-1 int32 (-1 there) of every token, once they are here."""
@@ -83,11 +86,14 @@ class Batches:
         if self.head is None:
             say(f"{name}: its logits are no linear map of its last hidden states; taking them window by window")
 
-    def score(self, windows: range) -> Shard:
-        """Start the windows; with batch size auto, batches are halved until they fit into memory."""
+    def score(self, windows: range, advance: Callable[[int], None] = lambda tokens: None) -> Shard:
+        """Start the windows; with batch size auto, batches are halved until they fit into memory.
+
+        ``advance`` takes the number of tokens that are done.
+        """
         while True:
             try:
-                return self._score(windows)
+                return self._score(windows, advance)
             except torch.OutOfMemoryError:
                 if not self.backs_off or self.batch == 1:
                     raise ArgapError(
@@ -99,11 +105,12 @@ class Batches:
             say(f"out of memory: going on with {self.batch} windows a batch")
 
     @torch.inference_mode()
-    def _score(self, windows: range) -> Shard:
+    def _score(self, windows: range, advance: Callable[[int], None]) -> Shard:
         offsets = self.data.offsets
         lengths = np.diff(offsets)
         by_length = sorted((w for w in windows if lengths[w] > 1), key=lambda w: -lengths[w])
         batches: list[Batch] = []
+        counted = 0
         for first in range(0, len(by_length), self.batch):
             chosen = by_length[first : first + self.batch]
             ids = np.zeros((len(chosen), lengths[chosen[0]]), dtype=np.int64)
@@ -112,11 +119,17 @@ class Batches:
             found = self.logprobs(self._to_device(torch.from_numpy(ids)))
             assert found.top1 is not None
             batches.append(Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int())))
+            if self.device.type != "cuda":
+                done = int(lengths[chosen].sum())
+                advance(done)
+                counted += done
         arrived = None
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        return Shard(self.data, windows, batches, arrived)
+        return Shard(
+            self.data, windows, batches, arrived, int(offsets[windows.stop] - offsets[windows.start]) - counted
+        )
 
     def logprobs(self, ids: torch.Tensor) -> LogProb:
         """Log-prob and top-1 of the token after each of ids ``[B, T]``, or ``[B, T − 1]`` without the last."""

@@ -1,36 +1,37 @@
 """The bins that tokens are sorted into: by training frequency, distance and position.
 
-Each kind is a partition of the scored tokens, so that the parts of the gap add up to the whole. A bin
-holds the integers ``low … high``; ``high`` None means no upper end.
+Each binning is a partition of the scored tokens, so that the parts of the gap add up to the whole.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-POSITIONS = 8  # equal parts of a window
+from argap.records import Bin, Bins
+
+POSITIONS = 8
+"""Equal parts of a window."""
 LAST_DECADE = 10**9
 
 
 @dataclass(frozen=True)
-class Bins:
+class Binning:
     """Consecutive integer bins: bin k holds the values above ``upper[k − 1]`` and up to ``upper[k]``."""
 
     upper: tuple[int, ...]
     first: int
     zero: str | None = None
-    """What to call the bin that holds only the value 0; None: "0"."""
+    """Label of the bin that holds only the value 0; None: "0"."""
 
     def index(self, values: np.ndarray) -> np.ndarray:
-        """The bin of each value, int16; values above the last bound fall into one bin more."""
+        """The bin of each value, int16; values above the last bound fall into one more bin."""
         return np.searchsorted(np.array(self.upper), values, side="left").astype(np.int16)
 
-    def describe(self) -> list[dict[str, Any]]:
-        """``label, low, high`` of each bin, in order."""
+    def bins(self) -> tuple[Bin, ...]:
+        """Label and bounds of each bin, in order."""
         lows = [self.first, *(u + 1 for u in self.upper)]
         highs: list[int | None] = [*self.upper, None]
-        return [asdict(Bin(self._label(a, b), a, b)) for a, b in zip(lows, highs, strict=True)]
+        return tuple(Bin(self._label(a, b), a, b) for a, b in zip(lows, highs, strict=True))
 
     def _label(self, low: int, high: int | None) -> str:
         if self.zero is not None and low == high == 0:
@@ -40,35 +41,35 @@ class Bins:
         return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-@dataclass(frozen=True)
-class Bin:
-    """One bin as ``gap.json`` lists it."""
+def bins_of(threshold: int, seq_len: int) -> Bins:
+    """The bins of a result."""
+    return Bins(
+        frequency=frequency_bins(threshold).bins(),
+        distance=distance_bins(seq_len).bins(),
+        position=position_bins(seq_len).bins(),
+    )
 
-    label: str
-    low: int
-    high: int | None
 
-
-def frequency_bins(threshold: float) -> Bins:
-    """Training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …; ``threshold`` is a bound, so that the
-    AR hits are a union of bins."""
-    bounds = {0, int(threshold)}
+def frequency_bins(threshold: int) -> Binning:
+    """Training counts: 0, then upper bounds 1, 2, 5, 10, 20, 50 …; ``threshold`` is a bound too, so that the AR hits
+    are a union of bins."""
+    bounds = {0, threshold}
     decade = 1
     while decade < LAST_DECADE:
         bounds.update((decade, 2 * decade, 5 * decade))
         decade *= 10
-    return Bins(tuple(sorted(bounds)), first=0)
+    return Binning(tuple(sorted(bounds)), first=0)
 
 
-def distance_bins(seq_len: int) -> Bins:
+def distance_bins(seq_len: int) -> Binning:
     """Tokens back to the nearest occurrence: 0 (not repeated), then upper bounds 1, 2, 4, 8 …"""
     bounds = [0, 1]
     while bounds[-1] < seq_len:
         bounds.append(2 * bounds[-1])
-    return Bins(tuple(bounds), first=0, zero="not repeated")
+    return Binning(tuple(bounds), first=0, zero="not repeated")
 
 
-def position_bins(seq_len: int) -> Bins:
+def position_bins(seq_len: int) -> Binning:
     """Position in the window, in `POSITIONS` parts of (nearly) equal length."""
     parts = min(POSITIONS, seq_len - 1)
-    return Bins(tuple(round(k * seq_len / parts) - 1 for k in range(1, parts + 1)), first=1)
+    return Binning(tuple(round(k * seq_len / parts) - 1 for k in range(1, parts + 1)), first=1)

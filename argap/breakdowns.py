@@ -3,50 +3,51 @@
 For any partition into slices s with shares p_s, the contributions p_s·Δnll_s add up to the gap Δnll.
 """
 
-from typing import Any, cast
-
 import numpy as np
 import pandas as pd
 
-from argap.cells import PREFIX, models_of, sum_by
+from argap.records import Bins, Breakdowns, Part
+from argap.slices import slices_of_cells
 
-SLICES = ("AR hits", "other tokens")
+AR_HITS, OTHER = "AR hits", "other tokens"
 
 
-def breakdowns(
-    cells: pd.DataFrame, bins: dict[str, list[dict[str, Any]]], *, reference: str, hits: np.ndarray
-) -> dict[str, list[dict[str, Any]]]:
-    """``slice``, ``frequency`` (apart for repeated and other tokens), ``distance``, ``position``, ``domain``.
+def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, hits: np.ndarray) -> Breakdowns:
+    """The gap by slice, frequency (repeated and other tokens apart), distance, position and domain.
 
-    ``bins``: the labels of the bins that the cells refer to; ``hits``: which cells are AR hits. Each entry
-    holds ``bin, n, share``, each model's ``nll`` and the ``contribution`` of each but the reference (nats).
+    ``bins``: those that the cells refer to; ``hits``: which cells are AR hits.
     """
-    table = cells.assign(slice=np.where(hits, *SLICES), domain=cells["domain"].astype(str))
-    for kind, described in bins.items():
-        names = np.array([entry["label"] for entry in described], dtype=object)
-        table[f"{kind} label"] = names[cells[kind].to_numpy()]
-    return {
-        "slice": _parts(table, ["slice"], "slice", reference),
-        "frequency": _parts(table, ["repeated", "frequency", "frequency label"], "frequency label", reference),
-        "distance": _parts(table, ["distance", "distance label"], "distance label", reference),
-        "position": _parts(table, ["position", "position label"], "position label", reference),
-        "domain": _parts(table, ["domain"], "domain", reference),
+    repeated = cells["repeated"].to_numpy()
+    frequency = cells["frequency"].to_numpy()
+    by: dict[str, dict[tuple[str, bool | None], np.ndarray]] = {
+        "slice": {(AR_HITS, None): hits, (OTHER, None): ~hits},
+        "frequency": {
+            (each.label, again): (frequency == k) & (repeated == again)
+            for again in (False, True)
+            for k, each in enumerate(bins.frequency)
+        },
     }
+    for name in ("distance", "position"):
+        number = cells[name].to_numpy()
+        by[name] = {(each.label, None): number == k for k, each in enumerate(getattr(bins, name))}
+    domain = cells["domain"].astype(str).to_numpy()
+    by["domain"] = {(str(each), None): domain == each for each in np.unique(domain)}
+    masks = {f"{name}/{key}": mask for name, groups in by.items() for key, mask in groups.items() if mask.any()}
+    results = {each.name: each for each in slices_of_cells(cells, masks, reference)}
 
+    def part(name: str, key: tuple[str, bool | None]) -> Part:
+        scored = results[f"{name}/{key}"]
+        compared = [model for model in scored.models if model.contribution is not None]
+        return Part(
+            bin=key[0],
+            n=scored.n,
+            share=scored.share,
+            nll={model.model: model.nll for model in scored.models if model.nll is not None},
+            contribution={model.model: model.contribution.nll for model in compared if model.contribution},
+            ci95={model.model: model.contribution.ci95 for model in compared if model.contribution},
+            repeated=key[1],
+        )
 
-def _parts(table: pd.DataFrame, by: list[str], label: str, reference: str) -> list[dict[str, Any]]:
-    """One entry a group that holds tokens, in the order of ``by``."""
-    models = models_of(table)
-    total = int(table["n"].to_numpy().sum())
-    sums = sum_by(cast(pd.DataFrame, table[[*by, "n", *(PREFIX + m for m in models)]]), by)
-    parts = []
-    for row in cast(list[dict[str, Any]], sums.to_dict("records")):
-        logprob = {m: float(row[PREFIX + m]) for m in models}
-        n = int(row["n"])
-        entry: dict[str, Any] = {"bin": str(row[label]), "n": n, "share": n / total}
-        if "repeated" in by:
-            entry["repeated"] = bool(row["repeated"])
-        entry["nll"] = {m: -logprob[m] / n for m in models}
-        entry["contribution"] = {m: (logprob[reference] - logprob[m]) / total for m in models if m != reference}
-        parts.append(entry)
-    return parts
+    return Breakdowns(
+        **{name: tuple(part(name, key) for key, mask in groups.items() if mask.any()) for name, groups in by.items()}
+    )

@@ -1,27 +1,29 @@
 """Cells: the sums from which every table, figure and interval is rebuilt without the tokens.
 
-One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that
-holds a scored token, with its number of tokens and the sum of log p of each model (float64).
+One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a scored
+token, with its number of tokens and the sum of log p of each model (float64). The file has the bounds of the bins
+beside their numbers, so that it can be read alone.
 """
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from argap.atomic import replacing
 from argap.bins import distance_bins, frequency_bins, position_bins
-from argap.errors import FormatError
 from argap.labels import Labels
+from argap.parquet import read_frame, write_parquet
+from argap.records import Bins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
+BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
 
 
-def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: float) -> pd.DataFrame:
+def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int) -> pd.DataFrame:
     """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``)."""
-    seq_len = labels.record["evaluation"]["seq_len"]
+    seq_len = labels.record.evaluation.seq_len
     rows = np.flatnonzero(labels.scored)
     window = labels.window[rows]
     keys = {
@@ -42,7 +44,7 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: floa
 
 def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """The sums of all other columns over each group, in the order of ``by``, which stay columns."""
-    return cast(pd.DataFrame, frame.groupby(by, sort=True).sum()).reset_index()
+    return cast(pd.DataFrame, frame.groupby(by, sort=True, observed=True).sum()).reset_index()
 
 
 def models_of(cells: pd.DataFrame) -> list[str]:
@@ -50,21 +52,29 @@ def models_of(cells: pd.DataFrame) -> list[str]:
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
 
-def ar_hits(cells: pd.DataFrame, threshold: float) -> np.ndarray:
+def ar_hits(cells: pd.DataFrame, threshold: int) -> np.ndarray:
     """bool: which cells are AR hits at the threshold that the cells were made for."""
-    highest = frequency_bins(threshold).index(np.array([int(threshold)]))[0]
+    highest = frequency_bins(threshold).index(np.array([threshold]))[0]
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 
-def write_cells(cells: pd.DataFrame, path: Path) -> None:
-    """Write Parquet that pandas, Polars and DuckDB read as it is."""
-    with replacing(path) as temporary:
-        cells.to_parquet(temporary, index=False, compression="zstd")
+def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
+    """Write Parquet that pandas, Polars and DuckDB read, with ``NAME_low`` and ``NAME_high`` (null: no upper end)
+    behind the number ``NAME`` of each bin."""
+    columns: dict[str, Any] = {}
+    for name in cells.columns:
+        columns[name] = cells[name]
+        if name in BINNED:
+            described = getattr(bins, name)
+            number = cells[name].to_numpy()
+            for end in ("low", "high"):
+                bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
+                columns[f"{name}_{end}"] = pd.Series(bounds[number], index=cells.index)
+    write_parquet(path, pd.DataFrame(columns))
 
 
 def read_cells(path: Path) -> pd.DataFrame:
-    """Raises `FormatError` for a missing or broken file."""
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error
+    """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
+    bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
+    cells = read_frame(path)
+    return cells.drop(columns=[name for name in cells.columns if name in bounds])

@@ -26,6 +26,8 @@ Backend = Literal["auto", "native", "hf"]
 """Which code runs a checkpoint: argap's mixers and kernels, the implementation that transformers finds, or
 the first where the family is known and else the second."""
 
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+"""Keys of a ``config.json`` that give the longest window."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -73,7 +75,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     from argap.models.hub.registry import FAMILIES, find_family
 
     if backend not in get_args(Backend):
-        raise ArgapError(f"--backend {backend}: expected {', '.join(get_args(Backend))}")
+        raise ArgapError(f"`backend` {backend}: expected {', '.join(get_args(Backend))}")
     config = _config(checkpoint)
     if config.get("model_type") == "argap":
         return True
@@ -81,7 +83,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     if backend == "native" and not known:
         raise ArgapError(
             f"{checkpoint.name}: no native form of model type {config.get('model_type')!r}; "
-            f"known are {', '.join(sorted(FAMILIES))}; --backend hf runs it through transformers"
+            f"known are {', '.join(sorted(FAMILIES))}; `backend=hf` runs it through transformers"
         )
     return known and backend != "hf"
 
@@ -117,6 +119,13 @@ def _config(checkpoint: Checkpoint) -> dict[str, Any]:
     return read_json(checkpoint.folder / "config.json")
 
 
+def _check_trusted(checkpoint: Checkpoint, trust_remote_code: bool) -> None:
+    if "auto_map" in _config(checkpoint) and not trust_remote_code:
+        raise ArgapError(
+            f"{checkpoint.name}: the checkpoint runs code of its own; allow it with `trust_remote_code=True`"
+        )
+
+
 def _load_by_transformers(
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
@@ -130,8 +139,7 @@ def _load_by_transformers(
     import argap.models  # noqa: F401  (registers the native model type)
     from argap.models.hub.original import original_class
 
-    if "auto_map" in config and not trust_remote_code:
-        raise ArgapError(f"{checkpoint.name}: the checkpoint runs code of its own; allow it with --trust-remote-code")
+    _check_trusted(checkpoint, trust_remote_code)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -177,14 +185,27 @@ def _check_causal(model: "PreTrainedModel", name: str) -> None:
             )
 
 
-def max_positions(model: "PreTrainedModel") -> int | None:
-    """The longest window that the model was made for; None where any length goes."""
-    config = model.config.get_text_config()
-    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"):
-        value = getattr(config, key, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
+def max_positions(checkpoint: Checkpoint) -> int | None:
+    """The longest window that the model was made for, as its ``config.json`` says; None where any length goes."""
+    config = _config(checkpoint)
+    config = config.get("text_config") or config
+    values = [config.get(key) for key in LENGTHS]
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
+    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
+    limit = max_positions(checkpoint)
+    if limit is not None and longest > limit:
+        raise ArgapError(
+            f"{checkpoint.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
+        )
+
+
+def check_loadable(checkpoint: Checkpoint, backend: Backend = "auto", *, trust_remote_code: bool = False) -> None:
+    """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
+    runs_native(checkpoint, backend)
+    _check_trusted(checkpoint, trust_remote_code)
 
 
 def _download(name: str) -> Path:

@@ -1,9 +1,11 @@
-"""Configurations: frozen dataclasses from YAML, where an unknown key and a wrong type are one clear line."""
+"""Configurations: frozen dataclasses and records from YAML, where an unknown key and a wrong type are one clear line."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from argap.errors import ArgapError
 
@@ -26,23 +28,29 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
-    """A dataclass from a mapping: unknown and missing keys are named, values are converted by type.
+    """A dataclass or record from a mapping: unknown and missing keys are named, values are converted by type.
 
     A field that holds such a dataclass takes a mapping, or what the class's ``from_text`` takes. Raises
     `ArgapError`, one line without a file's name.
     """
-    known = {f.name: f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
+    known = _required(kind)
     if unknown := [str(key) for key in values if key not in known]:
         raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
-    required = [
-        name
-        for name, f in known.items()
-        if f.default is MISSING and f.default_factory is MISSING and values.get(name) is None
-    ]
-    if required:
-        raise ArgapError(f"{', '.join(required)}: missing")
+    if missing := [name for name, required in known.items() if required and values.get(name) is None]:
+        raise ArgapError(f"{', '.join(missing)}: missing")
     hints = get_type_hints(kind)
     return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
+
+
+def _required(kind: type[Any]) -> dict[str, bool]:
+    """The fields, and whether each must be given."""
+    if issubclass(kind, msgspec.Struct):
+        return {field.name: field.required for field in msgspec.structs.fields(kind)}
+    return {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
@@ -62,7 +70,7 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         if options[-1] is not Ellipsis and len(items) != len(options):
             raise ArgapError(f"{name}: expected {len(options)} values, found {value!r}")
         return tuple(_convert(name, item, options[0]) for item in items)
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+    if _is_record(hint) and isinstance(value, Mapping):
         return build(hint, value)
     if is_dataclass(hint) and isinstance(value, str) and hasattr(hint, "from_text"):
         return hint.from_text(value)  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,17 +8,21 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 
-from argap.corpus import Corpus
+from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TokenDocument
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError
+from argap.progress import say
+from argap.records import EvaluationRecord, EvaluationSpec, Packing
 from argap.tokenizer import Tokenizer
 
-Packing = Literal["packed", "document"]
+Value = TypeVar("Value")
+SEQ_LEN = 2048
+PACKING: Packing = "packed"
 
 
 @dataclass(frozen=True)
@@ -75,19 +79,20 @@ class EvaluationSet:
         first = np.unique(window[order], return_index=True)[1]
         return document[order][first].astype(np.int32)
 
-    def describe(self) -> dict[str, Any]:
-        """What run.json, labels.json and gap.json say of it."""
-        return {
-            "fingerprint": self.fingerprint,
-            "tokenizer": self.tokenizer,
-            "tokenizer_fingerprint": self.tokenizer_fingerprint,
-            "tokens": len(self.tokens),
-            "scored": self.scored,
-            "windows": self.windows,
-            "documents": len(self.domains),
-            "seq_len": self.seq_len,
-            "packing": self.packing,
-        }
+    @property
+    def record(self) -> EvaluationRecord:
+        """How ``run.json``, ``labels.json`` and ``gap.json`` describe the set."""
+        return EvaluationRecord(
+            fingerprint=self.fingerprint,
+            tokenizer=self.tokenizer,
+            tokenizer_fingerprint=self.tokenizer_fingerprint,
+            tokens=len(self.tokens),
+            scored=self.scored,
+            windows=self.windows,
+            documents=len(self.domains),
+            seq_len=self.seq_len,
+            packing=self.packing,
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -97,29 +102,51 @@ class EvaluationSet:
         return digest.hexdigest()
 
 
+def check_spec(spec: EvaluationSpec) -> None:
+    """Raise `ArgapError` for a length, packing or limit that leaves nothing to score: known before any text is read."""
+    _check_windows(_given(spec.seq_len, SEQ_LEN), _given(spec.packing, PACKING), spec.limit_tokens)
+
+
+def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> EvaluationSet:
+    """The evaluation set of ``spec``, its text read with ``tokenizer``.
+
+    Raises what `argap.corpus.open_corpus` and `build_evaluation_set` raise.
+    """
+    corpora = [
+        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype)
+        for source in spec.data
+    ]
+    data = build_evaluation_set(
+        corpora,
+        tokenizer,
+        seq_len=_given(spec.seq_len, SEQ_LEN),
+        packing=_given(spec.packing, PACKING),
+        limit_tokens=spec.limit_tokens,
+    )
+    for corpus in corpora:
+        for remark in corpus.tally.remarks():
+            say(f"{corpus.spec}: {remark}")
+    return data
+
+
 def build_evaluation_set(
     corpora: Corpus | Iterable[Corpus],
     tokenizer: Tokenizer,
     *,
-    seq_len: int = 2048,
-    packing: Packing = "packed",
+    seq_len: int = SEQ_LEN,
+    packing: Packing = PACKING,
     limit_tokens: int | None = None,
 ) -> EvaluationSet:
     """Tokenize ``corpora`` and cut windows of at most ``seq_len`` tokens.
 
-    ``limit_tokens`` keeps the first so many tokens of the stream, EOS included; later documents are not
-    read. Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
+    ``limit_tokens`` keeps the first tokens of the stream, EOS included; later documents are not read.
+    Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
     EOS under ``packed`` or whose EOS is in a document, and for an empty corpus.
     """
-    if packing not in get_args(Packing):
-        raise ArgapError(f"--packing {packing}: expected packed or document")
-    if seq_len < 2:
-        raise ArgapError(f"--seq-len {seq_len}: expected at least 2, one token of context and one to score")
-    if limit_tokens is not None and limit_tokens < 2:
-        raise ArgapError(f"--limit-tokens {limit_tokens}: expected at least 2, one of context and one to score")
+    _check_windows(seq_len, packing, limit_tokens)
     if packing == "packed" and tokenizer.eos is None:
         raise ArgapError(
-            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use --packing document"
+            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
         )
     separator = tokenizer.eos if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
@@ -145,6 +172,19 @@ def build_evaluation_set(
     )
 
 
+def _check_windows(seq_len: int, packing: str, limit_tokens: int | None) -> None:
+    if packing not in get_args(Packing):
+        raise ArgapError(f"`packing` {packing}: expected packed or document")
+    if seq_len < 2:
+        raise ArgapError(f"`seq_len` {seq_len}: expected at least 2, one token of context and one to score")
+    if limit_tokens is not None and limit_tokens < 2:
+        raise ArgapError(f"`limit_tokens` {limit_tokens}: expected at least 2, one of context and one to score")
+
+
+def _given(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
+
+
 def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int | None) -> list[TokenDocument]:
     """The first ``limit`` tokens of the documents, each with its EOS where there is a separator."""
     taken: list[TokenDocument] = []
@@ -152,8 +192,8 @@ def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int 
     for document in documents:
         if separator is not None and np.any(document.ids == separator):
             raise ArgapError(
-                f"{document.source}: its text holds the EOS token, id {separator}, which packing puts "
-                "between documents; use --packing document"
+                f"{document.source}: its text contains the EOS token, id {separator}, which packing puts "
+                "between documents; use `packing=document`"
             )
         ids = document.ids if separator is None else np.append(document.ids, np.int32(separator))
         if left is not None:

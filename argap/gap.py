@@ -4,9 +4,9 @@ Everything here is a pure function of sums of log-probs, in float64.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+from argap.records import Case
 
 
 class GapDueToAR(NamedTuple):

@@ -7,18 +7,20 @@ train_count:int64, domain:dict<string>``, the rows of SCORES in the same order.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from argap.atomic import read_json, replacing, write_json
-from argap.bigram_index.store import BigramIndex
-from argap.errors import FormatError, MismatchError
+from argap.errors import MismatchError
 from argap.evaluation import EvaluationSet
+from argap.parquet import read_parquet, write_parquet
+from argap.records import IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from argap.bigram_index.store import BigramIndex
 
 FORMAT = 1
 
@@ -44,8 +46,8 @@ class Labels:
     domains: list[str]
     document_of_window: np.ndarray
     """int32 ``[W]``: the document that holds most of the window."""
-    record: dict[str, Any]
-    """``labels.json``: ``evaluation`` and ``index``."""
+    record: LabelsRecord
+    """``labels.json``."""
 
     @property
     def scored(self) -> np.ndarray:
@@ -53,11 +55,11 @@ class Labels:
         return self.position > 0
 
     def ar_hit(self, threshold: float) -> np.ndarray:
-        """bool ``[N]``: repeated, and at most ``threshold`` times in training."""
+        """bool ``[N]``: repeated, and seen at most ``threshold`` times in training."""
         return self.repeated & (self.train_count <= threshold)
 
 
-def label(data: EvaluationSet, index: BigramIndex) -> Labels:
+def label(data: EvaluationSet, index: "BigramIndex") -> Labels:
     """Label every token of ``data`` with the counts of ``index``.
 
     Raises `MismatchError` where the two were made with different tokenizers.
@@ -78,24 +80,24 @@ def label(data: EvaluationSet, index: BigramIndex) -> Labels:
         domain=domain_of_document.astype(np.int32)[data.document],
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
-        record={
-            "format": FORMAT,
-            "evaluation": data.describe(),
-            "index": {
-                "folder": str(index.folder),
-                "tokenizer": index.tokenizer,
-                "tokenizer_fingerprint": index.tokenizer_fingerprint,
-                "tokens": index.tokens,
-                "documents": index.documents,
-                "distinct": index.distinct,
-                "proxy": index.proxy,
-            },
-            "sources": data.sources,
-        },
+        record=LabelsRecord(FORMAT, data.record, index_record(index), tuple(data.sources)),
     )
 
 
-def check_tokenizer(index: BigramIndex, tokenizer: str, fingerprint: str) -> None:
+def index_record(index: "BigramIndex") -> IndexRecord:
+    """How ``labels.json`` and ``gap.json`` describe an index."""
+    return IndexRecord(
+        folder=str(index.folder),
+        tokenizer=index.tokenizer,
+        tokenizer_fingerprint=index.tokenizer_fingerprint,
+        tokens=index.tokens,
+        documents=index.documents,
+        distinct=index.distinct,
+        proxy=index.proxy,
+    )
+
+
+def check_tokenizer(index: "BigramIndex", tokenizer: str, fingerprint: str) -> None:
     """Raise `MismatchError` unless ``index`` was counted with the tokenizer of that fingerprint."""
     if index.tokenizer_fingerprint != fingerprint:
         raise MismatchError(
@@ -121,22 +123,19 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
     }
     windows = {"window": np.arange(len(labels.document_of_window)), "document": labels.document_of_window}
     (folder / "labels.json").unlink(missing_ok=True)
-    for name, table in (("labels.parquet", columns), ("windows.parquet", windows)):
-        with replacing(folder / name) as temporary:
-            pq.write_table(pa.table(table), temporary, compression="zstd")
+    write_parquet(folder / "labels.parquet", pa.table(columns))
+    write_parquet(folder / "windows.parquet", pa.table(windows))
     tokenizer.save(folder)
-    write_json(folder / "labels.json", labels.record)
+    write_record(folder / "labels.json", labels.record)
 
 
 def read_labels(folder: Path) -> Labels:
     """Read a folder of labels. Raises `FormatError` naming the file that is missing or broken."""
     folder = Path(folder)
-    record = read_json(folder / "labels.json")
-    if record.get("format", 0) > FORMAT:
-        raise FormatError(f"{folder}: written by a newer argap (format {record['format']}, known up to {FORMAT})")
-    if lacking := [key for key in ("evaluation", "index", "sources") if key not in record]:
-        raise FormatError(f"{folder / 'labels.json'}: lacks {', '.join(lacking)}; score again")
-    rows = _read_table(folder / "labels.parquet")
+    remedy = "score again"
+    record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
+    rows = read_parquet(folder / "labels.parquet", remedy=remedy)
+    windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     domain = rows["domain"].combine_chunks()
     return Labels(
         window=rows["window"].to_numpy(),
@@ -147,13 +146,6 @@ def read_labels(folder: Path) -> Labels:
         train_count=rows["train_count"].to_numpy(),
         domain=domain.indices.to_numpy(),
         domains=domain.dictionary.to_pylist(),
-        document_of_window=_read_table(folder / "windows.parquet")["document"].to_numpy(),
+        document_of_window=windows["document"].to_numpy(),
         record=record,
     )
-
-
-def _read_table(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]}); score again") from error

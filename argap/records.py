@@ -54,7 +54,7 @@ def as_json(record: Record) -> dict[str, Any]:
 # ── what a text, an index and a checkpoint are ────────────────────────────────────────────────────────────────
 
 
-class EvaluationRecord(Record):
+class EvaluationRecord(Record, frozen=True):
     """The evaluation set of a run, of labels or of a result."""
 
     fingerprint: str
@@ -72,7 +72,36 @@ class EvaluationRecord(Record):
     """The texts as they were named; in ``gap.json`` alone."""
 
 
-class IndexRecord(Record):
+class EvaluationSpec(Record, frozen=True):
+    """What to evaluate on: everything that decides which tokens are scored. None: not given, or not recorded.
+
+    >>> EvaluationSpec(seq_len=1024).over(EvaluationSpec(data=("text/",), seq_len=512)).seq_len
+    1024
+    """
+
+    data: tuple[str, ...] = ()
+    """Files, folders, ``hub:NAME`` or ``stdlib:heldout``."""
+    seq_len: int | None = None
+    """Tokens a window; 2,048 where nothing else is said."""
+    packing: Packing | None = None
+    """``packed`` where nothing else is said."""
+    limit_tokens: int | None = None
+    """Score only the first tokens of the text."""
+    text_column: str | None = None
+    """Column of JSON lines and Parquet that holds the text: ``text`` where nothing else is said."""
+    token_dtype: str | None = None
+    """Of headerless token shards: ``uint16`` or ``uint32``."""
+    tokenizer: str | None = None
+    """A folder or hub id; None: the reference's."""
+
+    def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
+        """This specification, completed by what ``recorded`` has in the fields that are empty here."""
+        names = EvaluationSpec.__struct_fields__
+        own = {name: getattr(self, name) for name in names}
+        return EvaluationSpec(**{k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()})
+
+
+class IndexRecord(Record, frozen=True):
     """The bigram index that the training counts come from."""
 
     folder: str
@@ -86,7 +115,7 @@ class IndexRecord(Record):
     """True where the counts are not those of the training documents themselves."""
 
 
-class CheckpointRecord(Record):
+class CheckpointRecord(Record, frozen=True):
     name: str
     """As the user wrote it."""
     fingerprint: str
@@ -96,7 +125,7 @@ class CheckpointRecord(Record):
 # ── gap.json ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SliceScores(Record):
+class SliceScores(Record, frozen=True):
     """A model on a slice."""
 
     n: int
@@ -106,7 +135,7 @@ class SliceScores(Record):
     """exp(nll); None without tokens and where no float64 holds it."""
 
 
-class GapShare(Record):
+class GapShare(Record, frozen=True):
     """The "% of gap due to" a slice, as a fraction (`argap.gap.gap_due_to_ar`)."""
 
     value: float | None
@@ -117,21 +146,47 @@ class GapShare(Record):
     """Why there is no interval."""
 
 
-class Delta(Record):
+class Delta(Record, frozen=True):
     """A difference of NLLs, model minus reference, in nats."""
 
     nll: float
     ci95: Interval | None
 
 
-class ClosedShare(Record):
+class ModelOnSlice(Record, frozen=True):
+    """One model on one slice; the reference has no differences."""
+
+    model: str
+    reference: bool
+    nll: float | None
+    ppl: float | None
+    delta: Delta | None
+    """ΔNLL on the slice's tokens."""
+    contribution: Delta | None
+    """The slice's share of the tokens times that ΔNLL: its part of the gap."""
+    gap_due_to: GapShare | None
+
+
+class SliceResult(Record, frozen=True):
+    """A named set of scored tokens, and every model on it."""
+
+    name: str
+    where: str | None
+    """The condition that selects it; None for a built-in slice."""
+    n: int
+    share: float
+    """Of all scored tokens."""
+    models: tuple[ModelOnSlice, ...]
+
+
+class ClosedShare(Record, frozen=True):
     """``(B − m) / (B − R)``, in perplexity and in NLL."""
 
     ppl: float | None
     nll: float | None
 
 
-class Closed(Record):
+class Closed(Record, frozen=True):
     """The share of the gap of ``base`` that a model closes."""
 
     base: str
@@ -139,7 +194,7 @@ class Closed(Record):
     ar_hits: ClosedShare | None
 
 
-class GapRow(Record):
+class GapRow(Record, frozen=True):
     """A model in the form of the Zoology paper's Table 1; the reference's row has no gap."""
 
     model: str
@@ -159,7 +214,7 @@ class GapRow(Record):
     parameters: int | None = None
 
 
-class Bin(Record):
+class Bin(Record, frozen=True):
     """The integers ``low … high`` of a binned quantity; ``high`` None: no upper end."""
 
     label: str
@@ -167,7 +222,7 @@ class Bin(Record):
     high: int | None
 
 
-class Bins(Record):
+class Bins(Record, frozen=True):
     """The bins that cells and breakdowns refer to."""
 
     frequency: tuple[Bin, ...]
@@ -175,7 +230,7 @@ class Bins(Record):
     position: tuple[Bin, ...]
 
 
-class Part(Record):
+class Part(Record, frozen=True):
     """One group of a partition of the scored tokens."""
 
     bin: str
@@ -185,11 +240,13 @@ class Part(Record):
     """By model."""
     contribution: dict[str, float]
     """By model, without the reference: share × ΔNLL in nats. Over all parts they add up to the gap."""
+    ci95: dict[str, Interval | None] = {}
+    """By model: the 95% interval of its contribution."""
     repeated: bool | None = None
     """In the partition by frequency: whether the bigrams are repeated in their window."""
 
 
-class Breakdowns(Record):
+class Breakdowns(Record, frozen=True):
     """The gap taken apart by several partitions."""
 
     slice: tuple[Part, ...]
@@ -199,7 +256,11 @@ class Breakdowns(Record):
     domain: tuple[Part, ...]
 
 
-class Gap(Record):
+GAP_FORMAT = 2
+"""Of ``gap.json``. Format 1 had no number, and no intervals in its breakdowns."""
+
+
+class Gap(Record, frozen=True):
     """``gap.json``: every model of a comparison against one reference."""
 
     format: int
@@ -241,7 +302,7 @@ class Gap(Record):
 # ── labels.json and run.json ──────────────────────────────────────────────────────────────────────────────────
 
 
-class LabelsRecord(Record):
+class LabelsRecord(Record, frozen=True):
     """``labels.json``."""
 
     format: int
@@ -251,19 +312,13 @@ class LabelsRecord(Record):
     """The source of each document, for people."""
 
 
-class SourceRecord(Record):
-    """What a run was asked to evaluate on."""
+class SourceRecord(EvaluationSpec, frozen=True):
+    """What a run was asked to evaluate on, and the index that its labels come from."""
 
-    data: tuple[str, ...]
     index: str | None = None
-    seq_len: int | None = None
-    packing: Packing | None = None
-    limit_tokens: int | None = None
-    text_column: str | None = None
-    token_dtype: str | None = None
 
 
-class RunResult(Record):
+class RunResult(Record, frozen=True):
     """How a finished run went."""
 
     parameters: int
@@ -276,7 +331,7 @@ class RunResult(Record):
     tokens_per_second: float | None = msgspec.field(name="tokens per second")
 
 
-class RunIdentity(Record):
+class RunIdentity(Record, frozen=True):
     """Two runs are the same where these agree."""
 
     checkpoint: str
@@ -287,7 +342,7 @@ class RunIdentity(Record):
     backend: Literal["native", "hf"]
 
 
-class RunRecord(Record):
+class RunRecord(Record, frozen=True):
     """``run.json``."""
 
     format: int
@@ -304,7 +359,7 @@ class RunRecord(Record):
 # ── examples.json ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class EarlierOccurrence(Record):
+class EarlierOccurrence(Record, frozen=True):
     """The surroundings of a hit's earlier occurrence that lies too far back to be shown in place."""
 
     start: int
@@ -312,7 +367,7 @@ class EarlierOccurrence(Record):
     focus: int
 
 
-class ExampleWindow(Record):
+class ExampleWindow(Record, frozen=True):
     """A stretch of text around one AR hit; all sequences have one entry a token."""
 
     window: int
@@ -335,7 +390,7 @@ class ExampleWindow(Record):
     earlier: EarlierOccurrence | None
 
 
-class Examples(Record):
+class Examples(Record, frozen=True):
     """``examples.json``."""
 
     tokenizer: str

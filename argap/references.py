@@ -1,33 +1,30 @@
 """Named references: a name stands for a checkpoint and the text and index it is compared on.
 
-Kept in ``references.json`` in the folder ``$ARGAP_HOME`` (default ``~/.config/argap``). ``attention`` is
-there out of the box: the reference of the demo.
+Kept in ``references.json`` in the folder ``$ARGAP_HOME`` (default ``~/.config/argap``). ``attention``, the reference of
+the demo, is always there.
 """
 
 import os
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, FormatError
-
-if TYPE_CHECKING:
-    from argap.evaluation import Packing
+from argap.records import EvaluationSpec, SourceRecord, as_json
 
 DEMO = Path(__file__).parent / "demo"
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A checkpoint and, where recorded, what to compare on. None and () mean: not recorded."""
+class Reference(SourceRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A checkpoint and, where recorded, what to compare on."""
 
     checkpoint: str
-    data: tuple[str, ...] = ()
-    index: str | None = None
-    seq_len: int | None = None
-    packing: "Packing | None" = None
-    text_column: str | None = None
+
+    @property
+    def evaluation(self) -> EvaluationSpec:
+        """The recorded part of an evaluation, without the index."""
+        return EvaluationSpec().over(self)
 
 
 BUILT_IN = {
@@ -41,13 +38,13 @@ BUILT_IN = {
 }
 
 
-def absolute(place: str) -> str:
-    """A local path made absolute, so that it holds from any folder; hub ids and other forms as they are."""
-    return str(Path(place).resolve()) if Path(place).exists() else place
+def absolute(source: str) -> str:
+    """A local path made absolute, so that it holds from any folder; hub ids and other forms unchanged."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def references() -> dict[str, Reference]:
-    """All names, a user's own before the built-in ones."""
+    """All names; a user's own replace built-in ones."""
     return {**BUILT_IN, **_own()}
 
 
@@ -56,7 +53,7 @@ def find_reference(name: str) -> Reference | None:
 
 
 def add_reference(name: str, reference: Reference) -> None:
-    """Record ``reference`` under ``name``, replacing what stood there."""
+    """Record ``reference`` under ``name``, replacing an earlier one. Raises `ArgapError` for a name with slashes."""
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
     _write({**_own(), name: reference})
@@ -67,7 +64,7 @@ def remove_reference(name: str) -> None:
     own = _own()
     if name not in own:
         known = ", ".join(sorted(own)) or "none"
-        raise ArgapError(f"{name}: no reference of yours has that name; recorded ones: {known}")
+        raise ArgapError(f"{name}: you recorded no reference of that name; recorded: {known}")
     del own[name]
     _write(own)
 
@@ -81,14 +78,14 @@ def _own() -> dict[str, Reference]:
     path = _file()
     if not path.is_file():
         return {}
-    known = {f.name for f in fields(Reference)}
-    found = {}
+    recorded = {}
     for name, entry in read_json(path).items():
-        if not isinstance(entry, dict) or set(entry) - known or "checkpoint" not in entry:
-            raise FormatError(f"{path}: the entry {name!r} is not one that this version wrote; remove or mend it")
-        found[name] = Reference(**{**entry, "data": tuple(entry.get("data", ()))})
-    return found
+        try:
+            recorded[name] = msgspec.convert(entry, Reference)
+        except msgspec.ValidationError as error:
+            raise FormatError(f"{path}: entry {name!r}: {error}; correct or remove it") from None
+    return recorded
 
 
 def _write(own: dict[str, Reference]) -> None:
-    write_json(_file(), {name: asdict(reference) for name, reference in sorted(own.items())})
+    write_json(_file(), {name: as_json(reference) for name, reference in sorted(own.items())})

@@ -1,8 +1,8 @@
 """The scorer: run a checkpoint over an evaluation set and keep the log-prob of every token.
 
-A shard of windows is written when it is done, by a thread beside the next one's work, so a killed run
-goes on where it stopped. Under ``torchrun`` each process takes every so-manieth shard, and the files are
-those that one process writes.
+A shard of windows is written when it is done, by a thread that works beside the next shard's scoring, so that a killed
+run resumes where it stopped. Under ``torchrun`` shards are assigned round-robin across ranks; the files are the same as
+those of one process.
 """
 
 import time
@@ -15,30 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from argap.atomic import read_json
 from argap.batches import Batches, Shard
-from argap.checkpoint import Backend, Checkpoint, load_model, max_positions, runs_native
-from argap.device import DTYPES, resolve_dtype, use_device
+from argap.checkpoint import Backend, Checkpoint, check_length, load_model, runs_native
+from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.parallel import Parallel
 from argap.progress import progress, say
-from argap.runs import (
-    Run,
-    begin_run,
-    environment,
-    finish_run,
-    shard_path,
-    shards_of,
-    whole_shard,
-    write_shard,
-)
+from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord, as_json
+from argap.resumable import check_resumable, environment
+from argap.runs import FORMAT, Run, begin_run, finish_run, is_whole_shard, read_run, shard_path, shards_of, write_shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SHARDS_IN_FLIGHT = 2
-"""How many shards may wait for their writing while the device goes on: their log-probs lie in memory."""
+"""Shards that may wait in memory to be written while the device works on."""
 
 
 class ScoreOptions(NamedTuple):
@@ -51,13 +43,22 @@ class ScoreOptions(NamedTuple):
     backend: Backend = "auto"
 
 
+def parse_batch_size(text: str) -> int | Literal["auto"]:
+    """A batch size as written on a command line. Raises `ArgapError` for anything but a positive number and auto."""
+    if text == "auto":
+        return "auto"
+    if not (text.isdecimal() and int(text) > 0):
+        raise ArgapError(f"`batch_size` {text}: expected a positive whole number, or auto")
+    return int(text)
+
+
 def score(
     checkpoint: Checkpoint,
     data: EvaluationSet,
     folder: Path,
     *,
     model_name: str,
-    source: dict[str, Any],
+    source: SourceRecord,
     options: ScoreOptions,
     overwrite: bool = False,
     parallel: Parallel | None = None,
@@ -72,113 +73,123 @@ def score(
     """
     parallel = parallel or Parallel(0, 1, use_device(options.device))
     device = str(parallel.device)
-    dtype = resolve_dtype(options.dtype, device)
-    record = {
-        "model": model_name,
-        "checkpoint": {"name": checkpoint.name, "fingerprint": checkpoint.fingerprint},
-        "source": source,
-        "evaluation": data.describe(),
-        "identity": {
-            "checkpoint": checkpoint.fingerprint,
-            "evaluation set": data.fingerprint,
-            "dtype": dtype,
-            "device": torch.device(device).type,
-            "batch size": options.batch_size,
-            "backend": "native" if runs_native(checkpoint, options.backend) else "hf",
-        },
+    record = RunRecord(
+        format=FORMAT,
+        model=model_name,
+        checkpoint=CheckpointRecord(checkpoint.name, checkpoint.fingerprint),
+        source=source,
+        evaluation=data.record,
+        identity=_identity(checkpoint, data, options, device),
         **environment(),
-    }
+        finished=None,
+    )
     run = begin_run(folder, record, overwrite=overwrite) if parallel.is_main else Run(folder, record)
-    parallel.wait()  # for the main process to begin the run, or to find it finished
+    parallel.wait()  # for the main process to begin the run, or to see that it is finished
     if not parallel.is_main:
-        run = Run(folder, read_json(folder / "run.json"))
+        run = read_run(folder)
     shards = shards_of(data)
-    if run.finished and all(_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
+    if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
+    check_length(checkpoint, longest=int(np.diff(data.offsets).max()))
     model = load_model(
         checkpoint,
-        dtype=DTYPES[dtype],
+        dtype=DTYPES[record.identity.dtype],
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
     )
-    _check_fits(model, data, checkpoint.name)
+    _check_vocabulary(model, data, checkpoint.name)
     batches = Batches(model, data, device, options.batch_size, checkpoint.name)
     started = time.monotonic()
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     try:
         done = _score_shards(batches, own, folder, model_name)
     except KeyboardInterrupt:
-        say(f"{folder}: interrupted; finished shards stay, the same command goes on from there")
+        say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
         raise
-    done = int(parallel.sum(torch.tensor(done, device=device)))  # and with it the end of all processes
+    done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
     seconds = time.monotonic() - started
-    result = {
-        "parameters": model.num_parameters(),
-        "head": "chunked" if batches.head else "model",
-        "windows per batch": batches.batch,
-        "device name": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
-        "processes": parallel.world,
-        "seconds": round(seconds, 3),
-        "tokens per second": round(done / seconds, 1) if done else None,
-    }
+    result = RunResult(
+        parameters=model.num_parameters(),
+        head="chunked" if batches.head else "model",
+        windows_per_batch=batches.batch,
+        device_name=torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        processes=parallel.world,
+        seconds=round(seconds, 3),
+        tokens_per_second=round(done / seconds, 1) if done else None,
+    )
     if parallel.is_main:
         run = finish_run(run, result)
     parallel.wait()
-    return run if parallel.is_main else Run(folder, read_json(folder / "run.json"))
+    return run if parallel.is_main else read_run(folder)
+
+
+def check_identity(
+    checkpoint: Checkpoint,
+    data: EvaluationSet,
+    folder: Path,
+    options: ScoreOptions,
+    overwrite: bool,
+    parallel: Parallel | None,
+) -> None:
+    """Raise what `score` raises for a folder that holds another run; changes nothing."""
+    device = str(parallel.device) if parallel else resolve_device(options.device)
+    identity = _identity(checkpoint, data, options, device)
+    if parallel is None or parallel.is_main:
+        check_resumable(folder, as_json(identity), overwrite=overwrite)
+
+
+def _identity(checkpoint: Checkpoint, data: EvaluationSet, options: ScoreOptions, device: str) -> RunIdentity:
+    return RunIdentity(
+        checkpoint=checkpoint.fingerprint,
+        evaluation_set=data.fingerprint,
+        dtype=resolve_dtype(options.dtype, device),
+        device=torch.device(device).type,
+        batch_size=options.batch_size,
+        backend="native" if runs_native(checkpoint, options.backend) else "hf",
+    )
 
 
 def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name: str) -> int:
     """Write the shards that are not there yet; returns how many tokens were scored."""
-    data, done = batches.data, 0
+    data = batches.data
     sizes = {k: int(data.offsets[windows.stop] - data.offsets[windows.start]) for k, windows in shards.items()}
-    writing: deque[tuple[int, Future[None]]] = deque()
+    missing = {k: windows for k, windows in shards.items() if not _is_whole(folder, k, data, windows)}
+    to_do = sum(sizes[k] for k in missing)
+    writing: deque[Future[None]] = deque()
     with (
-        progress(f"scoring {name}", sum(sizes.values())) as advance,
+        progress(f"scoring {name}", to_do) as advance,
         ThreadPoolExecutor(1, thread_name_prefix="writer") as writer,
     ):
-        for number, windows in shards.items():
-            if _whole(folder, number, data, windows):
-                advance(sizes[number])
-                continue
-            shard = batches.score(windows)
-            writing.append((number, writer.submit(_write, shard, shard_path(folder, number), name)))
-            done += sizes[number]
+        for number, windows in missing.items():
+            shard = batches.score(windows, advance)
+            writing.append(writer.submit(_write, shard, shard_path(folder, number), name, advance))
             while len(writing) > SHARDS_IN_FLIGHT:
-                _finish(writing, sizes, advance)
+                writing.popleft().result()  # raises what stopped the writer
         while writing:
-            _finish(writing, sizes, advance)
-    return done
+            writing.popleft().result()
+    return to_do
 
 
-def _finish(writing: deque[tuple[int, Future[None]]], sizes: dict[int, int], advance: Callable[[int], None]) -> None:
-    """Wait for the first shard that is being written; what stopped it is raised here."""
-    number, written = writing.popleft()
-    written.result()
-    advance(sizes[number])
-
-
-def _write(shard: Shard, path: Path, name: str) -> None:
+def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
     _check_finite(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1)
+    advance(shard.uncounted)
 
 
-def _whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
+def _is_whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
     rows = int(data.offsets[windows.stop] - data.offsets[windows.start])
-    return whole_shard(shard_path(folder, number), rows)
+    return is_whole_shard(shard_path(folder, number), rows)
 
 
-def _check_fits(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
-    longest, limit = int(np.diff(data.offsets).max()), max_positions(model)
-    if limit is not None and longest > limit:
-        raise ArgapError(f"{name}: takes at most {limit} tokens, the windows have {longest}; use --seq-len {limit}")
+def _check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     highest = int(data.tokens.max())
     if highest >= rows:
         raise ArgapError(
-            f"{name}: its vocabulary has {rows} entries, the text holds token id {highest}; "
+            f"{name}: its vocabulary has {rows} entries, the text has token id {highest}; "
             f"is {data.tokenizer} really its tokenizer?"
         )
 
@@ -190,5 +201,5 @@ def _check_finite(logprob: np.ndarray, data: EvaluationSet, windows: range, name
         at = int(np.argmax(wrong))
         raise ArgapError(
             f"{name}: log-prob {logprob[at]} at window {data.window[rows][at]}, position {data.position[rows][at]}; "
-            "a checkpoint that is broken, or a --dtype too narrow for it (try --dtype float32)"
+            "a broken checkpoint, or a dtype too narrow for it (try `dtype=float32`)"
         )

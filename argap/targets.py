@@ -1,75 +1,77 @@
-"""What a name on the command line stands for: a checkpoint to score or a finished run, with its settings."""
+"""What a name on the command line stands for: a checkpoint to score, or a run that is finished."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError
-from argap.evaluation import Packing
+from argap.records import SourceRecord
 from argap.references import find_reference
 from argap.runs import Run, folder_name, open_run
 from argap.tokenizer import Tokenizer, load_tokenizer
 
-
-@dataclass(frozen=True)
-class Settings:
-    """What to evaluate on. None: not given (on a command line) or not recorded (with a reference)."""
-
-    data: tuple[str, ...] = ()
-    index: str | None = None
-    seq_len: int | None = None
-    packing: Packing | None = None
-    limit_tokens: int | None = None
-    text_column: str | None = None
-    token_dtype: str | None = None
-
-    def over(self, recorded: "Settings") -> "Settings":
-        """These settings, with what was recorded in the places that are empty."""
-        own = {k: v for k, v in vars(self).items() if v not in (None, ())}
-        return replace(recorded, **own)
+NOTHING = SourceRecord()
 
 
 @dataclass(frozen=True)
-class Target:
-    """A model to compare: a checkpoint to score, or a run that is finished."""
+class CheckpointTarget:
+    """A checkpoint, and what is recorded with the name that stands for it."""
 
     name: str
-    checkpoint: Checkpoint | None
-    run: Run | None
-    settings: Settings
+    checkpoint: Checkpoint
+    recorded: SourceRecord = NOTHING
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+
+
+@dataclass(frozen=True)
+class RunTarget:
+    """A finished run, scored before."""
+
+    run: Run
 
     @property
+    def name(self) -> str:
+        return self.run.model
+
+    @property
+    def recorded(self) -> SourceRecord:
+        return self.run.record.source
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
-        if self.checkpoint is not None:
-            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
-        assert self.run is not None
-        return load_tokenizer(self.run.folder.parent / "labels", name=self.run.record["evaluation"]["tokenizer"])
+        return load_tokenizer(self.run.folder.parent / "labels", name=self.run.record.evaluation.tokenizer)
 
 
-def find_target(source: str, *, reference: bool) -> Target:
-    """What a name, a folder or a hub id on the command line stands for."""
+Target = CheckpointTarget | RunTarget
+
+
+def find_target(source: str) -> CheckpointTarget:
+    """The checkpoint that a folder, a hub id or a reference's name stands for."""
     path = Path(source)
-    if reference and (path / "run.json").is_file():
-        run = open_run(path)
-        recorded = dict(run.record["source"])
-        recorded["data"] = tuple(recorded["data"])
-        return Target(run.model, None, run, Settings(**recorded))
     known = find_reference(source)
     if known is not None and not path.exists():
-        settings = {k: v for k, v in vars(known).items() if k != "checkpoint"}
-        return Target(source, find_checkpoint(known.checkpoint), None, Settings(**settings))
-    return Target(path.resolve().name if path.exists() else path.name, find_checkpoint(source), None, Settings())
+        return CheckpointTarget(source, find_checkpoint(known.checkpoint), known)
+    return CheckpointTarget(path.resolve().name if path.exists() else path.name, find_checkpoint(source))
 
 
-def told_apart(targets: Sequence[Target]) -> list[Target]:
-    """A checkpoint with the name of one before it gets its parent folder's name too.
+def find_reference_target(source: str) -> Target:
+    """As `find_target`; a folder of a finished run stands for that run."""
+    return RunTarget(open_run(source)) if (Path(source) / "run.json").is_file() else find_target(source)
 
-    Raises `ArgapError` where that does not tell them apart.
+
+def with_distinct_names(targets: Sequence[Target]) -> list[Target]:
+    """Put the parent folder's name before that of a checkpoint whose name is taken: ``a/final``, ``b/final``.
+
+    Raises `ArgapError` where that does not make the names distinct.
     """
     seen: dict[str, Target] = {}
     for target in targets:
-        if target.name in seen and target.checkpoint is not None:
+        if target.name in seen and isinstance(target, CheckpointTarget):
             target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
         if target.name in seen:
             raise ArgapError(f"{target.name}: a second checkpoint of that name; rename its folder")
@@ -77,21 +79,20 @@ def told_apart(targets: Sequence[Target]) -> list[Target]:
     return list(seen.values())
 
 
-def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
-    """Drop repetitions of a checkpoint; tell apart different ones of the same name by their folders.
+def distinct(models: Sequence[CheckpointTarget], reference: Target) -> list[CheckpointTarget]:
+    """The models without repetitions, with distinct names and distinct run folders.
 
-    Raises `ArgapError` where two would still share a run folder, or one would take that of the labels or figures.
+    Raises `ArgapError` where two would share a run folder, or one would take the folder of the labels or figures.
     """
-    different = [reference]
+    different: list[Target] = [reference]
     for model in models:
-        assert model.checkpoint is not None
-        fingerprint = model.checkpoint.fingerprint
-        if all(o.checkpoint is None or o.checkpoint.fingerprint != fingerprint for o in different):
+        known = [other.checkpoint.fingerprint for other in different if isinstance(other, CheckpointTarget)]
+        if model.checkpoint.fingerprint not in known:
             different.append(model)
-    kept = told_apart(different)[1:]
     taken = {"labels": "the labels", "figures": "the report's figures"}
-    for model in (reference, *kept):
-        if model.run is not None:  # stays where it is
+    named = with_distinct_names(different)
+    for model in named:
+        if isinstance(model, RunTarget):  # its folder is elsewhere
             continue
         folder = folder_name(model.name)
         if folder in taken:
@@ -100,4 +101,4 @@ def distinct(models: Sequence[Target], reference: Target) -> list[Target]:
                 "rename the checkpoint's folder"
             )
         taken[folder] = f"the run of {model.name}"
-    return kept
+    return [model for model in named[1:] if isinstance(model, CheckpointTarget)]

@@ -8,7 +8,7 @@ from argap.reports.suite_tables import suite_csv, tables_of_size
 from argap.reports.tables import markdown
 from argap.reports.write import write_report
 from argap.suite.config import Suite
-from argap.suite.result import read_results
+from argap.suite.result import read_sizes
 
 
 def write_suite(suite: Suite, out: Path) -> str:
@@ -17,7 +17,7 @@ def write_suite(suite: Suite, out: Path) -> str:
 
     Raises `FormatError` where there is no result, or a file of it is missing or broken.
     """
-    results = read_results(out, list(suite.sizes))
+    results = read_sizes(out, list(suite.sizes))
     sections = []
     for result in results:
         tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from argap.cells import PREFIX
-from argap.pipeline import parse_threshold
+from argap.records import Bin
 from argap.reports.drawing import (
     FAINT,
     INK,
@@ -29,7 +29,8 @@ from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.tables import threshold_text
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
-from argap.suite.result import Result
+from argap.suite.result import SizeResult
+from argap.threshold import resolve_threshold
 
 COLUMNS = 3
 FEW = 30  # tokens: fewer make a mean a matter of luck
@@ -37,7 +38,7 @@ LOWEST = -0.5  # −50%, which the figure says
 """Of the shares drawn against τ: far below 0 lie models whose small gap has little to do with what they recall."""
 
 
-def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
+def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
     """Write every figure of one size as SVG and PNG; returns the SVG of each by its name."""
     figures = {
         "share_by_threshold": share_by_threshold(result),
@@ -45,7 +46,7 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
         "prevalence": prevalence(result),
         "learning_curves": learning_curves(result),
     }
-    if len(result.gap["rows"]) > 1:
+    if len(result.gap.rows) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
     if (trajectory := result.trajectory()) is not None:
         figures["recall_along_training"] = recall_along_training(result, trajectory)
@@ -55,11 +56,11 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
 
 
 @style()
-def share_by_threshold(result: Result) -> Figure:
+def share_by_threshold(result: SizeResult) -> Figure:
     """The share of each model's gap that is AR, for every threshold τ; below, the share of tokens that hit. Models
     without a gap, and those whose share is nowhere above `LOWEST`, are named, not drawn."""
     curve = result.curve()
-    models = [row["model"] for row in result.gap["rows"]]
+    models = result.gap.models
     look = looks(models)
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
@@ -71,7 +72,7 @@ def share_by_threshold(result: Result) -> Figure:
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
-    marks = {int(result.gap["threshold"]), parse_threshold("scaled", result.gap["index"]["tokens"])}
+    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.tokens)}
     for axes in (above, below):
         grid(axes)
         axes.set_xscale("symlog", linthresh=1)
@@ -103,7 +104,7 @@ def share_by_threshold(result: Result) -> Figure:
 
 
 @style()
-def distances(result: Result) -> Figure:
+def distances(result: SizeResult) -> Figure:
     """How far back AR hits reach in each domain, in bins of doubling width, with the fitted power law."""
     histogram = result.distances()
     exponents = {str(row["domain"]): row for row in result.exponents().to_dict("records")}
@@ -135,7 +136,7 @@ def distances(result: Result) -> Figure:
 
 
 @style()
-def prevalence(result: Result) -> Figure:
+def prevalence(result: SizeResult) -> Figure:
     """How many tokens repeat a bigram of their window: by domain, and by position in the window."""
     table = result.prevalence()
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
@@ -154,7 +155,7 @@ def prevalence(result: Result) -> Figure:
     grid(right)
     right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     right.set_ylim(bottom=0)
-    ends = [bin_["high"] for bin_ in result.gap["bins"]["position"]]
+    ends = [bin_.high for bin_ in result.gap.bins.position]
     right.set_xticks(positions, [str(ends[p]) if ends[p] is not None else "" for p in positions], rotation=45)
     right.set_xlabel("Position in the window, up to")
     left.set_xlabel("Tokens that repeat a bigram")
@@ -163,14 +164,14 @@ def prevalence(result: Result) -> Figure:
 
 
 @style()
-def heat(result: Result) -> Figure:
+def heat(result: SizeResult) -> Figure:
     """Where each model loses on repeated tokens: nats per token by distance and training count.
 
     A cell's colour is the mean loss against the reference; cells of few tokens are left empty.
     """
     table = result.heat()
-    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
-    bins = result.gap["bins"]
+    models = [row.model for row in result.gap.compared]
+    bins = result.gap.bins
     rows, columns = sorted(table["frequency"].unique()), sorted(table["distance"].unique())
     figure, each = panel_rows(len(models), across=COLUMNS, head=0.9, row=1.9)
     grids = {model: _mean_loss(table, model, result.reference, rows, columns) for model in models}
@@ -179,10 +180,8 @@ def heat(result: Result) -> Figure:
     for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
         axes.set_title(plain(model, 24))
-        axes.set_xticks(
-            range(0, len(columns), 2), [_end(bins["distance"][columns[k]]) for k in range(0, len(columns), 2)]
-        )
-        axes.set_yticks(range(0, len(rows), 3), [_end(bins["frequency"][rows[k]]) for k in range(0, len(rows), 3)])
+        axes.set_xticks(range(0, len(columns), 2), [_end(bins.distance[columns[k]]) for k in range(0, len(columns), 2)])
+        axes.set_yticks(range(0, len(rows), 3), [_end(bins.frequency[rows[k]]) for k in range(0, len(rows), 3)])
         axes.tick_params(length=0, labelsize=7.5)
     assert image is not None
     figure.colorbar(image, ax=each, label="Nats per token lost to the reference", shrink=0.8)
@@ -216,5 +215,5 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
     return mean
 
 
-def _end(bin_: dict) -> str:
-    return "…" if bin_["high"] is None else short(bin_["high"])
+def _end(bin_: Bin) -> str:
+    return "…" if bin_.high is None else short(bin_.high)

@@ -7,15 +7,16 @@ from typing import Any
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
-from argap.pipeline import PAPER_THRESHOLD, parse_threshold
+from argap.records import GapRow
 from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
-from argap.suite.result import Result
+from argap.suite.result import Member, SizeResult
+from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 
 DOUBT = "†"
 """Marks a printed percentage that does not follow from its own row."""
 
 
-def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
+def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
     """The gap with its spread over seeds, the share closed, the cost, the thresholds, bigrams that training hardly saw,
     recall of pairs, and the paper's figures.
 
@@ -28,7 +29,7 @@ def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
     return [table for table in found if table is not None]
 
 
-def cost_table(result: Result) -> Table:
+def cost_table(result: SizeResult) -> Table:
     """Parameters, operations, state and training rate of every model of the gap table."""
     columns = (
         Column("Model", "left"),
@@ -38,30 +39,29 @@ def cost_table(result: Result) -> Table:
         Column("Tokens/s in training"),
         Column("Training loss at the end"),
     )
-    by_name = {member["name"]: member for member in result.members}
     rows = []
-    for row in result.gap["rows"]:
-        member = by_name[row["model"]]
-        done = member["train"]["finished"]
+    for model in result.gap.models:
+        member = result.member(model)
+        done = member.train.finished
         rows.append(
             (
-                row["model"],
-                f"{member['parameters']:,}",
-                f"{member['flops'] / 1e9:.1f}",
-                f"{member['state_size']:,}",
-                f"{done['tokens_per_s']:,.0f}",
-                f"{done['loss']:.3f}",
+                model,
+                f"{member.parameters:,}",
+                f"{member.flops / 1e9:.1f}",
+                f"{member.state_size:,}",
+                f"{done.tokens_per_s:,.0f}",
+                f"{done.loss:.3f}",
             )
         )
-    first = result.members[0]["train"]
+    first = result.members[0].train
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
-        f"{first['finished']['tokens']:,} tokens on {first['device']}."
+        f"{first.finished.tokens:,} tokens on {first.device}."
     )
     return Table(columns, tuple(rows), (note,))
 
 
-def recall_table(result: Result) -> Table | None:
+def recall_table(result: SizeResult) -> Table | None:
     """NLL of the values that return after their keys, and of all other tokens, by the number of pairs; None where it
     was not measured."""
     scores = result.mqar()
@@ -81,34 +81,33 @@ def recall_table(result: Result) -> Table | None:
     return Table(columns, tuple(rows), (note,))
 
 
-def threshold_table(result: Result) -> Table:
+def threshold_table(result: SizeResult) -> Table:
     """The share of the gap at the paper's threshold and at the one scaled to this index."""
     curve = result.curve()
-    tokens = result.gap["index"]["tokens"]
-    chosen = [PAPER_THRESHOLD, parse_threshold("scaled", tokens)]
+    tokens = result.gap.index.tokens
+    chosen = [PAPER_THRESHOLD, resolve_threshold("scaled", tokens)]
     columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
     at = {row["threshold"]: row for row in curve.to_dict("records")}
     rows = []
-    for row in result.gap["rows"]:
-        if not row["reference"]:
-            values = [float(at[tau][row["model"]]) for tau in chosen]
-            rows.append((row["model"], *(percent(min(v, 1)) if v == v else DASH for v in values)))
+    for row in result.gap.compared:
+        values = [float(at[tau][row.model]) for tau in chosen]
+        rows.append((row.model, *(percent(min(v, 1)) if v == v else DASH for v in values)))
     shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
     note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
     return Table(tuple(columns), tuple(rows), (note,))
 
 
-def rare_table(result: Result) -> Table:
+def rare_table(result: SizeResult) -> Table:
     """NLL on bigrams that training never or once saw, repeated in the window or not: what recall alone gives (appendix
     G of arXiv 2312.04927)."""
-    bins, cells = result.gap["bins"]["frequency"], result.cells
+    bins, cells = result.gap.bins.frequency, result.cells
     n = cells["n"].to_numpy()
     frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
     chosen = {
         f"{seen}, {'repeated' if again else 'not repeated'}": (frequency == place) & (repeated == again)
         for seen, count in (("Never seen", 0), ("Seen once", 1))
         for place, bin_ in enumerate(bins)
-        if bin_["high"] == count
+        if bin_.high == count
         for again in (True, False)
     }
     sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
@@ -122,7 +121,7 @@ def rare_table(result: Result) -> Table:
         )
         return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
 
-    rows = [(row["model"], *(cell(row["model"], name) for name in chosen)) for row in result.gap["rows"]]
+    rows = [(model, *(cell(model, name) for name in chosen)) for model in result.gap.models]
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
@@ -131,19 +130,19 @@ def rare_table(result: Result) -> Table:
     return Table(columns, tuple(rows), (note,))
 
 
-def paper_table(result: Result, labels: dict[str, str]) -> Table:
+def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
     """This suite's percentage beside those that the Zoology paper prints for the same mixer."""
     scales = ("70M", "125M", "360M", "1.4B")
     columns = (Column("Model", "left"), Column("Here"), *(Column(f"Paper, {scale}") for scale in scales))
     checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
     rows, doubts = [], []
-    for row in result.gap["rows"]:
-        label = labels.get(row["model"])
-        if label is None or row["reference"]:
+    for row in result.gap.compared:
+        label = labels.get(row.model)
+        if label is None or row.gap_due_to_ar is None:
             continue
-        value = row["gap_due_to_ar"]["value"]
+        value = row.gap_due_to_ar.value
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row["model"], DASH if value is None else percent(value), *cells))
+        rows.append((row.model, DASH if value is None else percent(value), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -157,37 +156,41 @@ def paper_table(result: Result, labels: dict[str, str]) -> Table:
     return Table(columns, tuple(rows), (note, *doubts))
 
 
-def suite_csv(results: list[Result]) -> str:
+def suite_csv(results: list[SizeResult]) -> str:
     """One line a model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
     records = []
     for result in results:
-        by_name = {member["name"]: member for member in result.members}
-        records += [_record(result.size, row, by_name[row["model"]]) for row in result.gap["rows"]]
+        records += [_record(result.size, row, result.member(row.model)) for row in result.gap.rows]
     return csv_of(records, [*fields, *slices, *due])
 
 
-def _record(size: str, row: dict[str, Any], member: dict[str, Any]) -> dict[str, Any]:
-    gap = row["gap_due_to_ar"] or {}
-    low, high = gap.get("ci95") or (None, None)
-    done = member["train"]["finished"]
-    record = {"size": size, "model": row["model"], "train_tokens": done["tokens"], "tokens_per_s": done["tokens_per_s"]}
-    record |= {key: member[key] for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
-    for part in ("overall", "ar_hits", "other"):
-        record |= {f"{part}_{key}": row[part][key] for key in ("n", "nll", "ppl")}
+def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
+    gap = row.gap_due_to_ar
+    low, high = (gap and gap.ci95) or (None, None)
+    done = member.train.finished
+    record: dict[str, Any] = {
+        "size": size,
+        "model": row.model,
+        "train_tokens": done.tokens,
+        "tokens_per_s": done.tokens_per_s,
+    }
+    record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
+    for name, part in (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other)):
+        record |= {f"{name}_n": part.n, f"{name}_nll": part.nll, f"{name}_ppl": part.ppl}
     return record | {
-        "share_ar_hits": row["share_ar_hits"],
-        "gap_due_to_ar": gap.get("value"),
-        "raw": gap.get("raw"),
-        "case": gap.get("case"),
+        "share_ar_hits": row.share_ar_hits,
+        "gap_due_to_ar": gap and gap.value,
+        "raw": gap and gap.raw,
+        "case": gap and gap.case,
         "ci95_low": low,
         "ci95_high": high,
     }
 
 
-def _gap_with_spread(result: Result) -> Table:
+def _gap_with_spread(result: SizeResult) -> Table:
     """`gap_table`, with a note for each member that was trained from several seeds."""
     table = gap_table(result.gap)
     notes = []

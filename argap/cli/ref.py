@@ -1,5 +1,6 @@
 """``argap ref``: names for references, with the text and index to compare on."""
 
+import json
 from typing import Annotated, Literal
 
 import typer
@@ -35,10 +36,14 @@ def add(
 
 
 @app.command("list")
-def list_references() -> None:
-    """The recorded references and what is recorded with them."""
+def list_references(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """The recorded references, each with its text and index."""
+    from argap.records import as_json as plain
     from argap.references import references
 
+    if as_json:
+        typer.echo(json.dumps({name: plain(each) for name, each in sorted(references().items())}, indent=2))
+        return
     for name, reference in sorted(references().items()):
         data = " ".join(reference.data) or "no text recorded"
         typer.echo(f"{name}\t{reference.checkpoint}\t{data}\t{reference.index or 'no index recorded'}")

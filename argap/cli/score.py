@@ -4,29 +4,38 @@ import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from argap.cli.device import Device
 
-Reference = Annotated[str, typer.Option("--ref", help="What to compare with: a checkpoint, a run, or a name.")]
-Threshold = Annotated[
-    str, typer.Option(help="An AR hit's bigram occurs at most so often in training; `scaled`: 1250 per 10 B tokens.")
+if TYPE_CHECKING:
+    from argap.records import Gap
+
+Reference = Annotated[
+    str,
+    typer.Option(
+        "--ref", metavar="REF", help="What to compare with: a checkpoint, a finished run (not scored again), or a name."
+    ),
 ]
-Base = Annotated[str | None, typer.Option(help="Also say which share of this model's gap the others close.")]
+Threshold = Annotated[
+    str, typer.Option(help="Maximum training count of an AR hit's bigram; scaled: 1,250 per 10 B training tokens.")
+]
+Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
 
 
 def score(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, or names.")],
     ref: Reference,
     data: Annotated[
-        list[str] | None, typer.Option(help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable."),
     ] = None,
-    index: Annotated[str | None, typer.Option(help="Folder of the training text's bigram counts.")] = None,
+    index: Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")] = None,
     threshold: Threshold = "1250",
-    seq_len: Annotated[int | None, typer.Option(help="Tokens a window (2048).")] = None,
+    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None,
     packing: Annotated[
         Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
     ] = None,
@@ -35,9 +44,11 @@ def score(
     ] = "auto",
     device: Device = "auto",
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
-    limit_tokens: Annotated[int | None, typer.Option(help="Score only the first so many tokens of the text.")] = None,
+    limit_tokens: Annotated[
+        int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
+    ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text.")
+        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
     ] = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
@@ -50,38 +61,36 @@ def score(
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Score checkpoints and say which share of their gap to --ref is associative recall.
+    """Score checkpoints and show how much of their gap to --ref is associative recall.
 
-    Without --data or --index, what is recorded with the reference is used. Under torchrun the processes,
-    one a GPU, share the windows, and the files are the same.
+    Without --data or --index, those recorded with the reference are used. Under torchrun the processes, one a GPU,
+    share the windows; the files are the same.
     """
-    from argap.errors import ArgapError
     from argap.parallel import join
     from argap.pipeline import score_models
-    from argap.scorer import ScoreOptions
-    from argap.targets import Settings
+    from argap.records import EvaluationSpec
+    from argap.scorer import ScoreOptions, parse_batch_size
+    from argap.threshold import parse_threshold
 
-    if batch_size != "auto" and not (batch_size.isdigit() and int(batch_size) > 0):
-        raise ArgapError(f"--batch-size {batch_size}: expected a positive whole number, or auto")
     with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
         gap = score_models(
             checkpoints,
             ref,
             out,
-            settings=Settings(
+            spec=EvaluationSpec(
                 data=tuple(data or ()),
-                index=index,
                 seq_len=seq_len,
                 packing=packing,
                 limit_tokens=limit_tokens,
                 text_column=text_column,
                 token_dtype=token_dtype,
             ),
-            threshold=threshold,
+            index=index,
+            threshold=parse_threshold(threshold),
             options=ScoreOptions(
                 dtype=dtype,
                 device=device,
-                batch_size="auto" if batch_size == "auto" else int(batch_size),
+                batch_size=parse_batch_size(batch_size),
                 trust_remote_code=trust_remote_code,
                 backend=backend,
             ),
@@ -89,28 +98,33 @@ def score(
             overwrite=overwrite,
             parallel=parallel,
         )
-    if parallel is None or parallel.is_main:
+    if gap is not None:
         show(gap, as_json=as_json)
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Finished run folders.")],
-    ref: Annotated[str, typer.Option("--ref", help="The run to compare with.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Finished run folders.")],
+    ref: Annotated[str, typer.Option("--ref", metavar="RUN", help="The run to compare with.")],
     threshold: Threshold = "1250",
-    base: Annotated[str | None, typer.Option(help="A run: say which share of its gap the others close.")] = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Also show the share of this run's gap that the others close.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
     as_json: Json = False,
 ) -> None:
     """Compare finished runs on their stored log-probs; no model is run."""
-    from argap.pipeline import compare_runs
+    from argap.comparison import compare_runs
+    from argap.threshold import parse_threshold
 
-    show(compare_runs(runs, ref, out, threshold=threshold, base=base), as_json=as_json)
+    show(compare_runs(runs, ref, out, threshold=parse_threshold(threshold), base=base), as_json=as_json)
 
 
-def show(gap: dict, *, as_json: bool) -> None:
+def show(gap: "Gap", *, as_json: bool) -> None:
     """Print the result: JSON for machines, the table for people."""
     if as_json:
-        typer.echo(json.dumps(gap, indent=2, ensure_ascii=False))
+        from argap.records import as_json as plain
+
+        typer.echo(json.dumps(plain(gap), indent=2, ensure_ascii=False))
         return
     from argap.reports.tables import print_table
 

@@ -35,15 +35,15 @@ def run(
     """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.errors import ArgapError
     from argap.labels import label
-    from argap.pipeline import parse_threshold
     from argap.reports.suite import write_suite
     from argap.suite.collect import collect as collect_size
     from argap.suite.config import load_suite
+    from argap.suite.layout import Layout
     from argap.suite.members import evaluation_set, run_members, training_index
-    from argap.suite.places import Places
+    from argap.threshold import parse_threshold, resolve_threshold
 
     loaded = load_suite(suite)
-    places = Places(work or Path("runs") / suite.stem)
+    layout = Layout(work or Path("runs") / suite.stem)
     folder = out or Path("results") / suite.stem
     sizes = size or list(loaded.sizes)
     chosen = [entry for each in sizes for entry in loaded.entries(each) if not member or entry.name in member]
@@ -53,19 +53,19 @@ def run(
     check_engine(engine, local={}, ray={"--address": address})
     sets = {each: evaluation_set(loaded, each) for each in sizes}
     if engine == "ray":
-        from argap.suite.cluster import run_on_ray
+        from argap.suite.ray_tasks import run_on_ray
 
-        run_on_ray(suite, chosen, places, address=address, device=device, keep=keep)
+        run_on_ray(suite, chosen, layout, address=address, device=device, keep=keep)
     else:
         windows = {each: data for each, (data, _) in sets.items()}
-        if not run_members(loaded, chosen, places, windows, device=device, keep=keep):
+        if not run_members(loaded, chosen, layout, windows, device=device, keep=keep):
             return
     if not collect:
         return
     for each, (data, tokenizer) in sets.items():
-        index = training_index(loaded, each, places)
-        tau = parse_threshold(threshold, index.tokens)
-        collect_size(loaded, each, places, label(data, index), tokenizer, folder / each, threshold=tau)
+        index = training_index(loaded, each, layout)
+        tau = resolve_threshold(parse_threshold(threshold), index.tokens)
+        collect_size(loaded, each, layout, label(data, index), tokenizer, folder / each, threshold=tau)
     typer.echo(write_suite(loaded, folder))
 
 
@@ -73,14 +73,14 @@ def run(
 def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None) -> None:
     """What is trained and scored."""
     from argap.suite.config import load_suite
-    from argap.suite.places import Places, finished_run, steps_done
+    from argap.suite.layout import Layout, finished_run, steps_done
 
     loaded = load_suite(suite)
-    places = Places(work or Path("runs") / suite.stem)
+    layout = Layout(work or Path("runs") / suite.stem)
     for entry in (entry for each in size or loaded.sizes for entry in loaded.entries(each)):
-        done, steps = steps_done(entry, places), entry.config.total_steps
+        done, steps = steps_done(entry, layout), entry.config.total_steps
         state = "not begun" if not done else f"step {done:,} of {steps:,}" if done < steps else "trained"
-        if finished_run(entry, places) is not None:
+        if finished_run(entry, layout) is not None:
             state = "scored"
         typer.echo(f"{entry.size:<8}  {entry.name:<28}  {state}")
 

@@ -5,7 +5,10 @@ and log of their training) and ``index/``, the bigram counts of exactly their tr
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argap.records import Gap
 
 HERE = Path(__file__).parent
 REFERENCE = "attention"
@@ -18,10 +21,11 @@ def checkpoints() -> list[str]:
     return [str(p) for p in folders if p.name != REFERENCE]
 
 
-def run_demo(out: Path) -> tuple[dict[str, Any], Path]:
-    """Score, compare and report the shipped checkpoints; returns ``gap.json`` and the report's path."""
+def run_demo(out: Path) -> tuple["Gap", Path]:
+    """Score, compare and report the shipped checkpoints; returns the result and the report's path."""
     from argap.pipeline import score_models
     from argap.reports.write import write_report
 
     gap = score_models(checkpoints(), REFERENCE, out, base=BASE)
+    assert gap is not None  # a single process
     return gap, write_report(out)

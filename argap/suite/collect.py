@@ -9,24 +9,27 @@ import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pandas as pd
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import read_json, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.errors import ArgapError, MismatchError
-from argap.examples import choose_examples
+from argap.example_windows import choose_examples
 from argap.labels import Labels
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
-from argap.pipeline import parse_threshold
-from argap.runs import Run, environment, read_logprobs, read_token_ids
+from argap.parquet import write_parquet
+from argap.records import Gap, as_json, write_record
+from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.places import Places, check_finished, finished_run, trajectory
+from argap.suite.layout import Layout, check_finished, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
+from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 
 KEPT = [key for key in KEYS if key not in ("window", "position")]
@@ -37,8 +40,8 @@ MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 
 
 def collect(
-    suite: Suite, size: str, places: Places, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
-) -> dict[str, Any]:
+    suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
+) -> Gap:
     """Write the result of every member of ``size`` that is finished to ``out``; returns ``gap.json``.
 
     Raises `ArgapError` where the reference is not finished, and `MismatchError` where a finished member is of another
@@ -47,13 +50,13 @@ def collect(
     runs: dict[str, Run] = {}
     entries: dict[str, Entry] = {}
     for entry in suite.entries(size):
-        run = finished_run(entry, places)
+        run = finished_run(entry, layout)
         if run is not None:
-            check_finished(entry, places, labels.record["evaluation"]["fingerprint"])
+            check_finished(entry, layout, labels.record.evaluation.fingerprint)
             runs[entry.name], entries[entry.name] = run, entry
     if suite.reference not in runs:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
-    recall = _recall(suite, [places.mqar(entry) for entry in entries.values()])
+    recall = _recall(suite, [layout.mqar(entry) for entry in entries.values()])
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
     cells = build_cells(labels, logprobs, threshold)
@@ -70,29 +73,31 @@ def collect(
         count=EXAMPLES,
     )
     histogram, sums = build_distances(labels, threshold)
-    write_cells(sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet")
-    scaled = parse_threshold("scaled", labels.record["index"]["tokens"])
-    _write_table(build_curve(labels, logprobs, (threshold, scaled)), out / "curve.parquet")
-    _write_table(histogram, out / "distances.parquet")
-    _write_table(sums, out / "distance_sums.parquet")
-    _write_table(build_prevalence(labels, tokens, tokenizer), out / "prevalence.parquet")
-    write_json(out / "examples.json", examples)
-    trajectories = {name: trajectory(entry, places) for name, entry in entries.items()}
+    write_cells(
+        sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet", gap.bins
+    )
+    scaled = resolve_threshold("scaled", labels.record.index.tokens)
+    write_parquet(out / "curve.parquet", build_curve(labels, logprobs, (threshold, scaled)))
+    write_parquet(out / "distances.parquet", histogram)
+    write_parquet(out / "distance_sums.parquet", sums)
+    write_parquet(out / "prevalence.parquet", build_prevalence(labels, tokens, tokenizer))
+    write_record(out / "examples.json", examples)
+    trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     if any(trajectories.values()):
-        _write_table(build_trajectory(labels, trajectories, tokens_a_step, threshold), out / "trajectory.parquet")
+        write_parquet(out / "trajectory.parquet", build_trajectory(labels, trajectories, tokens_a_step, threshold))
     else:
         (out / "trajectory.parquet").unlink(missing_ok=True)
-    members = [_member(entries[name], run, places) for name, run in runs.items()]
+    members = [_member(entries[name], run, layout) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(places.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
+        shutil.copyfile(layout.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
     if recall:
         write_json(out / "mqar.json", recall)
     else:
         (out / "mqar.json").unlink(missing_ok=True)
-    write_json(out / "gap.json", gap)
+    write_record(out / "gap.json", gap)
     return gap
 
 
@@ -121,26 +126,23 @@ def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
 
 def _gap(
     suite: Suite, cells: pd.DataFrame, models: list[str], runs: dict[str, Run], labels: Labels, threshold: int
-) -> dict[str, Any]:
+) -> Gap:
     chosen = cast(pd.DataFrame, cells[[*KEYS, "n", *(PREFIX + name for name in models)]])
-    base = suite.base if suite.base in models else None
-    evaluation = labels.record["evaluation"]
-    gap = summarize(chosen, reference=suite.reference, threshold=threshold, seq_len=evaluation["seq_len"], base=base)
-    for row in gap["rows"]:
-        row["parameters"] = runs[row["model"]].record["finished"]["parameters"]
-        row["run"] = runs[row["model"]].record["checkpoint"]["fingerprint"]
-    return gap | {
-        "fingerprint": evaluation["fingerprint"],
-        "run": "",
-        "evaluation": {**evaluation, "data": list(suite.evaluation.data)},
-        "index": labels.record["index"],
-        "versions": environment()["versions"],
-    }
+    return summarize(
+        chosen,
+        reference=suite.reference,
+        threshold=threshold,
+        evaluation=msgspec.structs.replace(labels.record.evaluation, data=suite.evaluation.data),
+        index=labels.record.index,
+        base=suite.base if suite.base in models else None,
+        runs={name: runs[name].record.checkpoint.fingerprint for name in models},
+        parameters={name: done.parameters for name in models if (done := runs[name].finished)},
+    )
 
 
-def _member(entry: Entry, run: Run, places: Places) -> dict[str, Any]:
+def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
     """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
-    folder = places.checkpoint(entry)
+    folder = layout.checkpoint(entry)
     trained = read_json(folder / "train.json")
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
     return {
@@ -151,13 +153,8 @@ def _member(entry: Entry, run: Run, places: Places) -> dict[str, Any]:
         "parameters": spent.parameters,
         "flops": spent.flops,
         "state_size": spent.state_size,
-        "checkpoint": run.record["checkpoint"]["fingerprint"],
-        "evaluation": run.record["evaluation"]["fingerprint"],
+        "checkpoint": run.record.checkpoint.fingerprint,
+        "evaluation": run.record.evaluation.fingerprint,
         "train": trained,
-        "scoring": run.record["finished"],
+        "scoring": as_json(run.record)["finished"],
     }
-
-
-def _write_table(frame: pd.DataFrame, path: Path) -> None:
-    with replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")

@@ -7,21 +7,14 @@ from typing import Any
 
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
-from argap.evaluation import Packing
 from argap.models.presets import ARCHITECTURES
+from argap.records import EvaluationSpec
 from argap.synthetics.pretrained_scores import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The text that every member is scored on."""
-
-    data: tuple[str, ...]
-    seq_len: int = 1024
-    packing: Packing = "packed"
+SEQ_LEN = 1024
+"""Tokens a window of the evaluation text, by default."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,8 @@ class Suite:
     members: Mapping[str, Any]
     """Name of a member to the fields it sets; by default ``architecture``: its name. ``seeds: [0, 1]`` trains
     it from several seeds."""
-    evaluation: Evaluation
+    evaluation: EvaluationSpec
+    """The text that every member is scored on; windows of 1,024 tokens where no ``seq_len`` is given."""
     base: str | None = None
     """The member of whose gap the others close a share."""
     mqar: PretrainedTest | None = None
@@ -60,11 +54,18 @@ class Suite:
     labels: Mapping[str, Any] = field(default_factory=dict)
     """Name of a member to its name in the paper's tables, whose figures are then shown beside it."""
 
+    @property
+    def windows(self) -> EvaluationSpec:
+        """The evaluation with its defaults filled in."""
+        return self.evaluation.over(EvaluationSpec(seq_len=SEQ_LEN, packing="packed"))
+
     def __post_init__(self) -> None:
+        if not self.evaluation.data:
+            raise ArgapError("evaluation: data: missing")
         for field_name in ("reference", "base"):
             name = getattr(self, field_name)
             if name is not None and name not in self.members:
-                raise ArgapError(f"{field_name}: {name!r} is no member; members are {', '.join(self.members)}")
+                raise ArgapError(f"{field_name}: {name!r} is not a member; members are {', '.join(self.members)}")
         if not self.sizes:
             raise ArgapError("sizes: expected at least one")
         for kind, named in (("members", self.members), ("sizes", self.sizes)):
@@ -80,7 +81,7 @@ class Suite:
                 raise ArgapError(f"members: {name}: seeds: expected 0 among them, others are compared with it")
             if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
                 raise ArgapError(
-                    f"members: {name}: no architecture of that name; give `architecture` (known are "
+                    f"members: {name}: unknown architecture; give `architecture` (known are "
                     f"{', '.join(ARCHITECTURES)}) or `mixers`"
                 )
         for size in self.sizes:
@@ -93,17 +94,17 @@ class Suite:
         """
         if size not in self.sizes:
             raise ArgapError(f"size {size!r}: not in the suite; its sizes are {', '.join(self.sizes)}")
-        found = []
+        entries = []
         for member, own in self.members.items():
             own = dict(own or {})
             for seed in own.pop(SEEDS, [0]):
                 named = {} if "mixers" in own else {"architecture": member}
                 fields = {**self.train, **(self.sizes[size] or {}), **named, **own, "seed": seed}
                 try:
-                    found.append(Entry(size, member, seed, build(TrainConfig, fields)))
+                    entries.append(Entry(size, member, seed, build(TrainConfig, fields)))
                 except ArgapError as error:
                     raise ArgapError(f"{member} at {size}: {error}") from None
-        return sorted(found, key=lambda entry: entry.seed)
+        return sorted(entries, key=lambda entry: entry.seed)
 
 
 def load_suite(path: Path) -> Suite:

@@ -11,15 +11,15 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from argap.bootstrap import LEVEL, RESAMPLES, SEED
 from argap.cells import sum_by
+from argap.intervals import DocumentBootstrap, interval
 from argap.labels import Labels
 
 GRID = np.linspace(-2, 6, 1601)
 """Exponents between which the solution is interpolated."""
 
 
-def build_distances(labels: Labels, threshold: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of the AR hits at ``threshold``: the histogram ``domain, distance, n``, and of each ``document, domain``
     ``n`` and ``log_distance``, the sum of log d."""
     rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
@@ -73,7 +73,6 @@ def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:
 def _interval(n: np.ndarray, total: np.ndarray, means: np.ndarray) -> tuple[float, float]:
     if len(n) < 2:
         return np.nan, np.nan
-    drawn = np.random.default_rng(SEED).multinomial(len(n), np.full(len(n), 1 / len(n)), size=RESAMPLES)
-    exponents = _solve((drawn @ total) / np.maximum(drawn @ n, 1), means)
-    low, high = np.quantile(exponents, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    bootstrap = DocumentBootstrap(len(n))
+    drawn = bootstrap.resample(bootstrap.by_unit(np.column_stack([n, total])))
+    return interval(_solve(drawn[:, 1] / np.maximum(drawn[:, 0], 1), means))

@@ -37,7 +37,7 @@ def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -
     frame = pd.DataFrame(
         {
             "domain": np.array(labels.domains, dtype=object)[labels.domain[rows]],
-            "position": position_bins(labels.record["evaluation"]["seq_len"]).index(labels.position[rows]),
+            "position": position_bins(labels.record.evaluation.seq_len).index(labels.position[rows]),
             "content": carries[rows] & carries[rows - 1],
             "n": 1,
             "repeated": labels.repeated[rows].astype(np.int64),

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -12,21 +13,70 @@ from argap.atomic import read_json
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
+from argap.parquet import read_frame
+from argap.records import GAP_FORMAT, Gap, Record, read_record
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.summary import gap_rows
-from argap.train import read_log
+from argap.train.log import read_log
+
+
+class Finished(Record, frozen=True):
+    """The end of a training run."""
+
+    tokens: int
+    tokens_per_s: float
+    loss: float
+
+
+class TrainingData(Record, frozen=True):
+    fingerprint: str
+    """SHA-256 (hex) of the packed tokens."""
+
+
+class Training(Record, frozen=True):
+    """The parts of a member's ``train.json`` that reports read."""
+
+    device: str
+    data: TrainingData
+    finished: Finished
+
+
+class Member(Record, frozen=True):
+    """A trained model of a suite: an entry of ``members.json``."""
+
+    name: str
+    member: str
+    """The name without the seed."""
+    size: str
+    seed: int
+    parameters: int
+    flops: int
+    """Of the forward pass of one window."""
+    state_size: int
+    """Elements a sequence."""
+    checkpoint: str
+    """Fingerprint."""
+    evaluation: str
+    """Fingerprint of the evaluation set."""
+    train: Training
+
+
+class Members(Record, frozen=True):
+    """``members.json``."""
+
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
-class Result:
+class SizeResult:
     """One size of a suite, as `argap.suite.collect` wrote it."""
 
     folder: Path
-    gap: dict[str, Any]
+    gap: Gap
     """``gap.json``, its rows rebuilt from the cells."""
     cells: pd.DataFrame
-    members: list[dict[str, Any]]
+    members: tuple[Member, ...]
 
     @property
     def size(self) -> str:
@@ -34,17 +84,21 @@ class Result:
 
     @property
     def reference(self) -> str:
-        return self.gap["reference"]
+        return self.gap.reference
 
     @property
     def seq_len(self) -> int:
-        return self.gap["evaluation"]["seq_len"]
+        return self.gap.evaluation.seq_len
 
     @cached_property
     def totals(self) -> dict[str, float]:
         """``n`` and each model's sum of log p over all scored tokens."""
         columns = ["n", *(PREFIX + model for model in models_of(self.cells))]
         return {name: float(self.cells[name].to_numpy().sum()) for name in columns}
+
+    def member(self, name: str) -> Member:
+        """The member of that name; `KeyError` for an unknown one."""
+        return {member.name: member for member in self.members}[name]
 
     def curve(self) -> pd.DataFrame:
         """The share of the gap for every threshold (`argap.suite.curve.share_by_threshold`)."""
@@ -64,17 +118,17 @@ class Result:
 
     def heat(self) -> pd.DataFrame:
         """``distance, frequency, n`` and each model's sum of log p on repeated tokens."""
-        keep = [c for c in self.cells.columns if c not in ("document", "domain", "repeated")]
-        repeated = self.cells.loc[self.cells["repeated"], keep]
+        columns = [c for c in self.cells.columns if c not in ("document", "domain", "repeated")]
+        repeated = self.cells.loc[self.cells["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
 
     def mqar(self) -> dict[str, Any] | None:
-        """Recall of pairs by the models of which it was measured (`argap.synthetics.pretrained_scores`)."""
+        """Recall of pairs by the models it was measured for (`argap.synthetics`); None where it was not."""
         path = self.folder / "mqar.json"
         return read_json(path) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
-        """`argap.suite.trajectory.COLUMNS`: NLL along training; None where no checkpoint on the way was scored."""
+        """NLL along training (`argap.suite.trajectory.COLUMNS`); None where no intermediate checkpoint was scored."""
         return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
 
     def log(self, name: str) -> list[dict[str, Any]]:
@@ -82,16 +136,16 @@ class Result:
         return read_log(self.folder / "logs" / f"{name}.jsonl")
 
     def spread(self) -> dict[str, list[float]]:
-        """Of each member trained from several seeds, the share of the gap from each, against the reference
-        of the same seed, or of seed 0 where there is none."""
-        hits = ar_hits(self.cells, self.gap["threshold"])
-        names = {(m["member"], m["seed"]): m["name"] for m in self.members}
-        found: dict[str, list[float]] = {}
+        """For each member trained from several seeds, the share of the gap from each: against the reference of the
+        same seed, or of seed 0 where there is none. NaN: no gap."""
+        hits = ar_hits(self.cells, self.gap.threshold)
+        names = {(m.member, m.seed): m.name for m in self.members}
+        shares: dict[str, list[float]] = {}
         for (member, seed), name in names.items():
             if member != self.reference:
                 against = names.get((self.reference, seed), self.reference)
-                found.setdefault(member, []).append(self._share(name, against, hits))
-        return {member: values for member, values in found.items() if len(values) > 1}
+                shares.setdefault(member, []).append(self._share(name, against, hits))
+        return {member: values for member, values in shares.items() if len(values) > 1}
 
     def _share(self, model: str, reference: str, hits: np.ndarray) -> float:
         n = self.cells["n"].to_numpy()
@@ -101,30 +155,31 @@ class Result:
         return float("nan") if value is None else value
 
     def _table(self, name: str) -> pd.DataFrame:
-        path = self.folder / f"{name}.parquet"
-        try:
-            return pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error
+        return read_frame(self.folder / f"{name}.parquet")
 
 
-def read_result(folder: Path) -> Result:
-    """One size's folder. Raises `FormatError` where it is none, or a file of it is missing or broken."""
+def read_size(folder: Path) -> SizeResult:
+    """One size's folder. Raises `FormatError` where a file of it is missing or broken."""
     if not (folder / "gap.json").is_file():
         raise FormatError(f"{folder}: no gap.json there; `argap suite run` writes it")
-    gap, cells = read_json(folder / "gap.json"), read_cells(folder / "cells.parquet")
-    names = [row["model"] for row in gap["rows"]]
-    others = [PREFIX + model for model in models_of(cells) if model not in names]
-    closed = next((row["closed"]["base"] for row in gap["rows"] if row.get("closed")), None)
-    rows = gap_rows(cells.drop(columns=others), reference=gap["reference"], threshold=gap["threshold"], base=closed)
-    known = {row["model"]: row for row in gap["rows"]}
-    rebuilt = [{**row, **{key: known[row["model"]][key] for key in ("parameters", "run")}} for row in rows]
-    return Result(folder, gap | {"rows": rebuilt}, cells, read_json(folder / "members.json")["members"])
+    gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT)
+    cells = read_cells(folder / "cells.parquet")
+    others = [PREFIX + model for model in models_of(cells) if model not in gap.models]
+    rows = gap_rows(
+        cells.drop(columns=others),
+        reference=gap.reference,
+        threshold=gap.threshold,
+        base=next((row.closed.base for row in gap.rows if row.closed), None),
+        parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
+        runs={row.model: row.run for row in gap.rows},
+    )
+    members = read_record(folder / "members.json", Members).members
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
 
 
-def read_results(out: Path, sizes: list[str]) -> list[Result]:
+def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:
     """The sizes of a suite that have a result, in order. Raises `FormatError` where none has."""
-    found = [read_result(out / size) for size in sizes if (out / size / "gap.json").is_file()]
-    if not found:
+    results = [read_size(out / size) for size in sizes if (out / size / "gap.json").is_file()]
+    if not results:
         raise FormatError(f"{out}: no result there; `argap suite run` writes one for each size")
-    return found
+    return results

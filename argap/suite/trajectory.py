@@ -14,7 +14,7 @@ COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nl
 
 
 def build_trajectory(
-    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_a_step: Mapping[str, int], threshold: float
+    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_a_step: Mapping[str, int], threshold: int
 ) -> pd.DataFrame:
     """One row a checkpoint: `COLUMNS`, ``tokens`` trained on until then, NLL in nats.
 

@@ -6,17 +6,18 @@ not fill the list. The hits shown are therefore extremes, not a sample.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from argap.bins import distance_bins
 from argap.labels import Labels
+from argap.records import EarlierOccurrence, Examples, ExampleWindow
 from argap.tokenizer import Tokenizer
 
 COUNT = 8
 BEFORE = 56  # tokens of context before the hit …
-FARTHEST = 84  # … or up to so many where that brings in the earlier occurrence
+FARTHEST = 84  # … or up to this many where that shows the earlier occurrence
 LEAD = 8  # … with some before it
 AFTER = 12
 SNIPPET = (12, 6)  # tokens before and after an earlier occurrence too far back to be shown in place
@@ -50,9 +51,9 @@ def choose_examples(
     tokenizer: Tokenizer,
     *,
     reference: str,
-    threshold: float,
+    threshold: int,
     count: int = COUNT,
-) -> dict[str, Any]:
+) -> Examples:
     """``examples.json``: up to ``count`` windows, each cut to the surroundings of one AR hit.
 
     ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: of each model what `Scores` holds, in
@@ -64,18 +65,18 @@ def choose_examples(
     document = _documents(tokens, labels, tokenizer)
     hits = _choose(labels, document, scores, reference, threshold, count)
     ar_hit = labels.ar_hit(threshold)
-    return {
-        "tokenizer": tokenizer.name,
-        "models": list(scores),
-        "reference": reference,
-        "rule": RULE,
-        "windows": [_window(hit, tokens, labels, ar_hit, document, scores, tokenizer) for hit in hits],
-    }
+    return Examples(
+        tokenizer=tokenizer.name,
+        models=tuple(scores),
+        reference=reference,
+        rule=RULE,
+        windows=tuple(_window(hit, tokens, labels, ar_hit, document, scores, tokenizer) for hit in hits),
+    )
 
 
 def _documents(tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> np.ndarray:
     """int32 ``[N]``: the document of each token. Under packing each document ends with one EOS."""
-    if labels.record["evaluation"]["packing"] == "document":
+    if labels.record.evaluation.packing == "document":
         return labels.document_of_window[labels.window]
     ends = tokens == tokenizer.eos
     return (np.cumsum(ends) - ends).astype(np.int32)
@@ -86,7 +87,7 @@ def _choose(
     document: np.ndarray,
     scores: dict[str, Scores],
     reference: str,
-    threshold: float,
+    threshold: int,
     count: int,
 ) -> list[_Hit]:
     """The hits in the order of the rule; ties go to the earlier token, then to the earlier model."""
@@ -96,7 +97,7 @@ def _choose(
         return []
     loss = np.stack([scores[reference].logprob[rows] - scores[m].logprob[rows] for m in models], axis=1)
     order = np.argsort(-loss, axis=None, kind="stable")
-    band = distance_bins(labels.record["evaluation"]["seq_len"]).index(labels.distance[rows])
+    band = distance_bins(labels.record.evaluation.seq_len).index(labels.distance[rows])
     chosen: list[_Hit] = []
     kinds: set[tuple[int, int]] = set()
     documents: set[int] = set()
@@ -122,41 +123,41 @@ def _window(
     document: np.ndarray,
     scores: dict[str, Scores],
     tokenizer: Tokenizer,
-) -> dict[str, Any]:
+) -> ExampleWindow:
     """One entry of ``windows``: the tokens around a hit and what is known of each of them."""
     distance = int(labels.distance[hit.row])
     first, last = _window_bounds(labels, hit.row)
     near = distance + LEAD <= FARTHEST
     before = max(BEFORE, distance + LEAD) if near else BEFORE
     rows = slice(max(first, hit.row - before), min(last, hit.row + AFTER + 1))
-    return {
-        "window": int(labels.window[hit.row]),
-        "document": int(document[hit.row]),
-        "domain": labels.domains[labels.domain[hit.row]],
-        "source": labels.record["sources"][document[hit.row]],
-        "model": hit.model,
-        "start": int(labels.position[rows.start]),
-        "tokens": _texts(tokens[rows], tokenizer),
-        "repeated": labels.repeated[rows].tolist(),
-        "ar_hit": ar_hit[rows].tolist(),
-        "distance": labels.distance[rows].tolist(),
-        "train_count": labels.train_count[rows].tolist(),
-        "logprob": {m: [_number(p) for p in s.logprob[rows].tolist()] for m, s in scores.items()},
-        "top1_correct": {m: (s.top1[rows] == tokens[rows]).tolist() for m, s in scores.items()},
-        "focus": hit.row - rows.start,
-        "earlier": None if near else _snippet(hit.row - distance, first, tokens, labels, tokenizer),
-    }
+    return ExampleWindow(
+        window=int(labels.window[hit.row]),
+        document=int(document[hit.row]),
+        domain=labels.domains[labels.domain[hit.row]],
+        source=labels.record.sources[document[hit.row]],
+        model=hit.model,
+        start=int(labels.position[rows.start]),
+        tokens=tuple(token_texts(tokens[rows], tokenizer)),
+        repeated=tuple(labels.repeated[rows].tolist()),
+        ar_hit=tuple(ar_hit[rows].tolist()),
+        distance=tuple(labels.distance[rows].tolist()),
+        train_count=tuple(labels.train_count[rows].tolist()),
+        logprob={m: tuple(_number(p) for p in s.logprob[rows].tolist()) for m, s in scores.items()},
+        top1_correct={m: tuple((s.top1[rows] == tokens[rows]).tolist()) for m, s in scores.items()},
+        focus=hit.row - rows.start,
+        earlier=None if near else _snippet(hit.row - distance, first, tokens, labels, tokenizer),
+    )
 
 
-def _snippet(row: int, first: int, tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> dict[str, Any]:
+def _snippet(row: int, first: int, tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> EarlierOccurrence:
     """The earlier occurrence of a hit's bigram, which ends at ``row``, too far back to be shown in place."""
     before, after = SNIPPET
     rows = slice(max(first, row - before), row + after + 1)
-    return {
-        "start": int(labels.position[rows.start]),
-        "tokens": _texts(tokens[rows], tokenizer),
-        "focus": row - rows.start,
-    }
+    return EarlierOccurrence(
+        start=int(labels.position[rows.start]),
+        tokens=tuple(token_texts(tokens[rows], tokenizer)),
+        focus=row - rows.start,
+    )
 
 
 def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
@@ -165,7 +166,7 @@ def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
     return int(np.searchsorted(labels.window, window)), int(np.searchsorted(labels.window, window, side="right"))
 
 
-def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The text of each token as it stands in the text; a piece of a character comes out as U+FFFD.
 
     Some tokenizers drop the space before a token decoded alone: it is decoded behind its predecessor.

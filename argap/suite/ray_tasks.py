@@ -5,12 +5,12 @@ from pathlib import Path
 from argap.cluster import as_they_end, connect, device_of_tasks
 from argap.progress import say
 from argap.suite.config import Entry, load_suite
+from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, run_members
-from argap.suite.places import Places
 
 
 def run_on_ray(
-    suite: Path, entries: list[Entry], places: Places, *, address: str | None, device: str, keep: bool
+    suite: Path, entries: list[Entry], layout: Layout, *, address: str | None, device: str, keep: bool
 ) -> None:
     """Train and score ``entries`` of the file ``suite`` on the cluster at ``address`` (None: this machine).
 
@@ -19,13 +19,13 @@ def run_on_ray(
     """
     ray = connect(address)
     chosen = device_of_tasks(ray, device)
-    work = Places(places.work.absolute())
+    work = Layout(layout.work.absolute())
     calls = [(suite.absolute(), entry, work, chosen, keep) for entry in entries]
     for done, number in enumerate(as_they_end(ray, _run_one, calls, device=chosen), start=1):
         say(f"{done} of {len(entries)}: {entries[number].size} {entries[number].name}")
 
 
-def _run_one(suite: Path, entry: Entry, places: Places, device: str, keep: bool) -> None:
+def _run_one(suite: Path, entry: Entry, layout: Layout, device: str, keep: bool) -> None:
     loaded = load_suite(suite)
     data, _ = evaluation_set(loaded, entry.size)
-    run_members(loaded, [entry], places, {entry.size: data}, device=device, keep=keep)
+    run_members(loaded, [entry], layout, {entry.size: data}, device=device, keep=keep)

@@ -1,0 +1,107 @@
+"""From finished runs and their labels to ``gap.json`` and its parts. No model runs, and torch is not imported.
+
+Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs and ``labels/`` of ``argap score``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from argap.cells import build_cells, write_cells
+from argap.errors import ArgapError, MismatchError
+from argap.example_windows import choose_examples
+from argap.labels import Labels, read_labels
+from argap.records import EvaluationRecord, Gap, write_record
+from argap.runs import Run, open_run, read_logprobs, read_token_ids
+from argap.summary import summarize
+from argap.threshold import PAPER_THRESHOLD, Threshold, resolve_threshold
+from argap.tokenizer import Tokenizer, load_tokenizer
+
+REPORT = ("report.html", "table.md", "table.csv")
+"""What ``argap report`` writes beside ``gap.json``, and ``figures/``: stale once ``gap.json`` changes."""
+
+
+def compare_runs(
+    runs: Sequence[str], reference: str, out: Path, *, threshold: Threshold = PAPER_THRESHOLD, base: str | None = None
+) -> Gap:
+    """The gap of finished runs to the run ``reference``, written to ``out``.
+
+    Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError` for runs of another
+    evaluation set.
+    """
+    folders: list[str] = [reference, *runs, *([base] if base else [])]
+    opened = [open_run(folder) for folder in dict.fromkeys(folders)]
+    by_name: dict[str, Run] = {}
+    for run in opened:
+        if run.model in by_name:
+            raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
+        by_name[run.model] = run
+    folder = labels_of(opened)
+    labels = read_labels(folder)
+    tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
+    base_name = open_run(base).model if base else None
+    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
+
+
+def labels_of(runs: Sequence[Run]) -> Path:
+    """The folder of labels beside one of the runs. Raises `ArgapError` where there is none."""
+    beside = [run.folder.parent / "labels" for run in runs]
+    folder = next((f for f in beside if (f / "labels.json").is_file()), None)
+    if folder is None:
+        raise ArgapError(f"{beside[0]}: no labels beside the run; repeat its `argap score` command")
+    return folder
+
+
+def write_gap(
+    runs: Sequence[Run], labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: Threshold, base: str | None
+) -> Gap:
+    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed."""
+    evaluation = labels.record.evaluation
+    for run in runs:
+        check_same_set(run, evaluation, f"the labels (and {runs[0].folder}) hold")
+    tau = resolve_threshold(threshold, labels.record.index.tokens)
+    scores = {run.model: read_logprobs(run) for run in runs}
+    cells = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, tau)
+    gap = summarize(
+        cells,
+        reference=runs[0].model,
+        threshold=tau,
+        evaluation=msgspec.structs.replace(evaluation, data=runs[0].record.source.data),
+        index=labels.record.index,
+        base=base,
+        run=str(out),
+        runs={run.model: str(run.folder) for run in runs},
+        parameters={run.model: run.finished.parameters for run in runs if run.finished},
+    )
+    remove_result(out)
+    write_cells(cells, out / "cells.parquet", gap.bins)
+    tokens = read_token_ids(runs[0])
+    examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
+    write_record(out / "examples.json", examples)
+    write_record(out / "gap.json", gap)  # last: a folder that has one is complete
+    return gap
+
+
+def remove_result(folder: Path) -> None:
+    """Remove ``gap.json`` and the report made from it, so that neither stays beside parts of another result."""
+    figures = sorted((folder / "figures").glob("*.svg")) + sorted((folder / "figures").glob("*.png"))
+    for path in (folder / "gap.json", *(folder / name for name in REPORT), *figures):
+        path.unlink(missing_ok=True)
+
+
+def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
+    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
+    own = run.record.evaluation
+    if own.fingerprint == evaluation.fingerprint:
+        return
+    differing = [
+        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
+        for name in ("tokenizer", "seq_len", "packing", "tokens")
+        if getattr(own, name) != getattr(evaluation, name)
+    ]
+    raise MismatchError(
+        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
+        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
+        "`packing`"
+    )

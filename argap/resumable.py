@@ -1,0 +1,87 @@
+"""Folders of work that a killed process resumes: ``run.json``, first without and at last with ``finished``."""
+
+import platform
+import re
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from argap.atomic import read_json, write_json
+from argap.errors import ArgapError, MismatchError
+
+VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton")
+
+
+def folder_name(name: str) -> str:
+    """A model's or task's name as the name of a folder: one plain component."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-").lstrip(".") or "unnamed"
+
+
+def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
+    """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
+
+    Raises `MismatchError` that names the first difference from the work that is there, and `ArgapError` for a folder
+    that holds something else.
+    """
+    if overwrite:
+        return
+    path = folder / "run.json"
+    if path.is_file():
+        old = read_json(path).get("identity", {})
+        for key, value in identity.items():
+            if old.get(key) != value:
+                raise MismatchError(
+                    f"{folder}: holds a run with {key} {old.get(key)}, asked for {value}; choose another `out`, or "
+                    "discard it with `overwrite=True`"
+                )
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
+
+
+def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str, Any]:
+    """Start the work of ``record``, or resume it where the folder holds a part of the same; returns its record.
+
+    Two records are of the same work where their ``identity`` agrees. ``overwrite`` removes the run that is there.
+    Raises what `check_resumable` raises.
+    """
+    check_resumable(folder, record["identity"], overwrite=overwrite)
+    path = folder / "run.json"
+    if path.is_file() and not overwrite:
+        old = read_json(path)
+        if old.get("finished"):
+            return old
+    elif overwrite:
+        shutil.rmtree(folder / "tokens", ignore_errors=True)
+        path.unlink(missing_ok=True)
+    record = {**record, "finished": None}
+    write_json(path, record)
+    return record
+
+
+def finish(folder: Path, record: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Record that the work is done, and how it went."""
+    record = {**record, "finished": result}
+    write_json(folder / "run.json", record)
+    return record
+
+
+def environment() -> dict[str, Any]:
+    """``versions`` and ``git`` revision of this installation."""
+    versions = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"versions": versions, "git": _git_revision()}
+
+
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

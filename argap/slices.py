@@ -1,0 +1,166 @@
+"""Slices: named sets of scored tokens, and what each contributes to the gap of a model to its reference.
+
+For a slice S with share p_S of the scored tokens, a model's contribution is p_S·Δnll_S, and the "% of gap due to S" is
+its contribution over the gap (`argap.gap.gap_due_to_ar`, with S in the place of the AR hits). Slices may overlap; the
+contributions of a partition add up to the gap. Everything is computed from sums by document, so that every figure has
+its interval.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from argap.cells import PREFIX, models_of
+from argap.errors import ArgapError
+from argap.gap import gap_due_to_ar, perplexity
+from argap.intervals import DocumentBootstrap, interval
+from argap.records import Delta, GapShare, Interval, ModelOnSlice, SliceResult
+
+ALL = "all"
+"""The slice of all scored tokens, always there."""
+UNRESOLVED = 0.025
+"""Share of resamples without a gap above which a share of the gap has no interval."""
+
+
+@dataclass(frozen=True)
+class _Sums:
+    name: str
+    where: str | None
+    n: np.ndarray
+    """``[U]``: scored tokens of the slice in each unit."""
+    logprob: np.ndarray
+    """``[U, M]``: sums of log p."""
+
+
+class SliceScorer:
+    """Collects slices as sums by document, then scores them all with the same resamples.
+
+    Legend: D documents, U units of the bootstrap, R resamples, M models, the reference among them.
+    """
+
+    def __init__(self, models: Sequence[str], reference: str, n: np.ndarray, logprob: np.ndarray) -> None:
+        """``n [D]`` and ``logprob [D, M]``: scored tokens and sums of log p (nats) of each document."""
+        self.models = list(models)
+        self.reference = self.models.index(reference)
+        self._bootstrap = DocumentBootstrap(len(n))
+        self._slices: list[_Sums] = []
+        self.add(ALL, n, logprob)
+
+    def add(self, name: str, n: np.ndarray, logprob: np.ndarray, *, where: str | None = None) -> None:
+        """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``.
+
+        ``where``: the condition that selects it, for people. Raises `ArgapError` for a second slice of a name.
+        """
+        if any(each.name == name for each in self._slices):
+            raise ArgapError(f"slice {name}: a second slice of that name; give each slice its own name")
+        columns = self._bootstrap.by_unit(np.column_stack([n, logprob]))
+        self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:]))
+
+    def results(self) -> list[SliceResult]:
+        """The figures of each slice in the order added; the first is `ALL`."""
+        whole = self._slices[0]
+        total, logprob = whole.n.sum(), whole.logprob.sum(axis=0)
+        delta = (logprob - logprob[self.reference]) / total
+        drawn = self._resampled() if self._bootstrap.documents > 1 else None
+        results = []
+        for k, each in enumerate(self._slices):
+            n, sums = each.n.sum(), each.logprob.sum(axis=0)
+            part = (sums - sums[self.reference]) / total
+            share = float(n / total)
+            figures = []
+            for m, model in enumerate(self.models):
+                nll = float(-sums[m] / n) if n else None
+                gap: tuple[Delta | None, Delta | None, GapShare | None] = (None, None, None)
+                if m != self.reference:
+                    gap = _gap(part[m], delta[m], share, None if drawn is None else (drawn[0], drawn[k]), m)
+                figures.append(
+                    ModelOnSlice(
+                        model=model,
+                        reference=m == self.reference,
+                        nll=nll,
+                        ppl=None if nll is None else perplexity(nll),
+                        delta=gap[0],
+                        contribution=gap[1],
+                        gap_due_to=gap[2],
+                    )
+                )
+            results.append(SliceResult(each.name, each.where, round(n), share, tuple(figures)))
+        return results
+
+    def _resampled(self) -> list["_Drawn"]:
+        """Of each slice, its tokens and the differences to the reference in every resample."""
+        width = 1 + len(self.models)
+        table = [np.column_stack([each.n, each.logprob - each.logprob[:, [self.reference]]]) for each in self._slices]
+        drawn = self._bootstrap.resample(np.concatenate(table, axis=1))
+        return [
+            _Drawn(drawn[:, start], drawn[:, start + 1 : start + width]) for start in range(0, drawn.shape[1], width)
+        ]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A slice in every resample."""
+
+    n: np.ndarray
+    """``[R]``."""
+    lost: np.ndarray
+    """``[R, M]``: sums of log p, model minus reference."""
+
+
+def _gap(
+    part: float, delta: float, share: float, drawn: tuple[_Drawn, _Drawn] | None, model: int
+) -> tuple[Delta, Delta, GapShare]:
+    """ΔNLL on the slice, its contribution, and its share of the gap.
+
+    ``part``, ``delta``: mean log-prob of the model minus the reference's, summed over the slice and over all tokens,
+    each over the number of all tokens. ``drawn``: all tokens and the slice; None for a single document.
+    """
+    on_slice = part / share if share else 0.0
+    value, raw, case = gap_due_to_ar(on_slice, delta, share)
+    ends: tuple[Interval | None, Interval | None, Interval | None] = (None, None, None)
+    reason = "a single document"
+    if drawn is not None:
+        (*ends, reason) = _intervals(*drawn, model)  # pyright: ignore[reportAssignmentType]
+    return (
+        Delta(-float(on_slice) + 0.0, ends[0]),
+        Delta(-float(part) + 0.0, ends[1]),
+        GapShare(value, raw, case, ends[2], reason),
+    )
+
+
+def _intervals(
+    whole: _Drawn, slice_: _Drawn, model: int
+) -> tuple[Interval | None, Interval | None, Interval | None, str | None]:
+    """Of ΔNLL on the slice, of its contribution and of its share of the gap; why the last has none."""
+    delta = whole.lost[:, model] / whole.n  # mean log-prob: negative where the model is worse
+    part = slice_.lost[:, model] / whole.n
+    some = slice_.n > 0
+    on_slice = interval(-slice_.lost[some, model] / slice_.n[some]) if some.any() else None
+    gap = delta < 0
+    if np.mean(~gap) > UNRESOLVED:
+        return on_slice, interval(-part), None, "gap not resolved"
+    # The four cases of `gap_due_to_ar`, vectorised: a resample without a gap counts as all recall where the slice is
+    # worse, and has no number where it is not.
+    value = np.full(len(delta), np.nan)
+    value[gap] = np.minimum(part[gap] / delta[gap], 1.0)
+    value[~gap & (part < 0)] = 1.0
+    return on_slice, interval(-part), interval(value[~np.isnan(value)]), None
+
+
+def slices_of_cells(cells: pd.DataFrame, masks: Mapping[str, np.ndarray], reference: str) -> list[SliceResult]:
+    """The slices that boolean ``masks [C]`` over the cells select; the first result is `ALL`."""
+    models = models_of(cells)
+    names, code = np.unique(cells["document"].to_numpy(), return_inverse=True)
+    n = cells["n"].to_numpy(dtype=np.float64)
+    logprob = cells[[PREFIX + model for model in models]].to_numpy()
+
+    def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        sums = [np.bincount(code[rows], column, minlength=len(names)) for column in (n[rows], *logprob[rows].T)]
+        return sums[0], np.column_stack(sums[1:])
+
+    scorer = SliceScorer(models, reference, *by_document(slice(None)))
+    for name, mask in masks.items():
+        scorer.add(name, *by_document(mask))
+    return scorer.results()

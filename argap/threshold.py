@@ -1,0 +1,31 @@
+"""The threshold τ: how often an AR hit's bigram may have been seen in training."""
+
+import re
+from typing import Literal
+
+from argap.errors import ArgapError
+
+Threshold = int | Literal["scaled"]
+"""A number of occurrences, or ``scaled``: 1,250 for every 10 B training tokens."""
+
+PAPER_THRESHOLD = 1250
+PAPER_TOKENS = 10_000_000_000
+"""Section 3.1 of arXiv 2312.04927: at most 1,250 times in 10 B training tokens, each read once."""
+
+
+def parse_threshold(text: str) -> Threshold:
+    """``1250`` or ``scaled``, as written on a command line. Raises `ArgapError` for anything else."""
+    if text == "scaled":
+        return "scaled"
+    if not re.fullmatch(r"\d+", text):
+        raise ArgapError(f"`threshold` {text}: expected a whole number of occurrences, or scaled")
+    return int(text)
+
+
+def resolve_threshold(threshold: Threshold, training_tokens: int) -> int:
+    """τ as a whole number; ``scaled`` is rounded down, which changes nothing because counts are whole."""
+    if threshold == "scaled":
+        return PAPER_THRESHOLD * training_tokens // PAPER_TOKENS
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
+        raise ArgapError(f"`threshold` {threshold}: expected a whole number of occurrences, or scaled")
+    return threshold
