@@ -1,4 +1,4 @@
-"""Configurations: frozen dataclasses and records from YAML, where an unknown key and a wrong type are one clear line."""
+"""Configurations: frozen dataclasses and records from YAML; an unknown key or a wrong type is one clear line."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass

@@ -52,9 +52,9 @@ def test_the_limit_counts_tokens_of_the_stream(shard, tokenizer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit_tokens": 0}, "--limit-tokens 0: expected at least 2"),
-        ({"seq_len": 1}, "--seq-len 1: expected at least 2"),
-        ({"packing": "loose"}, "--packing loose: expected packed or document"),
+        ({"limit_tokens": 0}, "`limit_tokens` 0: expected at least 2"),
+        ({"seq_len": 1}, "`seq_len` 1: expected at least 2"),
+        ({"packing": "loose"}, "`packing` loose: expected packed or document"),
     ],
 )
 def test_settings_that_leave_nothing_are_refused(shard, tokenizer, options, message):
@@ -81,7 +81,7 @@ def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     characters = Tokenizer(backend, name="characters", eos=2)
     (tmp_path / "t.txt").write_text("ab\nba")
-    with pytest.raises(ArgapError, match=r"t\.txt: its text holds the EOS token, id 2.*--packing document"):
+    with pytest.raises(ArgapError, match=r"t\.txt: its text contains the EOS token, id 2.*`packing=document`"):
         build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters)
     data = build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters, packing="document")
     assert data.tokens.tolist() == [0, 1, 2, 1, 0]
@@ -111,7 +111,7 @@ def test_packing_needs_an_eos(tmp_path, tokenizer):
     (folder / "tokenizer.json").write_text(tokenizer._backend.to_str())
     plain = load_tokenizer(folder)
     corpus = Corpus("words", lambda tally: iter([TextDocument("some words", "d", "s")]))
-    with pytest.raises(ArgapError, match=r"names no EOS token.*--packing document"):
+    with pytest.raises(ArgapError, match=r"names no EOS token.*`packing=document`"):
         build_evaluation_set(corpus, plain)
     assert build_evaluation_set(corpus, plain, packing="document").windows == 1
     assert plain.fingerprint == tokenizer.fingerprint  # the EOS is no part of it

@@ -6,12 +6,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from argap.evaluation import EvaluationSet
-from argap.examples import BEFORE, FARTHEST, LEAD, choose_examples
+from argap.example_windows import BEFORE, FARTHEST, LEAD, choose_examples
 from argap.labels import Labels
+from argap.records import IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
 
 EOS = 0
+NO_INDEX = IndexRecord("", "words", "", 0, 0, 0, False)
 SEQ_LEN = 256
 
 
@@ -53,7 +55,7 @@ def labelled(documents: list[list[int]], domains: list[str]) -> tuple[np.ndarray
         domain=domain.astype(np.int32)[document],
         domains=names.tolist(),
         document_of_window=data.document_of_window,
-        record={"evaluation": {"packing": "packed", "seq_len": SEQ_LEN}, "sources": data.sources},
+        record=LabelsRecord(1, data.record, NO_INDEX, tuple(data.sources)),
     )
     return tokens, labels
 
@@ -73,19 +75,19 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
     reference, model = flat(labels, -1.0), flat(labels, -2.0)
     reference[1][11] = 3  # right
     out = choose_examples(tokens, labels, {"ref": reference, "m": model}, WORDS, reference="ref", threshold=10)
-    (window,) = out["windows"]
-    focus = window["focus"]
-    assert window["start"] + focus == 11
-    assert window["tokens"][focus - 1 : focus + 1] == [" w2", " w3"]
-    assert window["tokens"][:2] == [" w2", " w3"]
-    assert window["distance"][focus] == 10
-    assert window["train_count"][focus] == 7
-    assert window["ar_hit"] == [k == 11 for k in range(15)]
-    assert window["top1_correct"] == {"ref": [k == 11 for k in range(15)], "m": [False] * 15}
-    assert window["logprob"]["m"] == [None, *[-2.0] * 14]
-    assert (window["model"], window["source"], window["domain"]) == ("m", "file0", "a")
-    assert window["earlier"] is None
-    assert (out["models"], out["reference"], out["tokenizer"]) == (["ref", "m"], "ref", "words")
+    (window,) = out.windows
+    focus = window.focus
+    assert window.start + focus == 11
+    assert window.tokens[focus - 1 : focus + 1] == (" w2", " w3")
+    assert window.tokens[:2] == [" w2", " w3"]
+    assert window.distance[focus] == 10
+    assert window.train_count[focus] == 7
+    assert window.ar_hit == [k == 11 for k in range(15)]
+    assert window.top1_correct == {"ref": [k == 11 for k in range(15)], "m": [False] * 15}
+    assert window.logprob["m"] == [None, *[-2.0] * 14]
+    assert (window.model, window.source, window.domain) == ("m", "file0", "a")
+    assert window.earlier is None
+    assert (out.models, out.reference, out.tokenizer) == (["ref", "m"], "ref", "words")
 
 
 @pytest.mark.parametrize("distance", [FARTHEST - LEAD, FARTHEST - LEAD + 1, 180])
@@ -93,16 +95,16 @@ def test_a_far_occurrence_is_shown_apart(distance: int) -> None:
     tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, 90]], ["a"])
     row = 31 + distance
     scores = {"ref": flat(labels, -1.0), "m": flat(labels, -2.0)}
-    (window,) = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10)["windows"]
-    shown = window["start"] <= row - distance
+    (window,) = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10).windows
+    shown = window.start <= row - distance
     assert shown == (distance + LEAD <= FARTHEST)
     if shown:
-        assert window["tokens"][window["focus"] - distance] == " w3"
-        assert window["focus"] == FARTHEST  # with LEAD tokens before it
+        assert window.tokens[window.focus - distance] == " w3"
+        assert window.focus == FARTHEST  # with LEAD tokens before it
     else:
-        assert window["focus"] == BEFORE
-        earlier = window["earlier"]
-        assert earlier["tokens"][earlier["focus"] - 1 : earlier["focus"] + 1] == [" w2", " w3"]
+        assert window.focus == BEFORE
+        earlier = window.earlier
+        assert earlier.tokens[earlier.focus - 1 : earlier.focus + 1] == (" w2", " w3")
         assert earlier["start"] + earlier["focus"] == row - distance
 
 
@@ -126,14 +128,14 @@ def many() -> tuple[np.ndarray, Labels, dict[str, tuple[np.ndarray, np.ndarray]]
 def test_one_hit_of_a_document_and_of_a_domain_and_distance() -> None:
     tokens, labels, scores = many()
     out = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100)
-    windows = out["windows"]
+    windows = out.windows
     assert len(windows) > 3
-    assert len({w["document"] for w in windows}) == len(windows)
-    bands = [(w["domain"], int(np.ceil(np.log2(w["distance"][w["focus"]])))) for w in windows]
+    assert len({w.document for w in windows}) == len(windows)
+    bands = [(w.domain, int(np.ceil(np.log2(w.distance[w.focus])))) for w in windows]
     assert len(set(bands)) == len(bands)
 
     def loss(w: dict) -> float:
-        return w["logprob"]["ref"][w["focus"]] - w["logprob"][w["model"]][w["focus"]]
+        return w.logprob["ref"][w.focus] - w.logprob[w.model][w.focus]
 
     losses = [loss(w) for w in windows]
     assert losses == sorted(losses, reverse=True)
@@ -143,27 +145,26 @@ def test_one_hit_of_a_document_and_of_a_domain_and_distance() -> None:
     best = max(float((scores["ref"][0] - scores[m][0])[hits].max()) for m in ("m1", "m2"))
     assert losses[0] == pytest.approx(best)
     assert (
-        choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2)["windows"]
-        == (windows[:2])
+        choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2).windows == (windows[:2])
     )
 
 
 def test_the_document_of_a_packed_token_is_its_own() -> None:
     tokens, labels, scores = many()
-    windows = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100)["windows"]
+    windows = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100).windows
     for w in windows:
-        row = np.flatnonzero((labels.window == w["window"]) & (labels.position == w["start"] + w["focus"]))[0]
+        row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
         document = int((tokens[:row] == EOS).sum())
-        assert (w["document"], w["source"]) == (document, f"file{document}")
+        assert (w.document, w.source) == (document, f"file{document}")
 
 
 def test_nothing_to_show() -> None:
     tokens, labels, scores = many()
     alone = {"ref": scores["ref"]}
-    assert choose_examples(tokens, labels, alone, WORDS, reference="ref", threshold=10)["windows"] == []
-    assert choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=6)["windows"] == []
+    assert choose_examples(tokens, labels, alone, WORDS, reference="ref", threshold=10).windows == ()
+    assert choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=6).windows == ()
     equal = {"ref": scores["ref"], "m": scores["ref"]}
-    assert choose_examples(tokens, labels, equal, WORDS, reference="ref", threshold=10)["windows"] == []
+    assert choose_examples(tokens, labels, equal, WORDS, reference="ref", threshold=10).windows == ()
 
 
 def test_a_space_that_a_tokenizer_drops_at_the_start_is_kept() -> None:
@@ -173,5 +174,5 @@ def test_a_space_that_a_tokenizer_drops_at_the_start_is_kept() -> None:
     spaced = Tokenizer(backend, name="spaced", eos=EOS)
     tokens, labels = labelled([[*unique(2, 10), 2, 3, 50]], ["a"])
     scores = {"ref": flat(labels, -1.0), "m": flat(labels, -2.0)}
-    (window,) = choose_examples(tokens, labels, scores, spaced, reference="ref", threshold=10)["windows"]
-    assert window["tokens"][:3] == ["w2", " w3", " w4"]
+    (window,) = choose_examples(tokens, labels, scores, spaced, reference="ref", threshold=10).windows
+    assert window.tokens[:3] == ("w2", " w3", " w4")

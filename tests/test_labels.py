@@ -72,7 +72,7 @@ def test_labels_come_back_as_they_were_written(example, tokenizer, tmp_path):
             assert getattr(again, name) == value
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
-    with pytest.raises(FormatError, match=r"labels\.json: lacks evaluation, sources; score again"):
+    with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at `\$\.index`; score again"):
         read_labels(tmp_path / "labels")
     (tmp_path / "labels" / "labels.json").write_text(record)
     (tmp_path / "labels" / "labels.parquet").write_bytes(b"PAR1")

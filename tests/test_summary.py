@@ -3,14 +3,24 @@
 import numpy as np
 import pytest
 
-from argap.bins import distance_bins, frequency_bins, position_bins
-from argap.bootstrap import Sums, bootstrap
+from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
 from argap.errors import ArgapError, FormatError
+from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import Labels
+from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
+from argap.slices import SliceScorer
 from argap.summary import summarize
 
 SEQ_LEN, WINDOWS, DOCUMENTS = 64, 24, 6
+EVALUATION = EvaluationRecord(
+    "f", "t", "t", SEQ_LEN * WINDOWS, (SEQ_LEN - 1) * WINDOWS, WINDOWS, DOCUMENTS, SEQ_LEN, "packed"
+)
+INDEX = IndexRecord("index", "t", "t", 10**9, 1, 1, False)
+
+
+def summary(cells, threshold=1250, base=None):
+    return summarize(cells, reference="ref", threshold=threshold, evaluation=EVALUATION, index=INDEX, base=base)
 
 
 def make_labels(seed: int = 0) -> Labels:
@@ -29,7 +39,7 @@ def make_labels(seed: int = 0) -> Labels:
         domain=np.repeat(np.arange(WINDOWS, dtype=np.int32) % 2, SEQ_LEN),
         domains=["prose", "code"],
         document_of_window=(np.arange(WINDOWS) * DOCUMENTS // WINDOWS).astype(np.int32),
-        record={"evaluation": {"seq_len": SEQ_LEN}},
+        record=LabelsRecord(1, EVALUATION, INDEX, ()),
     )
 
 
@@ -48,63 +58,64 @@ def case():
     labels = make_labels()
     logprobs = make_logprobs(labels, 1250)
     cells = build_cells(labels, logprobs, 1250)
-    return labels, logprobs, cells, summarize(cells, reference="ref", threshold=1250, seq_len=SEQ_LEN, base="m")
+    return labels, logprobs, cells, summary(cells, 1250, base="m")
 
 
 def test_rows_equal_a_plain_recomputation(case):
     labels, logprobs, _, gap = case
     scored, hits = labels.position > 0, labels.repeated & (labels.train_count <= 1250)
     means = {}
-    for row in gap["rows"]:
-        values = logprobs[row["model"]].astype(np.float64)
+    for row in gap.rows:
+        values = logprobs[row.model].astype(np.float64)
         for name, mask in (("overall", scored), ("ar_hits", hits), ("other", scored & ~hits)):
-            assert row[name]["n"] == mask.sum()
-            assert row[name]["nll"] == pytest.approx(-values[mask].mean(), abs=1e-12)
-            assert row[name]["ppl"] == pytest.approx(np.exp(-values[mask].mean()))
-            means[row["model"], name] = values[mask].mean()
+            assert getattr(row, name).n == mask.sum()
+            assert getattr(row, name).nll == pytest.approx(-values[mask].mean(), abs=1e-12)
+            assert getattr(row, name).ppl == pytest.approx(np.exp(-values[mask].mean()))
+            means[row.model, name] = values[mask].mean()
     share = hits.sum() / scored.sum()
     raw = (means["m", "ar_hits"] - means["ref", "ar_hits"]) * share / (means["m", "overall"] - means["ref", "overall"])
-    assert gap["rows"][0]["reference"]
-    assert gap["rows"][0]["gap_due_to_ar"] is None
-    assert gap["rows"][1]["gap_due_to_ar"]["raw"] == pytest.approx(raw, abs=1e-12)
-    assert gap["rows"][1]["share_ar_hits"] == pytest.approx(share)
+    assert gap.rows[0].reference
+    assert gap.rows[0].gap_due_to_ar is None
+    assert gap.rows[1].gap_due_to_ar.raw == pytest.approx(raw, abs=1e-12)
+    assert gap.rows[1].share_ar_hits == pytest.approx(share)
 
 
 def test_every_breakdown_adds_up_to_the_gap(case):
     _, _, _, gap = case
-    delta = gap["rows"][1]["delta"]["nll"]
-    n = gap["rows"][1]["overall"]["n"]
-    assert set(gap["breakdowns"]) == {"slice", "frequency", "distance", "position", "domain"}
-    for parts in gap["breakdowns"].values():
-        assert sum(part["contribution"]["m"] for part in parts) == pytest.approx(delta, abs=1e-12)
-        assert sum(part["share"] for part in parts) == pytest.approx(1)
-        assert sum(part["n"] for part in parts) == n
+    delta = gap.rows[1].delta.nll
+    n = gap.rows[1].overall.n
+    assert gap.breakdowns.__struct_fields__ == ("slice", "frequency", "distance", "position", "domain")
+    for name in gap.breakdowns.__struct_fields__:
+        parts = getattr(gap.breakdowns, name)
+        assert sum(part.contribution["m"] for part in parts) == pytest.approx(delta, abs=1e-12)
+        assert sum(part.share for part in parts) == pytest.approx(1)
+        assert sum(part.n for part in parts) == n
 
 
 def test_breakdown_entries_equal_a_plain_recomputation(case):
     labels, logprobs, _, gap = case
     scored = labels.position > 0
     mask = scored & labels.repeated & (labels.train_count > 10) & (labels.train_count <= 20)
-    (part,) = [p for p in gap["breakdowns"]["frequency"] if p["bin"] == "11–20" and p["repeated"]]
-    assert part["n"] == mask.sum()
-    assert part["nll"]["m"] == pytest.approx(-logprobs["m"][mask].mean(dtype=np.float64))
+    (part,) = [p for p in gap.breakdowns.frequency if p.bin == "11–20" and p.repeated]
+    assert part.n == mask.sum()
+    assert part.nll["m"] == pytest.approx(-logprobs["m"][mask].mean(dtype=np.float64))
     code = scored & (labels.domain == 1)
-    (part,) = [p for p in gap["breakdowns"]["domain"] if p["bin"] == "code"]
-    assert part["n"] == code.sum()
+    (part,) = [p for p in gap.breakdowns.domain if p.bin == "code"]
+    assert part.n == code.sum()
     far = scored & (labels.distance > 32) & (labels.distance <= 64)
-    (part,) = [p for p in gap["breakdowns"]["distance"] if p["bin"] == "33–64"]
-    assert part["n"] == far.sum()
+    (part,) = [p for p in gap.breakdowns.distance if p.bin == "33–64"]
+    assert part.n == far.sum()
 
 
 def test_cells_keep_all_tokens_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
-    write_cells(cells, tmp_path / "cells.parquet")
+    write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
     again = read_cells(tmp_path / "cells.parquet")
     assert models_of(again) == ["ref", "m"]
     assert again["n"].sum() == (labels.position > 0).sum()
     assert again[ar_hits(again, 1250)]["n"].sum() == labels.ar_hit(1250).sum()
     (tmp_path / "cells.parquet").write_bytes(b"PAR1")
-    with pytest.raises(FormatError, match=r"cells\.parquet: not a whole Parquet file"):
+    with pytest.raises(FormatError, match=r"cells\.parquet: not a complete Parquet file"):
         read_cells(tmp_path / "cells.parquet")
 
 
@@ -119,88 +130,106 @@ def test_without_hits_the_slice_is_null_and_nothing_is_recall():
     labels = make_labels(4)
     labels.repeated[:] = False
     cells = build_cells(labels, make_logprobs(labels, 10), 10)
-    row = summarize(cells, reference="ref", threshold=10, seq_len=SEQ_LEN)["rows"][1]
-    assert row["ar_hits"] == {"n": 0, "nll": None, "ppl": None}
-    assert (row["gap_due_to_ar"]["raw"], row["gap_due_to_ar"]["value"]) == (0.0, 0.0)
+    row = summary(cells, 10).rows[1]
+    assert as_json(row.ar_hits) == {"n": 0, "nll": None, "ppl": None}
+    assert (row.gap_due_to_ar.raw, row.gap_due_to_ar.value) == (0.0, 0.0)
 
 
 def test_bin_labels_and_edges():
     bins = frequency_bins(1250)
-    labels = [b["label"] for b in bins.describe()]
+    labels = [b.label for b in bins.bins()]
     assert labels[:5] == ["0", "1", "2", "3–5", "6–10"]
     assert "1,001–1,250" in labels
     assert "1,251–2,000" in labels
     for value in (0, 1, 2, 3, 1000, 1250, 1251, 10**12):
-        entry = bins.describe()[int(bins.index(np.array([value]))[0])]
-        assert entry["low"] <= value <= (entry["high"] or value)
-    assert [b["label"] for b in distance_bins(5).describe()][:4] == ["not repeated", "1", "2", "3–4"]
-    described = position_bins(1024).describe()
-    assert (described[0]["low"], described[7]["high"]) == (1, 1023)
+        entry = bins.bins()[int(bins.index(np.array([value]))[0])]
+        assert entry.low <= value <= (entry.high or value)
+    assert [b.label for b in distance_bins(5).bins()][:4] == ["not repeated", "1", "2", "3–4"]
+    described = position_bins(1024).bins()
+    assert (described[0].low, described[7].high) == (1, 1023)
     assert position_bins(3).index(np.array([1, 2])).tolist() == [0, 1]
 
 
-def sums_of(model: np.ndarray, n: float = 100.0) -> Sums:
-    """Documents of 100 tokens; half of the model's difference to a reference of −200 is on hits."""
-    reference = np.full(len(model), -200.0)
+def scored(model: np.ndarray, reference: np.ndarray | None = None):
+    """Documents of 100 tokens; half of the model's difference to a reference of −200 is on the slice ``hits``."""
+    reference = np.full(len(model), -200.0) if reference is None else reference
     half = (model - reference) / 2
-    return Sums(np.full(len(model), n), model, -50 + half, reference, np.full(len(model), -50.0))
+    scorer = SliceScorer(["ref", "m"], "ref", np.full(len(model), 100.0), np.column_stack([reference, model]))
+    scorer.add("hits", np.full(len(model), 25.0), np.column_stack([np.full(len(model), -50.0), -50 + half]))
+    whole, hits = scorer.results()
+    return whole.models[1], hits.models[1]
 
 
-def test_intervals_hold_the_truth_and_follow_the_seed():
+def test_intervals_cover_the_mean_and_repeat():
     rng = np.random.default_rng(5)
-    sums = sums_of(-200 - rng.uniform(5, 15, 50))
-    found = bootstrap(sums)
-    assert found.gap_due_to_ar is not None
-    assert found.gap_due_to_ar == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
-    assert found.delta is not None
-    low, high = found.delta
-    mean = float((200 + sums.model).mean() / -100)
-    assert low < mean < high
-    assert bootstrap(sums) == found
-    assert bootstrap(sums, seed=1).delta != found.delta
+    model = -200 - rng.uniform(5, 15, 50)
+    whole, hits = scored(model)
+    assert hits.gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
+    low, high = whole.delta.ci95
+    assert low < float((200 + model).mean() / -100) < high
+    assert scored(model)[0].delta.ci95 == whole.delta.ci95
     # The width is that of the mean of 50 draws: 2 · 1.96 standard errors.
-    error = sums.model.std() / 100 / np.sqrt(50)
+    error = model.std() / 100 / np.sqrt(50)
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.05)
+    # On the slice the same half is spread over a quarter of the tokens.
+    assert hits.contribution.ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
+    assert hits.delta.ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
 
 
 def test_resampling_is_over_documents_and_keeps_models_paired():
     # The same noise on both models: the difference is constant, and so is every resample of it.
-    rng = np.random.default_rng(6)
-    noise = rng.normal(0, 50, 30)
-    sums = sums_of(np.full(30, -210.0))
-    paired = sums._replace(model=sums.model + noise, reference=sums.reference + noise)
-    found = bootstrap(paired)
-    assert found.delta == (pytest.approx(0.1), pytest.approx(0.1))
+    noise = np.random.default_rng(6).normal(0, 50, 30)
+    whole, _ = scored(-210.0 + noise, -200.0 + noise)
+    assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
 def test_a_gap_that_may_be_none_has_no_interval():
     rng = np.random.default_rng(7)
     model = -200.5 + rng.normal(0, 10, 40)
     model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016
-    found = bootstrap(sums_of(model))
-    assert found.gap_due_to_ar is None
-    assert found.reason == "gap not resolved"
-    assert found.delta is not None
+    whole, hits = scored(model)
+    assert hits.gap_due_to.ci95 is None
+    assert hits.gap_due_to.reason == "gap not resolved"
+    assert whole.delta.ci95 is not None
 
 
 def test_one_document_gives_no_interval():
-    assert bootstrap(sums_of(np.array([-210.0]))) == (None, None, None, "a single document")
+    whole, hits = scored(np.array([-210.0]))
+    assert (hits.gap_due_to.ci95, whole.delta.ci95, hits.gap_due_to.reason) == (None, None, "a single document")
 
 
-def test_share_closed_is_told_of_the_models_between(case):
+def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
+    documents = 20_000
+    sums = np.random.default_rng(8).lognormal(size=(documents, 1))
+    bootstrap = DocumentBootstrap(documents, resamples=4000)
+    drawn = bootstrap.resample(bootstrap.by_unit(sums))[:, 0]
+    assert bootstrap.units < documents
+    assert drawn.mean() == pytest.approx(sums.sum(), rel=0.002)
+    assert drawn.std() == pytest.approx(
+        np.sqrt(documents) * sums.std(), rel=0.06
+    )  # 4096 groups: 1.1%; 4000 draws: 1.1%
+
+
+def test_effective_documents():
+    # Ten equal documents are worth ten; one that holds nine tenths of the tokens leaves 1.2 of eleven.
+    assert effective_documents(np.full(10, 7)) == pytest.approx(10)
+    assert effective_documents(np.array([90.0, *[1.0] * 10])) == pytest.approx(100**2 / (90**2 + 10))
+
+
+def test_share_closed_is_given_for_the_models_between(case):
     _, logprobs, _, _ = case
     labels = make_labels()
     both = {**logprobs, "half": ((logprobs["ref"].astype(np.float64) + logprobs["m"]) / 2).astype(np.float32)}
     cells = build_cells(labels, both, 1250)
-    rows = summarize(cells, reference="ref", threshold=1250, seq_len=SEQ_LEN, base="m")["rows"]
-    assert [r["model"] for r in rows if "closed" in r] == ["half"]
-    closed = rows[2]["closed"]
-    assert closed["base"] == "m"
-    assert closed["overall"]["nll"] == pytest.approx(0.5, abs=1e-6)
-    assert closed["ar_hits"]["nll"] == pytest.approx(0.5, abs=1e-6)
+    rows = summary(cells, 1250, base="m").rows
+    assert [r.model for r in rows if r.closed] == ["half"]
+    closed = rows[2].closed
+    assert closed.base == "m"
+    assert closed.overall.nll == pytest.approx(0.5, abs=1e-6)
+    assert closed.ar_hits.nll == pytest.approx(0.5, abs=1e-6)
 
 
 def test_an_unknown_base_lists_the_models(case):
     _, _, cells, _ = case
-    with pytest.raises(ArgapError, match="--base x: not one of the models compared, which are ref, m"):
-        summarize(cells, reference="ref", threshold=1250, seq_len=SEQ_LEN, base="x")
+    with pytest.raises(ArgapError, match="`base` x: not one of the models compared, which are ref, m"):
+        summary(cells, 1250, base="x")

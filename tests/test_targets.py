@@ -1,4 +1,4 @@
-"""Checkpoints of one name, told apart by where they lie."""
+"""Checkpoints of one name get the names of their parent folders."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,20 +7,24 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.targets import Settings, Target, told_apart
+from argap.targets import CheckpointTarget, with_distinct_names
 
 
-def target(folder: str) -> Target:
+def target(folder: str) -> CheckpointTarget:
     checkpoint: Any = SimpleNamespace(folder=Path(folder))
-    return Target(Path(folder).name, checkpoint, None, Settings())
+    return CheckpointTarget(Path(folder).name, checkpoint)
 
 
 def test_a_second_checkpoint_of_a_name_has_its_parent_s_too():
-    found = told_apart([target("a/final"), target("b/final"), target("b/other")])
-    assert [one.name for one in found] == ["final", "b/final", "other"]
-    assert [str(one.checkpoint and one.checkpoint.folder) for one in found] == ["a/final", "b/final", "b/other"]
+    named = with_distinct_names([target("a/final"), target("b/final"), target("b/other")])
+    assert [one.name for one in named] == ["final", "b/final", "other"]
+    assert [str(one.checkpoint.folder) for one in named if isinstance(one, CheckpointTarget)] == [
+        "a/final",
+        "b/final",
+        "b/other",
+    ]
 
 
-def test_what_its_parent_does_not_tell_apart_is_refused():
+def test_names_that_parents_do_not_make_distinct_are_refused():
     with pytest.raises(ArgapError, match="b/final: a second checkpoint of that name"):
-        told_apart([target("x/final"), target("a/b/final"), target("c/b/final")])
+        with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])

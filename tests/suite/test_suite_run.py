@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import tokenizers
 import yaml
+from argap.suite.places import Places
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
@@ -20,7 +21,6 @@ from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.suite.config import load_suite
 from argap.suite.members import evaluation_set, training_index
-from argap.suite.places import Places
 from argap.suite.result import read_result
 from argap.suite.trajectory import share_along
 
