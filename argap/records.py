@@ -199,6 +199,10 @@ class Breakdowns(Record):
     domain: tuple[Part, ...]
 
 
+GAP_FORMAT = 2
+"""Of ``gap.json``. Format 1 had no number, and no intervals in its breakdowns."""
+
+
 class Gap(Record):
     """``gap.json``: every model of a comparison against one reference."""
 
