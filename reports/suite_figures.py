@@ -22,11 +22,10 @@ from argap.reports.drawing import (
     panel_rows,
     plain,
     save,
-    short,
     style,
 )
 from argap.reports.mqar_figures import pretrained_figure
-from argap.reports.tables import threshold_text
+from argap.reports.numbers import threshold_text, whole
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import Result
@@ -217,4 +216,4 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
 
 
 def _end(bin_: dict) -> str:
-    return "…" if bin_["high"] is None else short(bin_["high"])
+    return "…" if bin_["high"] is None else whole(bin_["high"])

@@ -4,11 +4,15 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
+import msgspec
+
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.pipeline import PAPER_THRESHOLD, parse_threshold
-from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
+from argap.records import Gap
+from argap.reports.numbers import DASH, percent, threshold_text
+from argap.reports.tables import Column, Table, closed_table, csv_of, gap_table
 from argap.suite.result import Result
 
 DOUBT = "†"
@@ -21,7 +25,7 @@ def tables_of_size(result: Result, labels: dict[str, str]) -> list[Table]:
 
     ``labels``: member to its name in the paper's tables.
     """
-    found = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
+    found = [_gap_with_spread(result), closed_table(_gap_of(result)), cost_table(result), threshold_table(result)]
     found += [rare_table(result), recall_table(result)]
     if labels:
         found.append(paper_table(result, labels))
@@ -187,9 +191,13 @@ def _record(size: str, row: dict[str, Any], member: dict[str, Any]) -> dict[str,
     }
 
 
+def _gap_of(result: Result) -> Gap:
+    return msgspec.convert({"format": 1, **result.gap}, Gap)
+
+
 def _gap_with_spread(result: Result) -> Table:
     """`gap_table`, with a note for each member that was trained from several seeds."""
-    table = gap_table(result.gap)
+    table = gap_table(_gap_of(result))
     notes = []
     for member, values in result.spread().items():
         known = [value for value in values if value == value]

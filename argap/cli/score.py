@@ -112,6 +112,9 @@ def show(gap: dict, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(gap, indent=2, ensure_ascii=False))
         return
+    import msgspec
+
+    from argap.records import Gap
     from argap.reports.tables import print_table
 
-    print_table(gap)
+    print_table(msgspec.convert({"format": 1, **gap}, Gap))
