@@ -13,13 +13,11 @@ from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, read_labels
 from argap.records import EvaluationRecord, Gap, write_record
+from argap.reports.write import remove_report
 from argap.runs import Run, open_run, read_logprobs, read_token_ids
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
-
-REPORT = ("report.html", "table.md", "table.csv")
-"""What ``argap report`` writes beside ``gap.json``, and ``figures/``: stale once ``gap.json`` changes."""
 
 
 def compare_runs(
@@ -74,20 +72,14 @@ def write_gap(
         runs={run.model: str(run.folder) for run in runs},
         parameters={run.model: run.finished.parameters for run in runs if run.finished},
     )
-    remove_result(out)
+    (out / "gap.json").unlink(missing_ok=True)
+    remove_report(out)
     write_cells(cells, out / "cells.parquet", gap.bins)
     tokens = read_token_ids(runs[0])
     examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
     write_record(out / "examples.json", examples)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
-
-
-def remove_result(folder: Path) -> None:
-    """Remove ``gap.json`` and the report made from it, so that neither stays beside parts of another result."""
-    figures = sorted((folder / "figures").glob("*.svg")) + sorted((folder / "figures").glob("*.png"))
-    for path in (folder / "gap.json", *(folder / name for name in REPORT), *figures):
-        path.unlink(missing_ok=True)
 
 
 def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:

@@ -117,6 +117,7 @@ def _gap(
     ``part``, ``delta``: mean log-prob of the model minus the reference's, summed over the slice and over all tokens,
     each over the number of all tokens. ``drawn``: all tokens and the slice; None for a single document.
     """
+    part, delta = float(part), float(delta)
     on_slice = part / share if share else 0.0
     value, raw, case = gap_due_to_ar(on_slice, delta, share)
     ends: tuple[Interval | None, Interval | None, Interval | None] = (None, None, None)
@@ -124,8 +125,8 @@ def _gap(
     if drawn is not None:
         (*ends, reason) = _intervals(*drawn, model)  # pyright: ignore[reportAssignmentType]
     return (
-        Delta(-float(on_slice) + 0.0, ends[0]),
-        Delta(-float(part) + 0.0, ends[1]),
+        Delta(-on_slice + 0.0, ends[0]),
+        Delta(-part + 0.0, ends[1]),
         GapShare(value, raw, case, ends[2], reason),
     )
 

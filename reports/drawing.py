@@ -1,11 +1,11 @@
 """How figures look, and how they are written: the same bytes on every run.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; markers say the same again, and
-bars stand under the name of their model. Names of models and domains are a user's text: never read as
-mathematics, and signs that the font lacks are shown as a box.
+Colours are Okabe and Ito's, which colour-blind readers can distinguish; models differ by marker as well. Names of
+models and domains come from users: they are never read as mathematics, and a character that the font lacks is drawn as
+a box.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import ceil
@@ -14,12 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from argap.atomic import replacing
+from argap.reports.numbers import short
 
 WIDTH = 7.2  # inches: 700 px on a screen, a full text column in print
 INK = "#222222"
@@ -27,6 +29,7 @@ FAINT = "#6b6b6b"
 GRID = "#dddddd"
 MAX_NAME = 36
 NO_GLYPH = "□"
+FORMATS = ("svg", "png")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -64,16 +67,16 @@ RC: dict[Any, Any] = {
 
 
 class Look(NamedTuple):
-    """How one model is drawn wherever it appears."""
+    """How a model is drawn in every figure."""
 
     colour: str
     marker: str
     line: Any
-    """As matplotlib's ``linestyle``."""
+    """matplotlib's ``linestyle``."""
 
     @property
     def curve(self) -> dict[str, Any]:
-        """What `matplotlib.axes.Axes.plot` is told to draw the model as a line with markers."""
+        """Arguments of `matplotlib.axes.Axes.plot` for a line with markers."""
         return {"color": self.colour, "marker": self.marker, "linestyle": self.line}
 
     @property
@@ -84,7 +87,7 @@ class Look(NamedTuple):
 
 
 def looks(models: list[str]) -> dict[str, Look]:
-    """One look a model, in order; beyond seven models lines are broken, and colours and markers meet in new pairs."""
+    """One look a model, in order. From the eighth model on lines are dashed, and colours pair with other markers."""
     size = len(COLOURS)
     return {
         model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
@@ -93,8 +96,10 @@ def looks(models: list[str]) -> dict[str, Look]:
 
 
 def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of at most ``across``, ``head`` + ``row`` inches a row high; the lowest of
-    each column bears the labels of its axis, also where a row ends early."""
+    """A figure of ``count`` panels in rows of at most ``across``, ``head`` inches high plus ``row`` inches a row.
+
+    The lowest panel of each column has the x axis's labels, also above a last row that is not full.
+    """
     columns = min(across, count)
     lines = ceil(count / columns)
     figure = Figure(figsize=(WIDTH, head + row * lines), layout="constrained")
@@ -108,56 +113,53 @@ def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw with the house style, whatever the user's matplotlib is set to."""
+    """Draw with argap's style, whatever the user's matplotlib settings are."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(RC)
         yield
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write ``name.svg`` and ``name.png`` (200 dpi), without dates or random ids."""
-    paths = []
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> Path:
+    """Write ``name.svg`` and, unless ``formats`` leaves it out, ``name.png`` (200 dpi), without dates or random ids.
+
+    Returns the path of the SVG.
+    """
     with style(), mpl.rc_context({"svg.hashsalt": name}):
-        for suffix in ("svg", "png"):
-            path = folder / f"{name}.{suffix}"
-            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=suffix, dpi=200, metadata=nothing)
-            paths.append(path)
-    return paths
+        for suffix in formats:
+            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
+            with replacing(folder / f"{name}.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+    return folder / f"{name}.svg"
 
 
 def grid(axes: Axes) -> None:
-    """Horizontal lines only: values are read across."""
+    """Horizontal grid lines only."""
     axes.grid(axis="y")
     axes.tick_params(length=0)
 
 
 def decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
-    """Plain numbers at the powers of ten of a logarithmic axis: ``0.01``, ``1``, ``100``, ``10k``."""
+    """Plain numbers (``0.01``, ``10k``) at ``subs`` times the powers of ten of a logarithmic axis."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if axis.get_scale() == "log":
         axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    short_ticks(axis)
     axis.set_minor_formatter(NullFormatter())
 
 
-def short(value: float) -> str:
-    """``10k`` for 10000."""
-    for unit, size in (("M", 10**6), ("k", 10**3)):
-        if value >= size:
-            return f"{value / size:g}{unit}" if value % size == 0 else f"{value // size:.0f}{unit}"
-    return f"{value:g}"
+def short_ticks(axis: Axis) -> None:
+    """Write an axis's major ticks as `argap.reports.numbers.short` does: ``1.5M``."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
 def legend_beside(figure: Figure, axes: Axes) -> None:
-    """The names of the lines of ``axes``, right of the whole figure."""
+    """A legend of the lines of ``axes``, to the right of the whole figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
 def plain(text: str, limit: int = MAX_NAME) -> str:
-    """A user's text as a label: one line, no longer than ``limit``, every sign with a glyph."""
+    """A user's text as a label: one line of at most ``limit`` characters, all of which the font has."""
     text = " ".join(text.split())
     if len(text) > limit:
         text = text[: limit - 1] + "…"

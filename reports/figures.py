@@ -1,292 +1,207 @@
-"""Figures of a result: where the models are good, and where the gap to the reference lies.
+"""Figures of a result: how good each model is, and where the gap to the reference lies.
 
-Each function takes ``gap.json`` and returns a matplotlib figure; `draw_all` writes them all.
+Each function takes the `Gap` of a ``gap.json`` and returns a matplotlib figure, 7.2 inches wide; `draw_all` writes them
+all. NLLs and parts of the gap are in nats per token.
+
+    from pathlib import Path
+    from argap.records import GAP_FORMAT, Gap, read_record
+    from argap.reports.figures import gap_by_frequency
+
+    gap = read_record(Path("runs/demo/gap.json"), Gap, newest=GAP_FORMAT)
+    gap_by_frequency(gap).savefig("gap.pdf")
 """
 
-from math import floor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from argap.reports.drawing import FAINT, WIDTH, Look, grid, looks, panel_rows, plain, save, style
-from argap.reports.tables import nats, percent, threshold_text
+from argap.errors import ArgapError
+from argap.records import Gap, Part
+from argap.reports.drawing import FAINT, WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.numbers import nats
+from argap.reports.panels import (
+    add_headroom,
+    bin_numbers,
+    broken,
+    draw_bars,
+    draw_curve,
+    draw_threshold,
+    name_the_hits,
+    percent_of,
+    set_frequency_ticks,
+    share_text,
+    threshold_position,
+)
 
-Part = dict[str, Any]
-
-FEW = 30  # tokens: fewer in a bin make its mean a matter of luck, and it is drawn hollow
-LABELLED = 0.015  # share of the gap from which a bar carries its percentage
 TOP_DOMAINS = 12
-KINDS = {True: "Repeated in the window", False: "Not repeated"}
-COLUMNS = 3  # panels side by side
+ACROSS = 3  # panels side by side
+TITLES = {True: "Repeated in the window", False: "Not repeated"}
+AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
+TRAINING_COUNT = "Occurrences of the bigram in the training text"
+CONTRIBUTION = "Part of the gap (nats per token)"
 
 
-def draw_all(gap: dict[str, Any], folder: Path) -> dict[str, Path]:
-    """Write every figure as SVG and PNG to ``folder``; returns the SVG of each by its name.
+def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Path]:
+    """Write every figure to ``folder`` in the given formats; returns the path of each SVG by the figure's name.
 
-    Without a model beside the reference there is no gap, and only the first figure.
+    A reference alone has only the first figure, and a text of one domain has no figure by domain.
     """
     figures = {"nll_by_frequency": nll_by_frequency(gap)}
-    if len(gap["rows"]) > 1:
+    if gap.compared:
         figures["gap_by_frequency"] = gap_by_frequency(gap)
-        figures["gap_by_distance"] = gap_by_bin(gap, "distance", "Tokens back to the bigram's nearest occurrence")
-        figures["gap_by_position"] = gap_by_bin(gap, "position", "Position in the window")
-        if len(gap["breakdowns"]["domain"]) > 1:
+        figures["gap_by_distance"] = gap_by_bin(gap, "distance")
+        figures["gap_by_position"] = gap_by_bin(gap, "position")
+        if len(gap.breakdowns.domain) > 1:
             figures["gap_by_domain"] = gap_by_domain(gap)
-    return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
+    return {name: save(figure, folder, name, formats) for name, figure in figures.items()}
 
 
 @style()
-def nll_by_frequency(gap: dict[str, Any]) -> Figure:
-    """NLL against the training count of the bigram, repeated tokens and others side by side.
+def nll_by_frequency(gap: Gap) -> Figure:
+    """NLL against the training count of the bigram, after figure 1 of arXiv 2312.04927.
 
-    The form of figure 1 of arXiv 2312.04927; below, how many tokens each point stands for.
+    2 × 2 panels: repeated bigrams left, all others right; NLL above (a curve a model, hollow points for fewer than 30
+    tokens), the percentage of the scored tokens below. The dashed line is τ.
     """
-    models = [row["model"] for row in gap["rows"]]
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
-    order = _bin_order(gap, "frequency")
-    look = looks(models)
+    number = bin_numbers(gap.bins.frequency)
+    look = looks(gap.models)
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
-        parts = [p for p in gap["breakdowns"]["frequency"] if p["repeated"] == repeated]
-        places = [order[p["bin"]] for p in parts]
-        for model in models:
-            _line(above, places, parts, model, look[model])
-        below.bar(places, [100 * p["share"] for p in parts], color="#b8b8b8", width=0.8)
-        above.set_title(KINDS[repeated])
+        parts = _by_frequency(gap, repeated)
+        x = [number[part.bin] for part in parts]
+        for model in gap.models:
+            draw_curve(above, x, parts, model, look[model])
+        below.bar(x, [100 * part.share for part in parts], color="#b8b8b8", width=0.8)
+        above.set_title(TITLES[repeated])
         for axes in (above, below):
             grid(axes)
-            _threshold_line(axes, gap)
-        _frequency_ticks(below, gap, order)
-    _name_the_hits(panels[0, 0], gap)
+            draw_threshold(axes, gap)
+        set_frequency_ticks(below, gap)
+    name_the_hits(panels[0, 0], gap)
     panels[0, 0].set_ylabel("NLL (nats per token)")
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel("% of tokens")
-    figure.supxlabel("Occurrences of the bigram in the training text", fontsize=9)
+    figure.supxlabel(TRAINING_COUNT, fontsize=9)
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
     return figure
 
 
 @style()
-def gap_by_frequency(gap: dict[str, Any]) -> Figure:
-    """Each bin's part of the gap, repeated tokens and others side by side, one row a model.
+def gap_by_frequency(gap: Gap) -> Figure:
+    """Each frequency bin's part of the gap, one row of panels a model: repeated bigrams left, all others right.
 
-    AR hits are drawn full, all other tokens pale.
+    AR hits have the model's colour, all other tokens a pale one. The bars of a row add up to the model's gap. Raises
+    `ArgapError` for a reference alone, as do `gap_by_bin` and `gap_by_domain`.
     """
-    look, deltas = _compared(gap)
+    look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 1.1 + 1.9 * len(deltas)), layout="constrained")
     panels = figure.subplots(len(deltas), 2, sharex=True, sharey=True, squeeze=False)
-    order = _bin_order(gap, "frequency")
-    for model, row in zip(deltas, panels, strict=True):
+    number = bin_numbers(gap.bins.frequency)
+    for (model, delta), row in zip(deltas.items(), panels, strict=True):
         for repeated, axes in zip((True, False), row, strict=True):
-            parts = [p for p in gap["breakdowns"]["frequency"] if p["repeated"] == repeated]
-            values = [p["contribution"][model] for p in parts]
-            places = [order[p["bin"]] for p in parts]
-            full = [repeated and place < _threshold_place(gap) for place in places]
-            _bars(axes, places, values, look[model], deltas[model], full, small=True)
-            _threshold_line(axes, gap)
-            _frequency_ticks(axes, gap, order)
-            name = f"{plain(model, 20)}, repeated" if repeated else "Not repeated"
-            axes.set_title(f"{name}: {_share_text(sum(values), deltas[model])}")
-        _name_the_hits(row[0], gap)
-    _headroom(panels)
-    figure.supylabel("Part of the gap (nats per token)", fontsize=9)
-    figure.supxlabel("Occurrences of the bigram in the training text", fontsize=9)
+            parts = _by_frequency(gap, repeated)
+            values = [part.contribution[model] for part in parts]
+            x = [number[part.bin] for part in parts]
+            full = [repeated and k < threshold_position(gap) for k in x]
+            draw_bars(axes, x, values, look[model], delta, full, small=True)
+            draw_threshold(axes, gap)
+            set_frequency_ticks(axes, gap)
+            name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
+            axes.set_title(f"{name}: {share_text(sum(values), delta)}")
+        name_the_hits(row[0], gap)
+    add_headroom(panels)
+    figure.supylabel(CONTRIBUTION, fontsize=9)
+    figure.supxlabel(TRAINING_COUNT, fontsize=9)
     return figure
 
 
 @style()
-def gap_by_bin(gap: dict[str, Any], kind: str, label: str) -> Figure:
-    """Each bin's part of the gap by distance or by position, one row a model.
+def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
+    """Each bin's part of the gap by distance or by position, one panel a model.
 
-    Tokens that are not repeated are drawn pale: none of them is an AR hit.
+    Tokens that are not repeated are pale: none of them is an AR hit. The bars of a panel add up to the model's gap.
     """
-    look, deltas = _compared(gap)
+    look, deltas = looks(gap.models), _deltas(gap)
     figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(deltas)), layout="constrained")
     panels = figure.subplots(len(deltas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    parts = gap["breakdowns"][kind]
-    order = _bin_order(gap, kind)
-    for model, axes in zip(deltas, panels, strict=True):
-        values = [p["contribution"][model] for p in parts]
-        full = [p["bin"] != "not repeated" for p in parts]
-        _bars(axes, [order[p["bin"]] for p in parts], values, look[model], deltas[model], full)
-        axes.set_title(f"{plain(model)}: gap {nats(deltas[model])} nats")
-    panels[-1].set_xticks([order[p["bin"]] for p in parts], [_broken(p["bin"]) for p in parts])
-    _headroom(panels)
-    figure.supylabel("Part of the gap (nats per token)", fontsize=9)
-    panels[-1].set_xlabel(label)
+    parts, bins = getattr(gap.breakdowns, by), getattr(gap.bins, by)
+    number = bin_numbers(bins)
+    x = [number[part.bin] for part in parts]
+    for (model, delta), axes in zip(deltas.items(), panels, strict=True):
+        values = [part.contribution[model] for part in parts]
+        full = [part.bin != "not repeated" for part in parts]
+        draw_bars(axes, x, values, look[model], delta, full)
+        axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
+    panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
+    add_headroom(panels)
+    figure.supylabel(CONTRIBUTION, fontsize=9)
+    panels[-1].set_xlabel(AXIS_LABELS[by])
     return figure
 
 
 @style()
-def gap_by_domain(gap: dict[str, Any]) -> Figure:
-    """Each domain's part of the gap, the largest first, one panel a model."""
-    look, deltas = _compared(gap)
-    parts = _top_domains(gap["breakdowns"]["domain"], list(deltas))
-    places = np.arange(len(parts))[::-1]
-    figure, each = panel_rows(len(deltas), across=COLUMNS, head=0.6, row=0.55 + 0.27 * len(parts))
-    for model, axes in zip(deltas, each, strict=True):
-        values = np.array([p["contribution"][model] for p in parts])
-        axes.barh(places, values, height=0.7, color=look[model].colour)
+def gap_by_domain(gap: Gap) -> Figure:
+    """Each domain's part of the gap, the largest first, one panel a model.
+
+    Beyond 13 domains the smallest are one bar, so that the bars of a panel add up to the model's gap.
+    """
+    look, deltas = looks(gap.models), _deltas(gap)
+    parts = _top_domains(gap.breakdowns.domain)
+    y = np.arange(len(parts))[::-1]
+    figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts))
+    for (model, delta), axes in zip(deltas.items(), panels, strict=True):
+        values = np.array([part.contribution[model] for part in parts])
+        axes.barh(y, values, height=0.7, color=look[model].colour)
         axes.grid(axis="x")
         axes.tick_params(length=0)
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.set_title(f"{plain(model, 20)}\n{nats(deltas[model])} nats")
-        for place, value in zip(places, values, strict=True):
+        axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
+        for at, value in zip(y, values, strict=True):
             axes.annotate(
-                _percent_of(value, deltas[model]),
-                (max(value, 0), place),
+                percent_of(value, delta),
+                (max(value, 0), at),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8,
             )
-    each[0].margins(x=0.18)
-    each[0].set_yticks(places, [f"{plain(p['bin'], 28)} ({100 * p['share']:.1f}% of tokens)" for p in parts])
-    figure.supxlabel("Part of the gap (nats per token)", fontsize=9)
+    panels[0].margins(x=0.18)
+    panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of tokens)" for part in parts])
+    figure.supxlabel(CONTRIBUTION, fontsize=9)
     return figure
 
 
-def _compared(gap: dict[str, Any]) -> tuple[dict[str, Look], dict[str, float]]:
-    """Looks of all models, and the gap in nats of each but the reference."""
-    rows = gap["rows"]
-    return looks([r["model"] for r in rows]), {r["model"]: r["delta"]["nll"] for r in rows if not r["reference"]}
+def _deltas(gap: Gap) -> dict[str, float]:
+    """The gap of each model compared, in nats."""
+    if not gap.deltas:
+        raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
+    return gap.deltas
 
 
-def _bin_order(gap: dict[str, Any], kind: str) -> dict[str, int]:
-    """The place of each bin on the axis, by its label."""
-    return {b["label"]: k for k, b in enumerate(gap["bins"][kind])}
+def _by_frequency(gap: Gap, repeated: bool) -> list[Part]:
+    return [part for part in gap.breakdowns.frequency if part.repeated == repeated]
 
 
-def _line(axes: Axes, places: list[int], parts: list[Part], model: str, look: Look) -> None:
-    """One model's curve; points of few tokens are hollow."""
-    nll = [p["nll"][model] for p in parts]
-    axes.plot(places, nll, color=look.colour, linestyle=look.line, linewidth=1.6)
-    for enough, face in ((True, look.colour), (False, "white")):
-        chosen = [(x, y) for x, y, p in zip(places, nll, parts, strict=True) if (p["n"] >= FEW) == enough]
-        if chosen:
-            axes.plot(*zip(*chosen, strict=True), look.marker, color=look.colour, markerfacecolor=face, markersize=4.5)
-
-
-def _bars(
-    axes: Axes,
-    places: list[int],
-    values: list[float],
-    look: Look,
-    delta: float,
-    full: list[bool],
-    small: bool = False,
-) -> None:
-    """Bars of contributions, in the model's colour or pale, the larger ones with their share of the gap."""
-    grid(axes)
-    axes.bar(places, values, width=0.8, color=[look.colour if f else look.pale for f in full])
-    axes.axhline(0, color=FAINT, linewidth=0.8)
-    axes.spines["bottom"].set_visible(False)  # zero is the base, and need not be the lower end
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    for place, value in zip(places, values, strict=True):
-        if delta <= 0 or abs(value) < LABELLED * delta:
-            continue
-        axes.annotate(
-            _percent_of(value, delta).removesuffix("%" if small else ""),
-            (place, value),
-            xytext=(0, 2 if value > 0 else -2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if value > 0 else "top",
-            fontsize=7 if small else 8,
-        )
-
-
-def _threshold_line(axes: Axes, gap: dict[str, Any]) -> None:
-    """Between the last bin of AR hits and the next."""
-    axes.axvline(_threshold_place(gap), color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
-
-
-def _threshold_place(gap: dict[str, Any]) -> float:
-    highs = [b["high"] for b in gap["bins"]["frequency"]]
-    return highs.index(int(gap["threshold"])) + 0.5
-
-
-def _name_the_hits(axes: Axes, gap: dict[str, Any]) -> None:
-    """Say which side of the line the AR hits are."""
-    axes.annotate(
-        f"AR hits ◂ τ = {threshold_text(gap['threshold'])}",
-        (_threshold_place(gap), 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(-4, -2),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        fontsize=8,
-        color=FAINT,
-    )
-
-
-def _frequency_ticks(axes: Axes, gap: dict[str, Any], order: dict[str, int]) -> None:
-    """Name 0, 1, 10, 100 …: the upper ends of their bins.
-
-    The axis ends with the last bin in use, and not before τ, whose label would lie outside and leave no room.
-    """
-    bins = gap["bins"]["frequency"]
-    last = max([floor(_threshold_place(gap)), *(order[p["bin"]] for p in gap["breakdowns"]["frequency"])])
-    ticks = {k: _compact(b["high"]) for k, b in enumerate(bins[: last + 1]) if _is_decade(b["high"])}
-    axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_xlim(-0.7, last + 0.7)
-
-
-def _is_decade(value: int | None) -> bool:
-    return value is not None and (value == 0 or str(value).strip("0") == "1")
-
-
-def _compact(value: int) -> str:
-    """``10k`` for 10000."""
-    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if value >= size:
-            return f"{value // size}{unit}"
-    return str(value)
-
-
-def _headroom(panels: np.ndarray) -> None:
-    """Room for the percentages over the bars, and under those that fall, alike on all ``panels``."""
-    ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]
-    low, high = min(ends), max(ends)
-    room = 0.2 * (high - low or 1.0)
-    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
-
-
-def _top_domains(parts: list[Part], models: list[str]) -> list[Part]:
+def _top_domains(parts: Sequence[Part]) -> list[Part]:
     """The domains with the largest parts of the gaps; the rest as one, so that the parts still add up."""
-    ranked = sorted(parts, key=lambda p: (-sum(abs(p["contribution"][m]) for m in models), p["bin"]))
+    ranked = sorted(parts, key=lambda part: (-sum(abs(value) for value in part.contribution.values()), part.bin))
     if len(ranked) <= TOP_DOMAINS + 1:
         return ranked
-    kept, rest = ranked[:TOP_DOMAINS], ranked[TOP_DOMAINS:]
-    other = {
-        "bin": f"{len(rest)} others",
-        "share": sum(p["share"] for p in rest),
-        "contribution": {m: sum(p["contribution"][m] for p in rest) for m in models},
-    }
-    return [*kept, other]
-
-
-def _broken(label: str) -> str:
-    """A long label on two lines."""
-    low, dash, high = label.partition("–")
-    if label == "not repeated":
-        return "not\nrepeated"
-    return f"{low}–\n{high}" if dash and len(label) > 6 else label
-
-
-def _percent_of(value: float, delta: float) -> str:
-    """A part of the gap in percent; nothing where there is no gap."""
-    return percent(value / delta, 0) if delta > 0 else ""
-
-
-def _share_text(total: float, delta: float) -> str:
-    """``73%`` of the gap, or nats where there is no gap to take a share of."""
-    return _percent_of(total, delta) if delta > 0 else f"{nats(total)} nats"
+    top, rest = ranked[:TOP_DOMAINS], ranked[TOP_DOMAINS:]
+    n = sum(part.n for part in rest)
+    others = Part(
+        bin=f"{len(rest)} others",
+        n=n,
+        share=sum(part.share for part in rest),
+        nll={model: sum(part.n * part.nll[model] for part in rest) / n for model in rest[0].nll},
+        contribution={model: sum(part.contribution[model] for part in rest) for model in rest[0].contribution},
+    )
+    return [*top, others]

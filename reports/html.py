@@ -1,33 +1,19 @@
 """The report as one HTML file that needs no network: style, figures and text inline, no script."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
+from argap.records import Examples, Gap, Part
+from argap.reports.numbers import nats, percent, threshold_text
 from argap.reports.page import template
-from argap.reports.sentences import detail, headline
-from argap.reports.tables import nats, percent, tables_of, threshold_text
+from argap.reports.sentences import CAPTIONS, detail, headline
+from argap.reports.tables import tables_of
 from argap.reports.tokens import show_window
 
-CAPTIONS = {
-    "nll_by_frequency": (
-        "How well each model predicts a token, against how often its bigram occurs in the training text "
-        "(lower is better). Left: bigrams seen before in the window, where a model can look back. Right: all others. "
-        "AR hits lie left of the dashed line in the left panel. Hollow points stand for fewer than 30 tokens."
-    ),
-    "gap_by_frequency": (
-        "Where the gap lies, by training frequency. Each bar is a bin's share of tokens times the difference in NLL; "
-        "all bars of a model add up to its gap. Numbers are percent of the gap. Full colour: AR hits."
-    ),
-    "gap_by_distance": (
-        "Where the gap lies, by how far back the bigram stood last. Pale: not repeated, hence no AR hit. "
-        "The bars of a model add up to its gap."
-    ),
-    "gap_by_position": "Where the gap lies, by position in the window. The bars of a model add up to its gap.",
-    "gap_by_domain": "Where the gap lies, by the kind of text. The bars of a model add up to its gap.",
-}
 BREAKDOWNS = {
     "frequency": "By training frequency of the bigram",
     "distance": "By distance to the bigram's nearest occurrence",
@@ -36,24 +22,36 @@ BREAKDOWNS = {
 }
 
 
-def render(gap: dict[str, Any], examples: dict[str, Any] | None, figures: dict[str, Path]) -> str:
-    """The whole page. ``figures``: the SVG file of each, by name; ``examples``: ``examples.json`` if any.
+@dataclass(frozen=True)
+class PartsTable:
+    """A partition of the scored tokens as text; the last row is the sum of all."""
+
+    title: str
+    first: str
+    """Heading of the first column."""
+    columns: list[str]
+    groups: list[tuple[str, list[list[str]]]]
+    """Rows under a heading of their own; a single group has the heading ""."""
+    total: list[str]
+
+
+def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str:
+    """The whole page. ``figures``: the path of each SVG by the figure's name, as `argap.reports.figures.draw_all`
+    returns them.
 
     Everything that comes from models, corpora and folders is escaped.
     """
-    others = [row for row in gap["rows"] if not row["reference"]]
-    reference = gap["reference"]
     return template("report.html.j2").render(
-        reference=reference,
-        headlines=[(headline(row, reference), detail(row)) for row in others],
-        threshold=threshold_text(gap["threshold"]),
-        share=percent(gap["rows"][0]["share_ar_hits"]),
+        reference=gap.reference,
+        headlines=[(headline(row, gap.reference), detail(row)) for row in gap.compared],
+        threshold=threshold_text(gap.threshold),
+        share=percent(gap.rows[0].share_ar_hits),
         tables=tables_of(gap),
         figures=[(name, inline_svg(path, name), CAPTIONS[name]) for name, path in figures.items()],
-        rule=examples["rule"] if examples else "",
-        windows=[show_window(window, reference) for window in examples["windows"]] if examples else [],
-        breakdowns=[_breakdown(gap, kind, title) for kind, title in BREAKDOWNS.items()],
-        evaluation=gap["evaluation"],
+        rule=examples.rule if examples else "",
+        windows=[show_window(window, gap.reference) for window in examples.windows] if examples else [],
+        breakdowns=[_parts_table(gap, getattr(gap.breakdowns, by), title) for by, title in BREAKDOWNS.items()],
+        evaluation=gap.evaluation,
         provenance=_provenance(gap),
     )
 
@@ -70,28 +68,23 @@ def inline_svg(path: Path, name: str) -> Markup:
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
 
 
-def _breakdown(gap: dict[str, Any], kind: str, title: str) -> dict[str, Any]:
-    """One partition as a table: its groups of rows, and the sums that must be the whole."""
-    parts = gap["breakdowns"][kind]
-    models = [row["model"] for row in gap["rows"]]
-    deltas = {row["model"]: row["delta"]["nll"] for row in gap["rows"] if not row["reference"]}
+def _parts_table(gap: Gap, parts: Sequence[Part], title: str) -> PartsTable:
     groups: dict[str, list[list[str]]] = {}
     for part in parts:
-        group = "" if "repeated" not in part else "repeated" if part["repeated"] else "not repeated"
-        cells = [f"{part['n']:,}", percent(part["share"])]
-        cells += [f"{part['nll'][m]:.2f}" for m in models]
-        cells += [_contribution(part["contribution"][m], deltas[m]) for m in deltas]
-        groups.setdefault(group, []).append([part["bin"], *cells])
-    total = ["all", f"{sum(p['n'] for p in parts):,}", percent(sum(p["share"] for p in parts))]
-    total += [f"{sum(p['share'] * p['nll'][m] for p in parts):.2f}" for m in models]
-    total += [_contribution(sum(p["contribution"][m] for p in parts), deltas[m]) for m in deltas]
-    return {
-        "kind": kind,
-        "title": title,
-        "columns": ["Tokens", "Share", *(f"NLL, {m}" for m in models), *(f"Gap, {m}" for m in deltas)],
-        "groups": sorted(groups.items(), key=lambda item: item[0] != "repeated"),
-        "total": total,
-    }
+        group = {None: "", True: "repeated", False: "not repeated"}[part.repeated]
+        cells = [f"{part.n:,}", percent(part.share), *(f"{part.nll[m]:.2f}" for m in gap.models)]
+        cells += [_contribution(part.contribution[m], delta) for m, delta in gap.deltas.items()]
+        groups.setdefault(group, []).append([part.bin, *cells])
+    total = ["all", f"{sum(p.n for p in parts):,}", percent(sum(p.share for p in parts))]
+    total += [f"{sum(p.share * p.nll[m] for p in parts):.2f}" for m in gap.models]
+    total += [_contribution(sum(p.contribution[m] for p in parts), delta) for m, delta in gap.deltas.items()]
+    return PartsTable(
+        title=title,
+        first="Domain" if parts is gap.breakdowns.domain else "Bin",
+        columns=["Tokens", "Share", *(f"NLL, {m}" for m in gap.models), *(f"Gap, {m}" for m in gap.deltas)],
+        groups=sorted(groups.items(), key=lambda item: item[0] != "repeated"),
+        total=total,
+    )
 
 
 def _contribution(value: float, delta: float) -> str:
@@ -99,27 +92,26 @@ def _contribution(value: float, delta: float) -> str:
     return f"{nats(value)} ({percent(value / delta, 0)})" if delta > 0 else nats(value)
 
 
-def _provenance(gap: dict[str, Any]) -> list[tuple[str, str]]:
+def _provenance(gap: Gap) -> list[tuple[str, str]]:
     """What was measured with what, as names and values."""
-    evaluation, index = gap["evaluation"], gap["index"]
-    versions = ", ".join(f"{name} {version}" for name, version in gap["versions"].items())
+    evaluation, index = gap.evaluation, gap.index
     return [
-        ("Text", ", ".join(evaluation["data"])),
+        ("Text", ", ".join(evaluation.data)),
         (
             "Evaluation set",
-            f"{evaluation['tokens']:,} tokens, {evaluation['scored']:,} of them scored; {evaluation['windows']:,} "
-            f"windows of up to {evaluation['seq_len']:,} tokens ({evaluation['packing']}); "
-            f"{evaluation['documents']:,} documents",
+            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} of them scored; {evaluation.windows:,} "
+            f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
+            f"{evaluation.documents:,} documents",
         ),
-        ("Fingerprint of the evaluation set", gap["fingerprint"]),
+        ("Fingerprint of the evaluation set", gap.fingerprint),
         (
             "Training index",
-            f"{index['folder']}: {index['tokens']:,} tokens, {index['documents']:,} documents, "
-            f"{index['distinct']:,} distinct bigrams",
+            f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            f"{index.distinct:,} distinct bigrams",
         ),
-        ("Tokenizer", f"{evaluation['tokenizer']} ({evaluation['tokenizer_fingerprint']})"),
-        ("Threshold τ", threshold_text(gap["threshold"])),
-        ("Runs", ", ".join(row["run"] for row in gap["rows"])),
-        ("Versions", versions),
-        ("Date", gap["date"]),
+        ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
+        ("Threshold τ", threshold_text(gap.threshold)),
+        ("Runs", ", ".join(row.run for row in gap.rows)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
+        ("Date", gap.date),
     ]

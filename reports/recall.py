@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 
 from argap.atomic import read_json, write_text
 from argap.errors import ArgapError
+from argap.reports.numbers import DASH, percent
 from argap.reports.page import template
-from argap.reports.tables import DASH, percent
 from argap.runs import folder_name
 
 SHOWN = 6

@@ -1,37 +1,56 @@
-"""The result in words: one sentence a model, for each of the four cases of the metric."""
+"""The result in words: one sentence a model, for each of the four cases of the metric, and the figures' captions."""
 
-from typing import Any
+from argap.records import Delta, GapRow
+from argap.reports.numbers import nats, percent, percent_range
 
-from argap.reports.tables import nats, percent, percent_range
+CAPTIONS = {
+    "nll_by_frequency": (
+        "How well each model predicts a token, against how often its bigram occurs in the training text "
+        "(lower is better). Left: bigrams seen before in the window, where a model can look back. Right: all others. "
+        "AR hits lie left of the dashed line in the left panel. Hollow points stand for fewer than 30 tokens."
+    ),
+    "gap_by_frequency": (
+        "Where the gap lies, by training frequency. Each bar is a bin's share of tokens times the difference in NLL; "
+        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits."
+    ),
+    "gap_by_distance": (
+        "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
+        "AR hit. A model's bars add up to its gap."
+    ),
+    "gap_by_position": "Where the gap lies, by position in the window. A model's bars add up to its gap.",
+    "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",
+}
+"""Caption of each figure of the report, by the name of its file."""
 
-Row = dict[str, Any]
 
-
-def headline(row: Row, reference: str) -> str:
-    """What the table's row says, for people who read nothing else. ``row``: not the reference's."""
-    model, share = row["model"], percent(row["share_ar_hits"])
-    due = row["gap_due_to_ar"]
-    if row["ar_hits"]["n"] == 0:
+def headline(row: GapRow, reference: str) -> str:
+    """The main finding about a model other than the reference, in one sentence."""
+    model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
+    if row.ar_hits.n == 0 or due is None:
         return f"No token here is an AR hit: none of {model}'s gap to {reference} can be associative recall."
-    if due["case"] == "no_gap":
+    if due.case == "no_gap" or due.value is None:
         return f"{model} has no gap to {reference}: it is at least as good overall and on the AR hits."
-    if due["case"] == "recall_only":
+    if due.case == "recall_only":
         return (
             f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are AR hits."
         )
-    if due["case"] == "reversed":
+    if due.case == "reversed":
         return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are AR hits."
-    interval = due["ci95"]
-    within = f" (95% interval {percent_range(*interval)})" if interval else f" ({due['reason']})"
-    whole = percent(due["value"], 0) if due["value"] < 1 else "All"
-    return f"{whole} of {model}'s gap to {reference}{within} sits on the {share} of tokens that are AR hits."
+    within = due.reason if due.ci95 is None else f"95% interval {percent_range(*due.ci95)}"
+    whole = percent(due.value, 0) if due.value < 1 else "All"
+    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of tokens that are AR hits."
 
 
-def detail(row: Row) -> str:
-    """The gap in nats, as a second sentence; without intervals where there is a single document."""
-    delta, part = row["delta"], row["delta_ar"]
-    whole, hits = ("" if x["ci95"] is None else " to ".join(nats(end) for end in x["ci95"]) for x in (delta, part))
+def detail(row: GapRow) -> str:
+    """The gap in nats, as a second sentence; without intervals where the text is a single document."""
+    assert row.delta is not None  # not the reference
+    assert row.delta_ar is not None
+    whole, hits = _interval(row.delta), _interval(row.delta_ar)
     return (
-        f"Gap: {nats(delta['nll'])} nats per token{whole and f' (95% interval {whole})'}, "
-        f"of which AR hits {nats(part['nll'])}{hits and f' ({hits})'}."
+        f"Gap: {nats(row.delta.nll)} nats per token{whole and f' (95% interval {whole})'}, "
+        f"of which AR hits {nats(row.delta_ar.nll)}{hits and f' ({hits})'}."
     )
+
+
+def _interval(delta: Delta) -> str:
+    return "" if delta.ci95 is None else " to ".join(nats(end) for end in delta.ci95)

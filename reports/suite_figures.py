@@ -22,11 +22,10 @@ from argap.reports.drawing import (
     panel_rows,
     plain,
     save,
-    short,
     style,
 )
 from argap.reports.mqar_figures import pretrained_figure
-from argap.reports.tables import threshold_text
+from argap.reports.numbers import threshold_text, whole
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import SizeResult
@@ -39,7 +38,7 @@ LOWEST = -0.5  # −50%, which the figure says
 
 
 def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
-    """Write every figure of one size as SVG and PNG; returns the SVG of each by its name."""
+    """Write every figure of one size as SVG; returns the path of each by the figure's name."""
     figures = {
         "share_by_threshold": share_by_threshold(result),
         "distances": distances(result),
@@ -52,7 +51,7 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
         figures["recall_along_training"] = recall_along_training(result, trajectory)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
-    return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
+    return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}
 
 
 @style()
@@ -216,4 +215,4 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
 
 
 def _end(bin_: Bin) -> str:
-    return "…" if bin_.high is None else short(bin_.high)
+    return "…" if bin_.high is None else whole(bin_.high)

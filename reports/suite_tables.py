@@ -8,7 +8,8 @@ from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow
-from argap.reports.tables import DASH, Column, Table, closed_table, csv_of, gap_table, percent, threshold_text
+from argap.reports.numbers import DASH, percent, threshold_text
+from argap.reports.tables import Column, Table, closed_table, csv_of, gap_table
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 

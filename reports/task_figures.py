@@ -12,7 +12,8 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 
 from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, panel_rows, plain, save, style
-from argap.reports.tables import DASH, Column, Table, csv_of, markdown
+from argap.reports.numbers import DASH
+from argap.reports.tables import Column, Table, csv_of, markdown
 from argap.synthetics.mad import MAD_TASKS, PRINTED, SOURCE, PrintedScores, printed_of
 
 ACROSS = 3

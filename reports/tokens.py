@@ -1,28 +1,31 @@
-"""Example windows made ready to be shown: every token with its class, its text and what is known of it.
+"""Example windows ready to be shown: every token with its CSS class, its text and a tooltip.
 
-Token text is untrusted. The template escapes it; here it is made visible: line breaks, tabs and the
-control characters that would hide text or turn its direction are replaced by signs.
+Token text is untrusted. The templates escape it; here it becomes visible: line breaks, tabs and the control characters
+that hide text or turn its direction are replaced by signs.
 """
 
 import unicodedata
 from dataclasses import dataclass
 from math import exp
-from typing import Any
+
+from argap.records import EarlierOccurrence, ExampleWindow
 
 NEWLINE = "↵"
 TAB = "→"
 CONTROL_PICTURES = 0x2400  # U+2400 shows U+0000, and so on up to U+001F
+CONTEXT = "first token of the window: context only"
 OUTCOMES = {
     (True, True): "both",
     (True, False): "reference",
     (False, True): "model",
     (False, False): "neither",
 }
+"""CSS class by whether the reference's and the model's most likely token is the right one."""
 
 
 @dataclass(frozen=True)
 class ShownToken:
-    """One token of a window: its text line by line, visible but not escaped."""
+    """One token of a window: its text line by line, visible but not escaped, its CSS classes and its tooltip."""
 
     lines: tuple[str, ...]
     classes: str
@@ -31,42 +34,44 @@ class ShownToken:
 
 @dataclass(frozen=True)
 class ShownWindow:
-    """One window: its tokens, the hit that it was chosen for in words, and where it stands."""
+    """One window: its tokens, its domain and source, and the AR hit that it was chosen for in words."""
 
     title: str
     source: str
     story: str
     tokens: tuple[ShownToken, ...]
     earlier: tuple[ShownToken, ...]
-    """A far earlier occurrence, shown apart; empty where it lies among ``tokens``."""
+    """The surroundings of an earlier occurrence that is too far back; empty where it lies among ``tokens``."""
     earlier_note: str
 
 
-def show_window(window: dict[str, Any], reference: str) -> ShownWindow:
-    """One entry of ``examples.json`` as it is shown."""
-    model, focus = window["model"], window["focus"]
-    distance = window["distance"][focus]
-    pair = " + ".join(f"“{visible(token)}”" for token in window["tokens"][max(0, focus - 1) : focus + 1])
-    count = window["train_count"][focus]
-    chance = {name: _chance(window["logprob"][name][focus]) for name in (reference, model)}
+def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
+    """An example window as the page shows it."""
+    model, focus = window.model, window.focus
+    distance, count = window.distance[focus], window.train_count[focus]
+    pair = " + ".join(f"“{visible(token)}”" for token in window.tokens[max(0, focus - 1) : focus + 1])
+    by_reference, by_model = (_chance(window.logprob[name][focus]) for name in (reference, model))
     story = (
-        f"The pair {pair} also stands {_tokens(distance)} earlier; in the training text it "
+        f"The pair {pair} also occurs {_tokens(distance)} earlier; in the training text it "
         f"{f'occurs {_times(count)}' if count else 'never occurs'}. Probability of its second token: "
-        f"{chance[reference]} by {reference}, {chance[model]} by {model}."
+        f"{by_reference} by {reference}, {by_model} by {model}."
     )
-    earlier = window["earlier"]
     return ShownWindow(
-        title=visible(window["domain"]),
-        source=visible(window["source"]),
+        title=visible(window.domain),
+        source=visible(window.source),
         story=story,
-        tokens=tuple(_token(window, k, reference) for k in range(len(window["tokens"]))),
-        earlier=tuple(_earlier_tokens(earlier)) if earlier else (),
-        earlier_note=f"{_tokens(distance)} earlier" if earlier else "",
+        tokens=tuple(_token(window, k, reference) for k in range(len(window.tokens))),
+        earlier=() if window.earlier is None else _earlier_tokens(window.earlier),
+        earlier_note="" if window.earlier is None else f"{_tokens(distance)} earlier",
     )
 
 
 def visible(text: str) -> str:
-    """``text`` on one line with nothing hidden in it: each control or format character becomes a sign."""
+    """``text`` on one line with nothing hidden in it: each control or format character becomes a sign.
+
+    >>> visible("a\\n\\tb")
+    'a↵→b'
+    """
     return "".join(_sign(character) for character in text)
 
 
@@ -85,40 +90,35 @@ def _sign(character: str) -> str:
     return character
 
 
-def _token(window: dict[str, Any], k: int, reference: str) -> ShownToken:
-    text, focus = window["tokens"][k], window["focus"]
-    scored = window["logprob"][reference][k] is not None
-    right = window["top1_correct"]
-    classes = ["t", OUTCOMES[right[reference][k], right[window["model"]][k]] if scored else "context"]
-    if window["ar_hit"][k]:
+def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
+    focus, right = window.focus, window.top1_correct
+    scored = window.logprob[reference][k] is not None
+    classes = ["t", OUTCOMES[right[reference][k], right[window.model][k]] if scored else "context"]
+    if window.ar_hit[k]:
         classes.append("hit")
     if k == focus:
         classes.append("focus")
-    elif window["earlier"] is None and 0 <= focus - window["distance"][focus] - k <= 1:
+    elif window.earlier is None and 0 <= focus - window.distance[focus] - k <= 1:
         classes.append("source")
-    return ShownToken(_lines(text), " ".join(classes), _title(window, k, scored))
+    return ShownToken(_lines(window.tokens[k]), " ".join(classes), _tooltip(window, k) if scored else CONTEXT)
 
 
-def _title(window: dict[str, Any], k: int, scored: bool) -> str:
-    """What a pointer over the token shows."""
-    if not scored:
-        return "first token of the window: context only"
-    kind = "AR hit" if window["ar_hit"][k] else "repeated" if window["repeated"][k] else "not repeated"
-    back = f", {window['distance'][k]:,} back" if window["repeated"][k] else ""
-    logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window["logprob"].items())
-    return f"{kind}{back}; {_times(window['train_count'][k])} in training; log-prob: {logprobs}"
+def _tooltip(window: ExampleWindow, k: int) -> str:
+    group = "AR hit" if window.ar_hit[k] else "repeated" if window.repeated[k] else "not repeated"
+    back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
+    logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window.logprob.items())
+    return f"{group}{back}; {_times(window.train_count[k])} in training; log-prob: {logprobs}"
 
 
-def _earlier_tokens(earlier: dict[str, Any]) -> list[ShownToken]:
-    focus = earlier["focus"]
-    return [
-        ShownToken(_lines(text), "t both" + " source" * (k in (focus - 1, focus)), "")
-        for k, text in enumerate(earlier["tokens"])
-    ]
+def _earlier_tokens(earlier: EarlierOccurrence) -> tuple[ShownToken, ...]:
+    return tuple(
+        ShownToken(_lines(text), "t both" + " source" * (k in (earlier.focus - 1, earlier.focus)), "")
+        for k, text in enumerate(earlier.tokens)
+    )
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """A token that breaks lines, in parts: each but the last ends with the sign of a break."""
+    """The lines of a token; each but the last ends with the sign of a line break."""
     *broken, last = text.split("\n")
     return (*(visible(line) + NEWLINE for line in broken), visible(last))
 

@@ -1,42 +1,52 @@
-"""``write_report``: everything for people, beside the ``gap.json`` that it is made from."""
+"""The files for people beside a ``gap.json``: written by `write_report`, removed by `remove_report`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from argap.atomic import read_json, write_text
+from argap.atomic import write_text
 from argap.errors import FormatError
-from argap.reports.figures import draw_all
-from argap.reports.html import render
+from argap.records import GAP_FORMAT, Examples, Gap, read_record
+from argap.reports.sentences import CAPTIONS
 from argap.reports.tables import csv_text, markdown, tables_of
 
-NEEDED = ("rows", "reference", "threshold", "fingerprint", "evaluation", "index", "versions", "bins", "breakdowns")
+REMEDY = "run `argap score` or `argap compare` again"
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/`` and return the path of the page.
+def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",)) -> Path:
+    """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/``, and return the path of the page.
 
-    ``folder``: what `argap score` or `argap compare` wrote, with ``gap.json`` and, for the example windows,
-    ``examples.json``. ``out``: another folder to write to. Raises `FormatError` where ``gap.json`` is not
-    there or lacks a key.
+    ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
+    ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
+    ``("svg", "png")`` writes a PNG (200 dpi) of each as well. Raises `FormatError` for a ``gap.json`` that is missing
+    or incomplete.
     """
+    from argap.reports.figures import draw_all
+    from argap.reports.html import render
+
     folder = Path(folder)
     out = folder if out is None else Path(out)
-    gap = _read_gap(folder)
-    examples = read_json(folder / "examples.json") if (folder / "examples.json").is_file() else None
+    if not (folder / "gap.json").is_file():
+        raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
+    gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT, remedy=REMEDY)
+    windows = folder / "examples.json"
+    examples = read_record(windows, Examples, remedy=REMEDY) if windows.is_file() else None
     write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
     write_text(out / "table.csv", csv_text(gap))
-    figures = draw_all(gap, out / "figures")
+    figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
     write_text(page, render(gap, examples, figures))
     return page
 
 
-def _read_gap(folder: Path) -> dict[str, Any]:
-    path = folder / "gap.json"
-    if not path.is_file():
-        raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    gap = read_json(path)
-    missing = [key for key in NEEDED if key not in gap]
-    if missing:
-        raise FormatError(f"{path}: lacks {', '.join(missing)}; write it anew with `argap score` or `argap compare`")
-    return gap
+def remove_report(folder: Path) -> None:
+    """Remove what `write_report` wrote to ``folder``, and nothing else: call it before a new ``gap.json`` is written,
+    so that no table or figure of the old result stays beside it."""
+    folder = Path(folder)
+    for name in ("report.html", "table.md", "table.csv"):
+        (folder / name).unlink(missing_ok=True)
+    figures = folder / "figures"
+    for name in CAPTIONS:
+        for suffix in ("svg", "png"):
+            (figures / f"{name}.{suffix}").unlink(missing_ok=True)
+    if figures.is_dir() and not any(figures.iterdir()):
+        figures.rmdir()

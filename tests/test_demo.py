@@ -9,8 +9,8 @@ from argap import demo
 from argap.atomic import read_json
 from argap.bigram_index.store import open_index
 from argap.pipeline import score_models
+from argap.records import EvaluationSpec
 from argap.references import BUILT_IN
-from argap.targets import Settings
 from argap.tokenizer import load_tokenizer
 
 CHECKPOINTS = sorted((demo.HERE / "checkpoints").iterdir())
@@ -52,10 +52,10 @@ def test_attention_recalls_what_the_convolution_does_not(tmp_path):
         [str(demo.HERE / "checkpoints" / "base_conv")],
         "attention",
         tmp_path,
-        settings=Settings(limit_tokens=16 * 1024),
+        spec=EvaluationSpec(limit_tokens=16 * 1024),
     )
-    attention, base_conv = gap["rows"]
-    assert base_conv["overall"]["nll"] - attention["overall"]["nll"] > 0.4
-    assert base_conv["ar_hits"]["nll"] - attention["ar_hits"]["nll"] > 1.0
-    assert base_conv["gap_due_to_ar"]["case"] == "explained"
-    assert base_conv["gap_due_to_ar"]["value"] > 0.5
+    attention, base_conv = gap.rows
+    assert base_conv.overall.nll - attention.overall.nll > 0.4
+    assert base_conv.ar_hits.nll - attention.ar_hits.nll > 1.0
+    assert base_conv.gap_due_to_ar.case == "explained"
+    assert base_conv.gap_due_to_ar.value > 0.5

@@ -79,15 +79,15 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
     focus = window.focus
     assert window.start + focus == 11
     assert window.tokens[focus - 1 : focus + 1] == (" w2", " w3")
-    assert window.tokens[:2] == [" w2", " w3"]
+    assert window.tokens[:2] == (" w2", " w3")
     assert window.distance[focus] == 10
     assert window.train_count[focus] == 7
-    assert window.ar_hit == [k == 11 for k in range(15)]
-    assert window.top1_correct == {"ref": [k == 11 for k in range(15)], "m": [False] * 15}
-    assert window.logprob["m"] == [None, *[-2.0] * 14]
+    assert window.ar_hit == tuple(k == 11 for k in range(15))
+    assert window.top1_correct == {"ref": tuple(k == 11 for k in range(15)), "m": (False,) * 15}
+    assert window.logprob["m"] == (None, *[-2.0] * 14)
     assert (window.model, window.source, window.domain) == ("m", "file0", "a")
     assert window.earlier is None
-    assert (out.models, out.reference, out.tokenizer) == (["ref", "m"], "ref", "words")
+    assert (out.models, out.reference, out.tokenizer) == (("ref", "m"), "ref", "words")
 
 
 @pytest.mark.parametrize("distance", [FARTHEST - LEAD, FARTHEST - LEAD + 1, 180])
@@ -105,7 +105,7 @@ def test_a_far_occurrence_is_shown_apart(distance: int) -> None:
         assert window.focus == BEFORE
         earlier = window.earlier
         assert earlier.tokens[earlier.focus - 1 : earlier.focus + 1] == (" w2", " w3")
-        assert earlier["start"] + earlier["focus"] == row - distance
+        assert earlier.start + earlier.focus == row - distance
 
 
 def many() -> tuple[np.ndarray, Labels, dict[str, tuple[np.ndarray, np.ndarray]]]:

@@ -72,11 +72,11 @@ def test_labels_come_back_as_they_were_written(example, tokenizer, tmp_path):
             assert getattr(again, name) == value
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
-    with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at `\$\.index`; score again"):
+    with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; score again"):
         read_labels(tmp_path / "labels")
     (tmp_path / "labels" / "labels.json").write_text(record)
     (tmp_path / "labels" / "labels.parquet").write_bytes(b"PAR1")
-    with pytest.raises(FormatError, match=r"labels\.parquet: not a whole Parquet file"):
+    with pytest.raises(FormatError, match=r"labels\.parquet: not a complete Parquet file"):
         read_labels(tmp_path / "labels")
 
 

@@ -6,20 +6,24 @@ import math
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from argap.bigram_index.build import build_index
 from argap.cli import main
+from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.pipeline import compare_runs, parse_threshold, score_models
+from argap.pipeline import score_models
+from argap.records import EvaluationSpec, as_json
 from argap.references import Reference, add_reference
-from argap.targets import Settings
+from argap.threshold import parse_threshold, resolve_threshold
 from argap.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parent.parent
@@ -64,10 +68,14 @@ def place(tmp_path_factory, tokenizer):
     return place
 
 
-def settings(place: Path) -> Settings:
-    return Settings(
-        data=(str(place / "text"),), index=str(place / "index"), seq_len=SEQ_LEN, limit_tokens=LIMIT, packing="packed"
-    )
+def spec(place: Path, **changed) -> EvaluationSpec:
+    chosen = {"data": (str(place / "text"),), "seq_len": SEQ_LEN, "limit_tokens": LIMIT, "packing": "packed"}
+    return EvaluationSpec(**{**chosen, **changed})
+
+
+def on(place: Path, **changed) -> dict[str, Any]:
+    """The text and index of ``place``, as `score_models` takes them."""
+    return {"spec": spec(place, **changed), "index": str(place / "index")}
 
 
 def recompute(place: Path, tokenizer) -> dict:
@@ -107,7 +115,12 @@ def recompute(place: Path, tokenizer) -> dict:
 def scored(place):
     out = place / "out"
     gap = score_models(
-        [str(place / "bad")], str(place / "good"), out, settings=settings(place), threshold=str(THRESHOLD)
+        [str(place / "bad")],
+        str(place / "good"),
+        out,
+        spec=spec(place),
+        index=str(place / "index"),
+        threshold=THRESHOLD,
     )
     return out, gap
 
@@ -115,22 +128,21 @@ def scored(place):
 def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
     _, gap = scored
     expected = recompute(place, tokenizer)
-    reference, model = gap["rows"]
-    assert (reference["model"], model["model"]) == ("good", "bad")
-    assert (reference["reference"], model["reference"]) == (True, False)
-    for row in gap["rows"]:
-        assert row["overall"]["n"] == expected["n"]
-        assert row["ar_hits"]["n"] == expected["hits"] > 20
-        assert row["share_ar_hits"] == expected["hits"] / expected["n"]
-        assert row["overall"]["nll"] == pytest.approx(-expected["mean"][row["model"], "all"], abs=1e-5)
-        assert row["ar_hits"]["nll"] == pytest.approx(-expected["mean"][row["model"], "hit"], abs=1e-5)
-    assert model["gap_due_to_ar"]["raw"] == pytest.approx(expected["raw"], abs=1e-6)
+    reference, model = gap.rows
+    assert (reference.model, model.model) == ("good", "bad")
+    assert (reference.reference, model.reference) == (True, False)
+    for row in gap.rows:
+        assert row.overall.n == expected["n"]
+        assert row.ar_hits.n == expected["hits"] > 20
+        assert row.share_ar_hits == expected["hits"] / expected["n"]
+        assert row.overall.nll == pytest.approx(-expected["mean"][row.model, "all"], abs=1e-5)
+        assert row.ar_hits.nll == pytest.approx(-expected["mean"][row.model, "hit"], abs=1e-5)
+    assert model.gap_due_to_ar.raw == pytest.approx(expected["raw"], abs=1e-6)
 
 
 def test_writes_every_file_of_the_contract(scored):
     out, gap = scored
-    assert json.loads((out / "gap.json").read_text()) == json.loads(json.dumps(gap))
-    assert {"rows", "threshold", "fingerprint", "run", "breakdowns"} <= set(gap)
+    assert json.loads((out / "gap.json").read_text()) == json.loads(json.dumps(as_json(gap)))
     assert {p.name for p in out.iterdir()} == {"gap.json", "cells.parquet", "examples.json", "labels", "good", "bad"}
     for model in ("good", "bad"):
         assert (out / model / "run.json").is_file()
@@ -141,58 +153,68 @@ def test_a_rerun_gives_the_same_and_runs_no_model(place, scored, monkeypatch):
     out, gap = scored
     monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again"))
     again = score_models(
-        [str(place / "bad")], str(place / "good"), out, settings=settings(place), threshold=str(THRESHOLD)
+        [str(place / "bad")],
+        str(place / "good"),
+        out,
+        spec=spec(place),
+        index=str(place / "index"),
+        threshold=THRESHOLD,
     )
-    assert again["rows"] == gap["rows"]
+    assert again.rows == gap.rows
 
 
 def test_compare_gives_the_same_without_checkpoints(place, scored, tmp_path):
     out, gap = scored
-    again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=str(THRESHOLD))
-    assert [{**row, "run": None} for row in again["rows"]] == [{**row, "run": None} for row in gap["rows"]]
-    other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold="0", base=str(out / "bad"))
-    assert other["rows"][0]["ar_hits"]["n"] < gap["rows"][0]["ar_hits"]["n"]
+    again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=THRESHOLD)
+    assert [replace(row, run="") for row in again.rows] == [replace(row, run="") for row in gap.rows]
+    other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=0, base=str(out / "bad"))
+    assert other.rows[0].ar_hits.n < gap.rows[0].ar_hits.n
 
 
 def test_a_finished_run_serves_as_reference_with_its_settings_from_any_folder(place, scored, tmp_path, monkeypatch):
     _, gap = scored
     monkeypatch.chdir(place)
-    relative = Settings(**{**vars(settings(place)), "data": ("text",), "index": "index"})
-    score_models(["bad"], "good", tmp_path, settings=relative, threshold=str(THRESHOLD))
+    relative = spec(place, data=("text",))
+    score_models(["bad"], "good", tmp_path, spec=relative, index="index", threshold=THRESHOLD)
     monkeypatch.chdir(tmp_path)
-    again = score_models([str(place / "bad")], "good", tmp_path, threshold=str(THRESHOLD))
-    for row, other in zip(again["rows"], gap["rows"], strict=True):
-        assert row["overall"] == other["overall"]
-        assert row["ar_hits"] == other["ar_hits"]
+    again = score_models([str(place / "bad")], "good", tmp_path, threshold=THRESHOLD)
+    for row, other in zip(again.rows, gap.rows, strict=True):
+        assert row.overall == other.overall
+        assert row.ar_hits == other.ar_hits
 
 
 def test_a_named_reference_brings_its_text_and_index(place, tmp_path, own_home):
-    add_reference("mine", Reference(str(place / "good"), (str(place / "text"),), str(place / "index"), seq_len=SEQ_LEN))
-    gap = score_models([str(place / "bad")], "mine", tmp_path, settings=Settings(limit_tokens=LIMIT))
-    assert [row["model"] for row in gap["rows"]] == ["mine", "bad"]
-    assert gap["evaluation"]["seq_len"] == SEQ_LEN
+    add_reference(
+        "mine",
+        Reference(
+            checkpoint=str(place / "good"), data=(str(place / "text"),), index=str(place / "index"), seq_len=SEQ_LEN
+        ),
+    )
+    gap = score_models([str(place / "bad")], "mine", tmp_path, spec=EvaluationSpec(limit_tokens=LIMIT))
+    assert [row.model for row in gap.rows] == ["mine", "bad"]
+    assert gap.evaluation.seq_len == SEQ_LEN
 
 
 def test_without_text_or_index_the_missing_flag_is_named(place, tmp_path):
-    with pytest.raises(ArgapError, match=r"no text and index are recorded.*give --data PATH"):
+    with pytest.raises(ArgapError, match=r"no text and index are recorded.*give `data=PATH`"):
         score_models([str(place / "bad")], str(place / "good"), tmp_path)
 
 
-def test_another_tokenizer_is_refused_with_the_command_that_mends_it(place, tmp_path):
+def test_a_model_of_another_tokenizer_is_refused(place, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(place / "bad", other)
     state = json.loads((other / "tokenizer.json").read_text())
     state["pre_tokenizer"]["add_prefix_space"] = True
     (other / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(MismatchError, match=r"tokenized with .*argap index build .*--tokenizer /.*other "):
-        score_models([str(other)], str(place / "good"), tmp_path / "out", settings=settings(place))
+    with pytest.raises(MismatchError, match=r"other and good: their tokenizers differ \(\w+ and \w+\)"):
+        score_models([str(other)], str(place / "good"), tmp_path / "out", **on(place))
     assert not (tmp_path / "out").exists()
 
 
 def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
     out, _ = scored
-    other = Settings(**{**vars(settings(place)), "seq_len": 32})
-    score_models([str(place / "bad")], str(place / "good"), tmp_path / "o", settings=other)
+    other = spec(place, seq_len=32)
+    score_models([str(place / "bad")], str(place / "good"), tmp_path / "o", spec=other, index=str(place / "index"))
     with pytest.raises(MismatchError, match=r"holds evaluation set \w+, the labels .* hold \w+"):
         compare_runs([str(tmp_path / "o" / "bad")], str(out / "good"), tmp_path / "c")
 
@@ -200,11 +222,11 @@ def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
 def test_a_folder_of_another_configuration_is_left_as_it_was(place, scored):
     out, _ = scored
     before = {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
-    other = Settings(**{**vars(settings(place)), "seq_len": 32})
+    other = spec(place, seq_len=32)
     with pytest.raises(
-        MismatchError, match=r"holds a run with evaluation set \w+, asked for \w+; choose another --out"
+        MismatchError, match=r"holds a run with evaluation set \w+, asked for \w+; choose another `out`"
     ):
-        score_models([str(place / "bad")], str(place / "good"), out, settings=other)
+        score_models([str(place / "bad")], str(place / "good"), out, spec=other, index=str(place / "index"))
     assert {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()} == before
 
 
@@ -215,13 +237,19 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
         shutil.copy(place / "text" / source, flipped / name)
     both = []
     for text in (place / "text", flipped):
-        chosen = Settings(data=(str(text),), index=str(place / "index"), seq_len=SEQ_LEN, packing="document")
+        chosen = on(place, data=(str(text),), packing="document", limit_tokens=None)
         both.append(
-            score_models([str(place / "bad")], str(place / "good"), tmp_path / text.parent.name, settings=chosen)
+            score_models(
+                [str(place / "bad")],
+                str(place / "good"),
+                tmp_path / text.parent.name,
+                spec=chosen,
+                index=str(place / "index"),
+            )
         )
     for a, b in zip(both[0]["rows"], both[1]["rows"], strict=True):
-        assert a["overall"]["nll"] == pytest.approx(b["overall"]["nll"], abs=1e-6)
-        assert a["ar_hits"]["n"] == b["ar_hits"]["n"]
+        assert a.overall.nll == pytest.approx(b.overall.nll, abs=1e-6)
+        assert a.ar_hits.n == b.ar_hits.n
 
 
 def test_a_result_that_is_cut_short_leaves_no_older_one_beside_its_parts(scored, tmp_path, monkeypatch):
@@ -232,48 +260,55 @@ def test_a_result_that_is_cut_short_leaves_no_older_one_beside_its_parts(scored,
     def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("argap.pipeline.choose_examples", killed)
+    monkeypatch.setattr("argap.comparison.choose_examples", killed)
     with pytest.raises(KeyboardInterrupt):
-        compare_runs(runs[:1], runs[1], tmp_path, threshold="7")
+        compare_runs(runs[:1], runs[1], tmp_path, threshold=7)
     assert not (tmp_path / "gap.json").exists()
 
 
 def test_a_checkpoint_named_twice_is_scored_once(place, tmp_path):
     shutil.copytree(place / "bad", tmp_path / "copy")
     models = [str(place / "bad"), str(tmp_path / "copy"), str(place / "good")]
-    gap = score_models(models, str(place / "good"), tmp_path / "out", settings=settings(place))
-    assert [row["model"] for row in gap["rows"]] == ["good", "bad"]
+    gap = score_models(models, str(place / "good"), tmp_path / "out", **on(place))
+    assert [row.model for row in gap.rows] == ["good", "bad"]
 
 
-def test_two_checkpoints_of_one_name_are_told_apart(place, tmp_path):
+def test_two_checkpoints_of_one_name_get_their_parents_names(place, tmp_path):
     for seed, parent in ((2, "first"), (3, "second")):
         save_model(tmp_path / parent / "final", seed)
     gap = score_models(
         [str(tmp_path / "first" / "final"), str(tmp_path / "second" / "final")],
         str(place / "good"),
         tmp_path / "out",
-        settings=settings(place),
+        spec=spec(place),
+        index=str(place / "index"),
     )
-    assert [row["model"] for row in gap["rows"]] == ["good", "final", "second/final"]
+    assert [row.model for row in gap.rows] == ["good", "final", "second/final"]
 
 
 def test_folders_of_runs_are_never_shared(place, tmp_path):
     for seed, name in ((2, "labels"), (3, "a b"), (4, "a-b")):
         save_model(tmp_path / name, seed)
     with pytest.raises(ArgapError, match="labels: its run and the labels would share the folder labels; rename"):
-        score_models([str(tmp_path / "labels")], str(place / "good"), tmp_path / "out", settings=settings(place))
+        score_models(
+            [str(tmp_path / "labels")],
+            str(place / "good"),
+            tmp_path / "out",
+            spec=spec(place),
+            index=str(place / "index"),
+        )
     both = [str(tmp_path / "a b"), str(tmp_path / "a-b")]
     with pytest.raises(ArgapError, match="a-b: its run and the run of a b would share the folder a-b; rename"):
-        score_models(both, str(place / "good"), tmp_path / "out", settings=settings(place))
+        score_models(both, str(place / "good"), tmp_path / "out", **on(place))
     assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_compared_is_refused_before_a_model_runs(place, scored, tmp_path):
     good, bad, out = str(place / "good"), str(place / "bad"), tmp_path / "out"
-    with pytest.raises(ArgapError, match="--base nobody: not one of the models compared, which are good, bad"):
-        score_models([bad], good, out, settings=settings(place), base="nobody")
+    with pytest.raises(ArgapError, match="`base` nobody: not one of the models compared, which are good, bad"):
+        score_models([bad], good, out, **on(place), base="nobody")
     with pytest.raises(MismatchError, match=r"good holds evaluation set \w+, the text is now \w+"):
-        score_models([bad], str(scored[0] / "good"), out, settings=Settings(seq_len=32))
+        score_models([bad], str(scored[0] / "good"), out, spec=EvaluationSpec(seq_len=32))
     assert not out.exists()
 
 
@@ -282,7 +317,7 @@ def test_what_cannot_be_compared_is_refused_before_a_model_runs(place, scored, t
     [("1250", 1, 1250), ("0", 1, 0), ("scaled", 10**10, 1250), ("scaled", 54_000_000, 6)],
 )
 def test_thresholds(text, tokens, expected):
-    assert parse_threshold(text, tokens) == expected
+    assert resolve_threshold(parse_threshold(text), tokens) == expected
 
 
 def run_command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
@@ -354,7 +389,7 @@ def test_references_are_added_listed_and_removed(place, monkeypatch, capsys, own
     assert f"mine\t{place / 'good'}\tno text recorded\t{place / 'index'}" in listed
     assert run_command(monkeypatch, capsys, "ref", "remove", "mine")[0] == 0
     code, _, err = run_command(monkeypatch, capsys, "ref", "remove", "mine")
-    assert (code, err) == (1, "argap: mine: no reference of yours has that name; recorded ones: none\n")
+    assert (code, err) == (1, "argap: mine: you recorded no reference of that name; recorded: none\n")
     code, _, err = run_command(monkeypatch, capsys, "ref", "add", "x", str(place / "nowhere" / "at" / "all"))
     assert code == 1
 
@@ -365,8 +400,8 @@ def test_models_with_a_bigger_vocabulary_than_the_tokenizer_are_fine(place, tmp_
     )
     model.save_pretrained(tmp_path / "padded")
     shutil.copytree(TOKENIZER, tmp_path / "padded", dirs_exist_ok=True)
-    gap = score_models([str(tmp_path / "padded")], str(place / "good"), tmp_path / "out", settings=settings(place))
-    assert gap["rows"][1]["model"] == "padded"
+    gap = score_models([str(tmp_path / "padded")], str(place / "good"), tmp_path / "out", **on(place))
+    assert gap.rows[1].model == "padded"
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

@@ -29,6 +29,7 @@ from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import build_evaluation_set
+from argap.records import SourceRecord
 from argap.runs import open_run, read_logprobs
 from argap.scorer import ScoreOptions, score
 
@@ -87,7 +88,7 @@ def run(checkpoint, data, folder, **options):
         data,
         folder,
         model_name="m",
-        source={"data": ["stdlib:heldout"]},
+        source=SourceRecord(data=("stdlib:heldout",)),
         options=ScoreOptions(**options),
         overwrite=overwrite,
     )
@@ -113,7 +114,7 @@ def test_logprobs_equal_a_plain_forward_pass(checkpoint, data, tmp_path):
     assert np.isnan(logprob[data.position == 0]).all()
     assert (top1[data.position == 0] == -1).all()
     assert top1.max() < 8192
-    assert finished.record["finished"]["head"] == "chunked"
+    assert finished.finished.head == "chunked"
 
 
 def test_batch_size_and_sharding_change_nothing_beyond_rounding(checkpoint, data, tmp_path, monkeypatch):
@@ -127,7 +128,7 @@ def test_batch_size_and_sharding_change_nothing_beyond_rounding(checkpoint, data
 def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
     finished = run(gpt2, data, tmp_path, batch_size=3)
-    assert finished.record["finished"]["head"] == "model"
+    assert finished.finished.head == "model"
     assert "its logits are no linear map of its last hidden states" in capsys.readouterr().err
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
@@ -144,7 +145,7 @@ def test_the_probe_notices_logits_that_are_scaled(gpt2, data, tmp_path, monkeypa
 
     monkeypatch.setattr(GPT2LMHeadModel, "forward", scaled)
     finished = run(gpt2, data, tmp_path)
-    assert finished.record["finished"]["head"] == "model"
+    assert finished.finished.head == "model"
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
 
@@ -186,6 +187,7 @@ from argap import runs, scorer
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.evaluation import build_evaluation_set
+from argap.records import SourceRecord
 from argap.tokenizer import load_tokenizer
 runs.SHARD_TOKENS = 100
 write, count = runs.write_shard, [0]
@@ -199,7 +201,7 @@ scorer.write_shard = write_then_die
 tokenizer = load_tokenizer(sys.argv[1])
 data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=7 * 64 + 30)
 scorer.score(find_checkpoint(sys.argv[1]), data, Path(sys.argv[2]), model_name="m",
-             source={"data": ["stdlib:heldout"]}, options=scorer.ScoreOptions())
+             source=SourceRecord(data=("stdlib:heldout",)), options=scorer.ScoreOptions())
 """
 
 
@@ -218,14 +220,14 @@ def test_a_killed_run_finishes_with_the_same_bytes(gpt2, data, tmp_path, monkeyp
 
 def test_a_changed_configuration_is_refused_unless_overwritten(gpt2, data, tmp_path):
     run(gpt2, data, tmp_path, batch_size=2)
-    with pytest.raises(MismatchError, match=r"holds a run with batch size 2, asked for 4.*--overwrite"):
+    with pytest.raises(MismatchError, match=r"holds a run with batch size 2, asked for 4.*`overwrite=True`"):
         run(gpt2, data, tmp_path, batch_size=4)
-    assert run(gpt2, data, tmp_path, batch_size=4, overwrite=True).record["identity"]["batch size"] == 4
+    assert run(gpt2, data, tmp_path, batch_size=4, overwrite=True).record.identity.batch_size == 4
 
 
 def test_a_folder_that_is_no_run_is_left_alone(gpt2, data, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ArgapError, match="not empty and no run"):
+    with pytest.raises(ArgapError, match="not empty, and not a run"):
         run(gpt2, data, tmp_path)
     run(gpt2, data, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
@@ -244,14 +246,14 @@ def test_a_mixer_that_sees_later_tokens_is_refused_by_name(data, tmp_path, monke
 
 def test_windows_longer_than_the_model_are_refused_with_the_flag(gpt2, tokenizer, tmp_path):
     data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=256, limit_tokens=300)
-    with pytest.raises(ArgapError, match="takes at most 128 tokens, the windows have 256; use --seq-len 128"):
+    with pytest.raises(ArgapError, match="takes at most 128 tokens, the windows have 256; use `seq_len=128`"):
         run(gpt2, data, tmp_path)
 
 
 def test_a_vocabulary_too_small_is_named(data, tmp_path):
     model = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=100, n_embd=32, n_layer=1, n_head=2))
     model.save_pretrained(tmp_path / "m")
-    with pytest.raises(ArgapError, match=r"vocabulary has 100 entries, the text holds token id \d+"):
+    with pytest.raises(ArgapError, match=r"vocabulary has 100 entries, the text has token id \d+"):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
 
 
@@ -272,14 +274,14 @@ def test_nan_names_window_and_position(gpt2, data, tmp_path, monkeypatch):
 def test_out_of_memory_backs_off_by_halves(gpt2, data, tmp_path, monkeypatch):
     original = batches.Batches._score
 
-    def hungry(self, windows):
+    def hungry(self, windows, advance):
         if self.batch > 4:
             raise torch.OutOfMemoryError
-        return original(self, windows)
+        return original(self, windows, advance)
 
     monkeypatch.setattr(batches.Batches, "_score", hungry)
     monkeypatch.setitem(batches.AUTO_BATCH_TOKENS, "cpu", 64 * 16)
-    assert run(gpt2, data, tmp_path / "auto").record["finished"]["windows per batch"] == 4
+    assert run(gpt2, data, tmp_path / "auto").finished.windows_per_batch == 4
     with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; choose a smaller --batch-size"):
         run(gpt2, data, tmp_path / "fixed", batch_size=8)
 
@@ -331,7 +333,7 @@ def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ArgapError, match="--trust-remote-code"):
+    with pytest.raises(ArgapError, match="`trust_remote_code=True`"):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
 
 
@@ -339,7 +341,7 @@ def test_a_newer_or_broken_run_is_named(gpt2, data, tmp_path):
     finished = run(gpt2, data, tmp_path)
     part = tmp_path / "tokens" / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:200])
-    with pytest.raises(FormatError, match=r"part-00000\.parquet: not a whole Parquet file"):
+    with pytest.raises(FormatError, match=r"part-00000\.parquet: not a complete Parquet file"):
         read_logprobs(finished)
     part.unlink()
     with pytest.raises(FormatError, match="0 rows in 0 parts, expected 478"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from argap import runs
 from argap.pipeline import score_models
-from argap.targets import Settings
+from argap.records import EvaluationSpec
 
 ROOT = Path(__file__).parent.parent
 MODEL = str(ROOT / "argap" / "demo" / "checkpoints" / "base_conv")
@@ -33,7 +33,7 @@ def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
     assert done.stdout.count('"rows"') == 1  # the main process speaks
 
     monkeypatch.setattr(runs, "SHARD_TOKENS", 2048)
-    score_models([MODEL], "attention", tmp_path / "one", settings=Settings(limit_tokens=9000))
+    score_models([MODEL], "attention", tmp_path / "one", spec=EvaluationSpec(limit_tokens=9000))
     for model in ("attention", "base_conv"):
         one, two = (
             {p.name: p.read_bytes() for p in (tmp_path / k / model / "tokens").iterdir()} for k in ("one", "two")

@@ -56,7 +56,7 @@ def list_models(
     from rich.console import Console
     from rich.table import Table
 
-    from argap.reports.tables import parameters
+    from argap.reports.numbers import parameters
 
     table = Table(
         title=_title(given, size, rows[0]["window"]), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)

@@ -7,10 +7,11 @@ import typer
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
+    result: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
     out: Annotated[Path | None, typer.Option(help="Write to this folder instead of beside the result.")] = None,
+    png: Annotated[bool, typer.Option("--png", help="Also write each figure as PNG (200 dpi).")] = False,
 ) -> None:
     """Write report.html, table.md, table.csv and figures/ from gap.json; print the path of the page."""
     from argap.reports.write import write_report
 
-    typer.echo(write_report(run, out))
+    typer.echo(write_report(result, out, formats=("svg", "png") if png else ("svg",)))

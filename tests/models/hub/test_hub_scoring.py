@@ -11,6 +11,7 @@ from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.errors import MismatchError
 from argap.evaluation import build_evaluation_set
+from argap.records import SourceRecord
 from argap.runs import read_logprobs
 from argap.scorer import ScoreOptions, score
 
@@ -24,12 +25,17 @@ def test_both_backends_score_alike_and_are_not_mixed(tokenizer, shaken, tmp_path
 
     def run(folder: str, **options: Any) -> Any:
         return score(
-            checkpoint, data, tmp_path / folder, model_name="m", source={}, options=ScoreOptions("float32", **options)
+            checkpoint,
+            data,
+            tmp_path / folder,
+            model_name="m",
+            source=SourceRecord(),
+            options=ScoreOptions("float32", **options),
         )
 
     native, original = run("native"), run("hf", backend="hf")
-    assert native.record["identity"]["backend"] == "native"
-    assert original.record["identity"]["backend"] == "hf"
+    assert native.record.identity.backend == "native"
+    assert original.record.identity.backend == "hf"
     ours, theirs = (read_logprobs(found)[0] for found in (native, original))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     with pytest.raises(MismatchError, match="backend"):

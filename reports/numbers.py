@@ -1,0 +1,94 @@
+"""How numbers are written in tables, figures and sentences: percent, nats, perplexities and large counts.
+
+Minus signs are true ones (U+2212), and a value that rounds to zero has none.
+"""
+
+DASH = "—"
+"""Where there is no number."""
+UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """A fraction in percent.
+
+    >>> percent(0.731), percent(-0.0004), percent(0.26, 0)
+    ('73.1%', '0.0%', '26%')
+    """
+    return f"{100 * fraction:z.{digits}f}%".replace("-", "−")
+
+
+def percent_range(low: float, high: float) -> str:
+    """Two fractions in percent, with "to" where a minus sign would be lost beside the dash.
+
+    >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041)
+    ('70.2–75.4%', '−3.0 to 4.1%')
+    """
+    if low < 0:
+        return f"{percent(low).removesuffix('%')} to {percent(high)}"
+    return f"{100 * low:.1f}–{percent(high)}"
+
+
+def nats(value: float) -> str:
+    """A difference of NLLs.
+
+    >>> nats(0.5061)
+    '0.506'
+    """
+    return f"{value:z.3f}".replace("-", "−")
+
+
+def perplexity(value: float) -> str:
+    """Two decimals, fewer where the perplexity is large.
+
+    >>> perplexity(11.014), perplexity(1234.4), perplexity(2e7)
+    ('11.01', '1,234', '2.0e+07')
+    """
+    if value < 1000:
+        return f"{value:.2f}"
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+
+
+def short(value: float) -> str:
+    """A count for an axis, to three significant digits.
+
+    >>> short(10_000), short(1_500_000), short(50), short(0.01)
+    ('10k', '1.5M', '50', '0.01')
+    """
+    scaled, unit = _scaled(value)
+    return f"{float(f'{scaled:.3g}'):g}{unit}" if unit else f"{value:g}"
+
+
+def whole(value: int) -> str:
+    """A count for an axis with little room, rounded down to whole units.
+
+    >>> whole(2048), whole(500)
+    ('2k', '500')
+    """
+    scaled, unit = _scaled(value)
+    return f"{int(scaled)}{unit}"
+
+
+def parameters(count: int | None) -> str:
+    """A model's number of parameters, a dash where it is unknown.
+
+    >>> parameters(6_912_345), parameters(125_000_000), parameters(1_400_000_000)
+    ('6.9 M', '125 M', '1.4 B')
+    """
+    if count is None:
+        return DASH
+    scaled, unit = _scaled(count)
+    return f"{scaled:.{1 if scaled < 100 else 0}f} {unit.replace('G', 'B')}" if unit else str(count)
+
+
+def threshold_text(threshold: float) -> str:
+    """τ. Counts are whole, so a scaled threshold means its whole part.
+
+    >>> threshold_text(1250)
+    '1,250'
+    """
+    return f"{int(threshold):,}"
+
+
+def _scaled(value: float) -> tuple[float, str]:
+    """A count in the largest unit that it reaches."""
+    return next(((value / size, unit) for size, unit in UNITS if value >= size), (value, ""))

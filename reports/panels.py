@@ -1,0 +1,135 @@
+"""The parts of a panel that the figures of a result share: curves, bars, the line at τ, ticks and percentages."""
+
+from collections.abc import Sequence
+from math import floor
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from argap.records import Bin, Gap, Part
+from argap.reports.drawing import FAINT, Look, grid
+from argap.reports.numbers import nats, percent, short, threshold_text
+
+FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
+LABELLED = 0.015  # share of the gap from which a bar carries its percentage
+
+
+def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
+    """Each bin's position on the axis, by its label."""
+    return {each.label: k for k, each in enumerate(bins)}
+
+
+def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
+    """A model's NLL in each bin (nats); points of few tokens are hollow."""
+    nll = [part.nll[model] for part in parts]
+    axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=1.6)
+    for enough, face in ((True, look.colour), (False, "white")):
+        points = [(at, y) for at, y, part in zip(x, nll, parts, strict=True) if (part.n >= FEW) == enough]
+        if points:
+            axes.plot(*zip(*points, strict=True), look.marker, color=look.colour, markerfacecolor=face, markersize=4.5)
+
+
+def draw_bars(
+    axes: Axes,
+    x: list[int],
+    values: list[float],
+    look: Look,
+    delta: float,
+    full: list[bool],
+    small: bool = False,
+) -> None:
+    """Each bin's part of a model's gap ``delta`` (nats), the larger ones with their percentage of it.
+
+    ``full``: which bars have the model's colour; the others are pale. ``small``: percentages in small print, without
+    the sign.
+    """
+    grid(axes)
+    axes.bar(x, values, width=0.8, color=[look.colour if each else look.pale for each in full])
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    for at, value in zip(x, values, strict=True):
+        if delta <= 0 or abs(value) < LABELLED * delta:
+            continue
+        axes.annotate(
+            percent_of(value, delta).removesuffix("%" if small else ""),
+            (at, value),
+            xytext=(0, 2 if value > 0 else -2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if value > 0 else "top",
+            fontsize=7 if small else 8,
+        )
+
+
+def threshold_position(gap: Gap) -> float:
+    """Where τ lies on an axis of frequency bins: between the last bin of AR hits and the next."""
+    return [each.high for each in gap.bins.frequency].index(gap.threshold) + 0.5
+
+
+def draw_threshold(axes: Axes, gap: Gap) -> None:
+    """A dashed line at τ."""
+    axes.axvline(threshold_position(gap), color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+
+
+def name_the_hits(axes: Axes, gap: Gap) -> None:
+    """Label the side of the line at τ where the AR hits are."""
+    axes.annotate(
+        f"AR hits ◂ τ = {threshold_text(gap.threshold)}",
+        (threshold_position(gap), 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, -2),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        fontsize=8,
+        color=FAINT,
+    )
+
+
+def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
+    """Ticks at the bins that end with 0, 1, 10, 100 …
+
+    The axis ends with the last bin in use, and not before τ, whose label would otherwise lie outside.
+    """
+    number = bin_numbers(gap.bins.frequency)
+    last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.breakdowns.frequency)])
+    highs = [each.high for each in gap.bins.frequency[: last + 1]]
+    ticks = {k: short(high) for k, high in enumerate(highs) if high is not None and _is_decade(high)}
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.set_xlim(-0.7, last + 0.7)
+
+
+def add_headroom(panels: np.ndarray) -> None:
+    """Make room for the percentages above the bars and below negative ones, equally on all ``panels``."""
+    ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]
+    low, high = min(ends), max(ends)
+    room = 0.2 * (high - low or 1.0)
+    panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)
+
+
+def broken(label: str) -> str:
+    """A long label of a bin on two lines.
+
+    >>> broken("1,025–2,048")
+    '1,025–\\n2,048'
+    """
+    if label == "not repeated":
+        return "not\nrepeated"
+    low, dash, high = label.partition("–")
+    return f"{low}–\n{high}" if dash and len(label) > 6 else label
+
+
+def percent_of(value: float, delta: float) -> str:
+    """A part of the gap in percent; empty where there is no gap."""
+    return percent(value / delta, 0) if delta > 0 else ""
+
+
+def share_text(value: float, delta: float) -> str:
+    """``73%`` of the gap, or nats where there is no gap to take a share of."""
+    return percent_of(value, delta) if delta > 0 else f"{nats(value)} nats"
+
+
+def _is_decade(value: int) -> bool:
+    return value == 0 or str(value).strip("0") == "1"
