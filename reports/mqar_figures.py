@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
 from argap.atomic import replacing, write_json
-from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.solve import best_runs, to_solve
 from argap.synthetics.sweep_folder import read_runs, read_sweep
@@ -96,7 +96,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
         axes.set_title(label)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(compact))
+        short_ticks(axes.yaxis)
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
@@ -147,7 +147,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
         else:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(FuncFormatter(compact))
+            short_ticks(axes.yaxis)
             axes.yaxis.set_minor_locator(NullLocator())
             grid(axes)
     figure.supxlabel(f"Pairs in {scores['length']:,} tokens of {scores['between']}", fontsize=9)
@@ -174,12 +174,4 @@ def _powers(axes: Axes, ticks: list[int] | None) -> None:
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(compact))
-
-
-def compact(value: float, _: object = None) -> str:
-    """``20k`` for 20,000, ``1.5M`` for 1,500,000."""
-    for sign, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if value >= size:
-            return f"{value / size:.3g}{sign}"
-    return f"{value:g}"
+    short_ticks(axes.xaxis)

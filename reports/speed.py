@@ -3,9 +3,9 @@
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from argap.reports.drawing import WIDTH, grid, looks, plain, style
+from argap.reports.drawing import WIDTH, grid, looks, plain, short_ticks, style
 
 TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
@@ -43,7 +43,7 @@ def speed(bench: dict[str, Any]) -> Figure:
             above.set_yscale("log")
             above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             above.yaxis.set_minor_formatter(NullFormatter())
-        above.yaxis.set_major_formatter(FuncFormatter(_compact))
+        short_ticks(above.yaxis)
         below.margins(y=0.15)
         below.set_ylim(bottom=0)
         below.yaxis.set_major_locator(MaxNLocator(4))
@@ -59,11 +59,3 @@ def speed(bench: dict[str, Any]) -> Figure:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
     return figure
-
-
-def _compact(value: float, _: int) -> str:
-    """``20k`` for 20,000, ``1.5M`` for 1,500,000."""
-    for sign, size in (("M", 10**6), ("k", 10**3)):
-        if value >= size:
-            return f"{value / size:g}{sign}"
-    return f"{value:g}"

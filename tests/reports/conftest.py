@@ -1,25 +1,63 @@
-"""A result made from random log-probs through the real summary, so that its parts add up."""
+"""Results for the reports: from random log-probs through the real summary, so that the parts add up, and by hand."""
 
 from collections.abc import Callable
-from typing import Any
+from math import exp
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.cells import KEYS, PREFIX
+from argap.records import (
+    GAP_FORMAT,
+    Bins,
+    Breakdowns,
+    Case,
+    Delta,
+    EvaluationRecord,
+    Examples,
+    ExampleWindow,
+    Gap,
+    GapRow,
+    GapShare,
+    IndexRecord,
+    Interval,
+    SliceScores,
+)
 from argap.summary import summarize
 
 SEQ_LEN = 1024
 THRESHOLD = 1250
 TOKENS = 20_000
+EVALUATION = EvaluationRecord(
+    fingerprint="0123456789abcdef" * 4,
+    tokenizer="bpe",
+    tokenizer_fingerprint="fedcba9876543210" * 4,
+    tokens=TOKENS + 960,
+    scored=TOKENS,
+    windows=960,
+    documents=24,
+    seq_len=SEQ_LEN,
+    packing="packed",
+    data=("text/heldout",),
+)
+INDEX = IndexRecord(
+    folder="index",
+    tokenizer="bpe",
+    tokenizer_fingerprint="fedcba9876543210" * 4,
+    tokens=80_000_000,
+    documents=9000,
+    distinct=3_000_000,
+    proxy=False,
+)
 
 
-def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose", "code", "law")) -> dict[str, Any]:
-    """``gap.json`` of a reference named attention and of models that lose so much on AR hits (nats).
+def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose", "code", "law")) -> Gap:
+    """The result of a reference named attention and of models with a given loss on AR hits (nats).
 
-    A model loses 0.1 nats on other tokens as well.
+    A model loses 0.1 nats on other tokens as well, unless its loss is 0.
     """
     generator = np.random.default_rng(0)
     document = np.sort(generator.integers(0, 24, TOKENS))
@@ -47,74 +85,101 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
         }
     )
     cells = pd.DataFrame(frame.groupby(KEYS, as_index=False, observed=True).sum())
-    gap = summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
+    gap = {"format": GAP_FORMAT} | summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
     for k, row in enumerate(gap["rows"]):
         row |= {"parameters": 6_912_345 + 250_000 * k, "run": f"runs/x/{row['model']}"}
-    return gap | {
-        "fingerprint": "0123456789abcdef" * 4,
-        "run": "runs/x",
-        "evaluation": {
-            "fingerprint": "0123456789abcdef" * 4,
-            "tokens": TOKENS + 960,
-            "scored": TOKENS,
-            "windows": 960,
-            "documents": 24,
-            "seq_len": SEQ_LEN,
-            "packing": "packed",
-            "data": ["text/heldout"],
-            "tokenizer": "bpe",
-            "tokenizer_fingerprint": "fedcba9876543210" * 4,
-        },
-        "index": {
-            "tokens": 80_000_000,
-            "documents": 9000,
-            "distinct": 3_000_000,
-            "tokenizer": "bpe",
-            "tokenizer_fingerprint": "fedcba9876543210" * 4,
-            "folder": "index",
-        },
-        "versions": {"python": "3.11.2", "argap": "0.1.0"},
-    }
+    gap |= {"fingerprint": EVALUATION.fingerprint, "run": "runs/x", "versions": {"python": "3.11.2", "argap": "0.1.0"}}
+    return msgspec.convert(gap | {"evaluation": EVALUATION, "index": INDEX}, Gap)
 
 
-def _make_examples(tokens: list[str], models: tuple[str, str] = ("attention", "base_conv")) -> dict[str, Any]:
-    """``examples.json`` with one window of given tokens; every third is an AR hit, the last the focus."""
+def _make_examples(tokens: list[str], models: tuple[str, str] = ("attention", "base_conv")) -> Examples:
+    """One window of given tokens; every third is an AR hit, and the last one is the focus."""
     size = len(tokens)
-    hit = [k % 3 == 2 or k == size - 1 for k in range(size)]
+    hit = tuple(k % 3 == 2 or k == size - 1 for k in range(size))
     one, other = models
-    window = {
-        "window": 3,
-        "document": 1,
-        "domain": "code",
-        "source": "json/decoder.py",
-        "model": other,
-        "start": 0,
-        "tokens": tokens,
-        "repeated": hit,
-        "ar_hit": hit,
-        "distance": [5 * h for h in hit],
-        "train_count": [12 + k for k in range(size)],
-        "logprob": {one: [None, *[-0.25] * (size - 1)], other: [None, *[-4.5] * (size - 1)]},
-        "top1_correct": {
-            one: [k > 0 and k % 4 in (0, 1) for k in range(size)],
-            other: [k > 0 and k % 4 in (0, 2) for k in range(size)],
+    window = ExampleWindow(
+        window=3,
+        document=1,
+        domain="code",
+        source="json/decoder.py",
+        model=other,
+        start=0,
+        tokens=tuple(tokens),
+        repeated=hit,
+        ar_hit=hit,
+        distance=tuple(5 * h for h in hit),
+        train_count=tuple(12 + k for k in range(size)),
+        logprob={one: (None, *[-0.25] * (size - 1)), other: (None, *[-4.5] * (size - 1))},
+        top1_correct={
+            one: tuple(k > 0 and k % 4 in (0, 1) for k in range(size)),
+            other: tuple(k > 0 and k % 4 in (0, 2) for k in range(size)),
         },
-        "focus": size - 1,
-        "earlier": None,
-    }
-    return {"tokenizer": "bpe", "models": list(models), "reference": one, "rule": "by hand", "windows": [window]}
+        focus=size - 1,
+        earlier=None,
+    )
+    return Examples(tokenizer="bpe", models=models, reference=one, rule="by hand", windows=(window,))
 
 
 @pytest.fixture(scope="session")
-def make_gap() -> Callable[..., dict[str, Any]]:
+def make_gap() -> Callable[..., Gap]:
     return _make_gap
 
 
 @pytest.fixture(scope="session")
-def make_examples() -> Callable[..., dict[str, Any]]:
+def make_examples() -> Callable[..., Examples]:
     return _make_examples
 
 
 @pytest.fixture(scope="session")
-def gap() -> dict[str, Any]:
+def gap() -> Gap:
     return _make_gap({"base_conv": 1.2, "hyena": 0.6})
+
+
+@pytest.fixture(scope="session")
+def by_hand() -> Gap:
+    """Every case of the metric, in numbers worked by hand.
+
+    e^2.4 = 11.0232, e^0.77 = 2.1598, e^2.52 = 12.4286, e^2.49 = 12.0613, e^1.91 = 6.7531, e^2.53 = 12.5535.
+    """
+    worse = (2.49, 1.91, 2.53)
+    return Gap(
+        format=GAP_FORMAT,
+        rows=(
+            _row("attention", (2.40, 0.77, 2.52), None),
+            _row("h3", worse, _due(0.8871, 0.8871, "explained", (0.8512, 0.9234))),
+            _row("hyena", worse, _due(1.0, 1.31, "explained", (0.97, 1.0))),
+            _row("slide", (2.37, 1.23, 2.44), _due(1.0, -1.5, "recall_only", None)),
+            _row("mamba", (2.30, 0.70, 2.42), _due(None, 0.05, "no_gap", None)),
+            _row("odd", (2.45, 0.70, 2.58), _due(-0.098, -0.098, "reversed", (-0.21, 0.02))),
+            _row("close", (2.405, 0.80, 2.525), _due(0.42, 0.42, "explained", None)),
+        ),
+        reference="attention",
+        threshold=THRESHOLD,
+        bins=Bins((), (), ()),
+        breakdowns=Breakdowns((), (), (), (), ()),
+        date="2026-01-01",
+        fingerprint=EVALUATION.fingerprint,
+        run="runs",
+        evaluation=EVALUATION,
+        index=INDEX,
+        versions={},
+    )
+
+
+def _row(model: str, nlls: tuple[float, float, float], due: GapShare | None) -> GapRow:
+    scores = (SliceScores(n, nll, round(exp(nll), 4)) for n, nll in zip((1000, 70, 930), nlls, strict=True))
+    return GapRow(
+        model,
+        due is None,
+        *scores,
+        share_ar_hits=0.07,
+        gap_due_to_ar=due,
+        delta=None if due is None else Delta(0.05, (0.04, 0.06)),
+        delta_ar=None if due is None else Delta(0.03, (0.02, 0.04)),
+        run=f"runs/{model}",
+        parameters=125_000_000,
+    )
+
+
+def _due(value: float | None, raw: float, case: Case, ci95: Interval | None) -> GapShare:
+    return GapShare(value, raw, case, ci95, None if ci95 else "gap not resolved")

@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,7 +11,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
+from msgspec.structs import replace
 
+from argap.errors import ArgapError
+from argap.records import Gap
 from argap.reports.drawing import COLOURS, looks, plain
 from argap.reports.figures import (
     TOP_DOMAINS,
@@ -22,7 +25,7 @@ from argap.reports.figures import (
     nll_by_frequency,
 )
 
-Maker = Callable[..., dict[str, Any]]
+Maker = Callable[..., Gap]
 
 NAMES = ["gap_by_distance", "gap_by_domain", "gap_by_frequency", "gap_by_position", "nll_by_frequency"]
 
@@ -32,9 +35,11 @@ def height(axes: Axes) -> float:
     return sum(bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle))
 
 
-def test_all_figures_twice_the_same(gap: dict[str, Any], tmp_path: Path) -> None:
+def test_all_figures_twice_the_same(make_gap: Maker, tmp_path: Path) -> None:
+    gap = make_gap({"base_conv": 1.2})
+
     def digests(folder: Path) -> dict[str, str]:
-        assert sorted(draw_all(gap, folder)) == NAMES
+        assert sorted(draw_all(gap, folder, ("svg", "png"))) == NAMES
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
     first = digests(tmp_path / "a")
@@ -44,7 +49,11 @@ def test_all_figures_twice_the_same(gap: dict[str, Any], tmp_path: Path) -> None
 
 
 def test_the_reference_alone_has_no_gap_to_draw(tmp_path: Path, make_gap: Maker) -> None:
-    assert list(draw_all(make_gap({}), tmp_path)) == ["nll_by_frequency"]
+    alone = make_gap({})
+    assert list(draw_all(alone, tmp_path)) == ["nll_by_frequency"]
+    for draw in (gap_by_frequency, gap_by_domain, partial(gap_by_bin, by="distance")):
+        with pytest.raises(ArgapError, match="attention alone has no gap to draw"):
+            draw(alone)
 
 
 def test_one_domain_is_no_partition_to_draw(make_gap: Maker, tmp_path: Path) -> None:
@@ -55,39 +64,38 @@ def test_one_domain_is_no_partition_to_draw(make_gap: Maker, tmp_path: Path) -> 
 def test_so_few_tokens_that_none_is_near_the_threshold(used: int, make_gap: Maker, tmp_path: Path) -> None:
     """Only bigrams that were never seen in training, or once as well: τ is on the axis all the same."""
     gap = make_gap({"base_conv": 1.0})
-    labels = [b["label"] for b in gap["bins"]["frequency"]]
-    kept = [p for p in gap["breakdowns"]["frequency"] if p["bin"] in labels[:used]]
-    gap["breakdowns"]["frequency"] = kept
-    (last_hit,) = [k for k, b in enumerate(gap["bins"]["frequency"]) if b["high"] == gap["threshold"]]
+    labels = [each.label for each in gap.bins.frequency]
+    parts = tuple(part for part in gap.breakdowns.frequency if part.bin in labels[:used])
+    gap = replace(gap, breakdowns=replace(gap.breakdowns, frequency=parts))
+    (last_hit,) = [k for k, each in enumerate(gap.bins.frequency) if each.high == gap.threshold]
     assert list(draw_all(gap, tmp_path))  # a figure that cannot be laid out is a warning, and that an error
     for figure in (nll_by_frequency(gap), gap_by_frequency(gap)):
         assert [axes.get_xlim() for axes in figure.axes] == [(-0.7, last_hit + 0.7)] * len(figure.axes)
 
 
-def test_the_curves_are_the_nll_of_each_bin(gap: dict[str, Any]) -> None:
+def test_the_curves_are_the_nll_of_each_bin(gap: Gap) -> None:
     figure = nll_by_frequency(gap)
     for axes, repeated in zip(figure.axes[:2], (True, False), strict=True):
-        parts = [p for p in gap["breakdowns"]["frequency"] if p["repeated"] == repeated]
-        labels = [b["label"] for b in gap["bins"]["frequency"]]
+        parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+        labels = [each.label for each in gap.bins.frequency]
         curves = [np.array(line.get_data()).T.tolist() for line in axes.lines if line.get_linestyle() == "-"]
         for model in ("attention", "base_conv", "hyena"):
-            assert [[labels.index(p["bin"]), p["nll"][model]] for p in parts] in curves, model
+            assert [[labels.index(part.bin), part.nll[model]] for part in parts] in curves, model
 
 
-def test_the_bars_add_up_to_the_gap(gap: dict[str, Any]) -> None:
-    deltas = {row["model"]: row["delta"]["nll"] for row in gap["rows"][1:]}
+def test_the_bars_add_up_to_the_gap(gap: Gap) -> None:
     panels = gap_by_frequency(gap).axes
-    for (model, delta), repeated, other in zip(deltas.items(), panels[::2], panels[1::2], strict=True):
+    for (model, delta), repeated, other in zip(gap.deltas.items(), panels[::2], panels[1::2], strict=True):
         assert height(repeated) + height(other) == pytest.approx(delta)
         share = 100 * height(repeated) / delta
         assert repeated.get_title(loc="left") == f"{model}, repeated: {share:.0f}%"
-    for kind in ("distance", "position"):
-        for (model, delta), axes in zip(deltas.items(), gap_by_bin(gap, kind, "x").axes, strict=True):
+    for by in ("distance", "position"):
+        for (model, delta), axes in zip(gap.deltas.items(), gap_by_bin(gap, by).axes, strict=True):
             assert axes.get_title(loc="left") == f"{model}: gap {delta:.3f} nats"
             assert height(axes) == pytest.approx(delta)
 
 
-def test_the_ar_hits_are_the_bars_in_full_colour(gap: dict[str, Any]) -> None:
+def test_the_ar_hits_are_the_bars_in_full_colour(gap: Gap) -> None:
     look = looks(["attention", "base_conv", "hyena"])
     panels = gap_by_frequency(gap).axes
 
@@ -95,9 +103,10 @@ def test_the_ar_hits_are_the_bars_in_full_colour(gap: dict[str, Any]) -> None:
         bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
         return [bar.get_height() for bar in bars if bar.get_facecolor() == to_rgba(look[model].colour)]
 
-    for row, repeated, other in zip(gap["rows"][1:], panels[::2], panels[1::2], strict=True):
-        assert sum(full(repeated, row["model"])) == pytest.approx(row["delta_ar"]["nll"])
-        assert full(other, row["model"]) == []
+    for row, repeated, other in zip(gap.compared, panels[::2], panels[1::2], strict=True):
+        assert row.delta_ar is not None
+        assert sum(full(repeated, row.model)) == pytest.approx(row.delta_ar.nll)
+        assert full(other, row.model) == []
 
 
 def test_many_domains_are_gathered_and_still_add_up(make_gap: Maker) -> None:
@@ -105,7 +114,7 @@ def test_many_domains_are_gathered_and_still_add_up(make_gap: Maker) -> None:
     (axes,) = gap_by_domain(gap).axes
     widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
     assert len(widths) == TOP_DOMAINS + 1
-    assert sum(widths) == pytest.approx(gap["rows"][1]["delta"]["nll"])
+    assert sum(widths) == pytest.approx(gap.deltas["base_conv"])
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names[-1].startswith("8 others (")
     assert widths[:-1] == sorted(widths[:-1], reverse=True)
@@ -126,9 +135,9 @@ def test_labels_fit_on_a_line() -> None:
 
 
 def test_no_two_of_many_models_look_alike() -> None:
-    found = looks([str(k) for k in range(20)])
-    assert len(set(found.values())) == 20
-    assert len({look.colour for look in found.values()}) == len(COLOURS)
-    first, second = list(found.values())[:7], list(found.values())[7:14]
+    every = list(looks([str(k) for k in range(20)]).values())
+    assert len(set(every)) == 20
+    assert len({look.colour for look in every}) == len(COLOURS)
+    first, second = every[:7], every[7:14]
     assert len({look.marker for look in first}) == 7
     assert {look.line for look in first}.isdisjoint(look.line for look in second)

@@ -1,6 +1,9 @@
 """The page: whole, without network, with hostile text as text."""
 
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,16 +11,29 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from argap.atomic import write_json
+from argap.atomic import write_json, write_text
 from argap.cli.report import report
 from argap.errors import FormatError
+from argap.records import (
+    GAP_FORMAT,
+    Case,
+    Delta,
+    EarlierOccurrence,
+    Examples,
+    Gap,
+    GapShare,
+    SliceScores,
+    as_json,
+    write_record,
+)
 from argap.reports.sentences import detail, headline
 from argap.reports.tokens import show_window, visible
-from argap.reports.write import write_report
+from argap.reports.write import remove_report, write_report
 
-Maker = Callable[..., dict[str, Any]]
+Maker = Callable[..., Any]
 
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -58,29 +74,37 @@ class Page(HTMLParser):
         return [a for tag, a in self.tags if tag == "span" and name in (a.get("class") or "").split()]
 
 
-def write(folder: Path, gap: dict[str, Any], examples: dict[str, Any] | None = None) -> str:
-    write_json(folder / "gap.json", gap)
+def write(folder: Path, gap: Gap, examples: Examples | None = None) -> str:
+    write_record(folder / "gap.json", gap)
     if examples is not None:
-        write_json(folder / "examples.json", examples)
+        write_record(folder / "examples.json", examples)
     return write_report(folder).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def page(gap: dict[str, Any], make_examples: Maker, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write(tmp_path_factory.mktemp("page"), gap, make_examples(["a", " b"]))
+def written(gap: Gap, make_examples: Maker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a result and its report."""
+    folder = tmp_path_factory.mktemp("written")
+    write(folder, gap, make_examples(["a", " b"]))
+    return folder
 
 
-def test_everything_is_written_beside_the_result(
-    gap: dict[str, Any], page: str, tmp_path: Path, make_examples: Maker
-) -> None:
+@pytest.fixture(scope="module")
+def page(written: Path) -> str:
+    return (written / "report.html").read_text(encoding="utf-8")
+
+
+def test_everything_is_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
     text = write(tmp_path, gap, make_examples(["a", " b"]))
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert {"report.html", "table.md", "table.csv", "figures/gap_by_distance.svg"} <= names
-    assert len(names) == 2 + 3 + 10
+    assert len(names) == 2 + 3 + 5
     assert text.count("<svg") == 5
-    share = f"{100 * gap['rows'][1]['gap_due_to_ar']['value']:.0f}% of base_conv"
-    assert share in text
-    assert gap["fingerprint"] in text
+    due = gap.row("base_conv").gap_due_to_ar
+    assert due is not None
+    assert due.value is not None
+    assert f"{100 * due.value:.0f}% of base_conv" in text
+    assert gap.fingerprint in text
     assert text == page  # again the same
 
 
@@ -101,12 +125,12 @@ def test_the_page_asks_nothing_of_a_network_and_runs_nothing(page: str) -> None:
 def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples: Maker) -> None:
     name = "<b>model</b>\"'\u202e"
     gap = make_gap({name: 1.0}, domains=("<i>domain</i>", "other\x00"))
-    gap["evaluation"]["data"] = ["<u>path</u>"]
+    gap = replace(gap, evaluation=replace(gap.evaluation, data=("<u>path</u>",)))
     # JSON files hold no lone surrogate: the window is shown apart, below.
     tokens = [t for t in HOSTILE if t != "\ud800"]
     examples = make_examples(tokens, models=("attention", name))
-    examples["windows"][0] |= {"domain": "<i>domain</i>", "source": "<script>source</script>"}
-    text = write(tmp_path, gap, examples)
+    window = replace(examples.windows[0], domain="<i>domain</i>", source="<script>source</script>")
+    text = write(tmp_path, gap, replace(examples, windows=(window,)))
     page = Page(text)
     allowed = "html head meta link title style body main header aside section article h1 h2 h3 p div ul li dl dt dd"
     allowed += (
@@ -134,7 +158,7 @@ def test_hidden_characters_become_signs() -> None:
 
 
 def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> None:
-    window = make_examples([f" t{k}" for k in range(9)])["windows"][0]
+    window = make_examples([f" t{k}" for k in range(9)]).windows[0]
     shown = show_window(window, "attention")
     # k % 4 in (0, 1): the reference is right; in (0, 2): the model is; the first token is context;
     # k % 3 == 2: an AR hit; 8 is the focus, at distance 5, so that its bigram stands at 2 and 3.
@@ -154,21 +178,21 @@ def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> Non
     assert shown.tokens[0].title == "first token of the window: context only"
     # exp(-0.25) = 0.78, exp(-4.5) = 0.011
     assert shown.story == (
-        "The pair “ t7” + “ t8” also stands 5 tokens earlier; in the training text it occurs 20 times. "
+        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; in the training text it occurs 20 times. "
         "Probability of its second token: 78% by attention, 1.1% by base_conv."
     )
 
 
 def test_a_token_breaks_lines_where_its_text_does(make_examples: Maker) -> None:
-    window = make_examples(["a", "\n\n    b", " c\t", "d\n"])["windows"][0]
+    window = make_examples(["a", "\n\n    b", " c\t", "d\n"]).windows[0]
     shown = show_window(window, "attention")
     assert [t.lines for t in shown.tokens] == [("a",), ("↵", "↵", "    b"), (" c→",), ("d↵", "")]
 
 
 def test_a_far_occurrence_stands_apart(make_examples: Maker) -> None:
-    window = make_examples([" a", " b", " c", " d"])["windows"][0]
-    window["earlier"] = {"start": 7, "tokens": [" x", " c", " d", " y"], "focus": 2}
-    shown = show_window(window, "attention")
+    window = make_examples([" a", " b", " c", " d"]).windows[0]
+    earlier = EarlierOccurrence(start=7, tokens=(" x", " c", " d", " y"), focus=2)
+    shown = show_window(replace(window, earlier=earlier), "attention")
     assert [t.classes for t in shown.earlier] == ["t both", "t both source", "t both source", "t both"]
     assert shown.earlier_note == "5 tokens earlier"
     assert not any("source" in t.classes for t in shown.tokens)
@@ -196,32 +220,22 @@ def test_a_far_occurrence_stands_apart(make_examples: Maker) -> None:
         ("reversed", -0.1, "m is worse than ref overall, but better on the 25.2% of tokens that are AR hits."),
     ],
 )
-def test_every_case_has_its_sentence(case: str, value: float | None, expected: str) -> None:
-    row = {
-        "model": "m",
-        "share_ar_hits": 0.252,
-        "ar_hits": {"n": 10},
-        "gap_due_to_ar": {"case": case, "value": value, "ci95": [0.70, 0.76]},
-    }
+def test_every_case_has_its_sentence(case: Case, value: float | None, expected: str, by_hand: Gap) -> None:
+    due = GapShare(value, value, case, (0.70, 0.76), None)
+    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
     assert headline(row, "ref") == expected
-    row["ar_hits"]["n"] = 0
-    assert headline(row, "ref").startswith("No token here is an AR hit")
+    without_hits = replace(row, ar_hits=SliceScores(0, None, None))
+    assert headline(without_hits, "ref").startswith("No token here is an AR hit")
 
 
-def test_a_single_document_has_sentences_without_intervals() -> None:
-    row = {
-        "model": "m",
-        "share_ar_hits": 0.252,
-        "ar_hits": {"n": 10},
-        "gap_due_to_ar": {"case": "explained", "value": 0.731, "ci95": None, "reason": "a single document"},
-        "delta": {"nll": 0.5, "ci95": None},
-        "delta_ar": {"nll": 0.4, "ci95": None},
-    }
+def test_a_single_document_has_sentences_without_intervals(by_hand: Gap) -> None:
+    due = GapShare(0.731, 0.731, "explained", None, "a single document")
+    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
+    row = replace(row, delta=Delta(0.5, None), delta_ar=Delta(0.4, None))
     sentence = headline(row, "ref")
     assert sentence == "73% of m's gap to ref (a single document) sits on the 25.2% of tokens that are AR hits."
     assert detail(row) == "Gap: 0.500 nats per token, of which AR hits 0.400."
-    row["delta"]["ci95"], row["delta_ar"]["ci95"] = (0.45, 0.55), (0.3, 0.5)
-    assert detail(row) == (
+    assert detail(replace(row, delta=Delta(0.5, (0.45, 0.55)), delta_ar=Delta(0.4, (0.3, 0.5)))) == (
         "Gap: 0.500 nats per token (95% interval 0.450 to 0.550), of which AR hits 0.400 (0.300 to 0.500)."
     )
 
@@ -229,7 +243,7 @@ def test_a_single_document_has_sentences_without_intervals() -> None:
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     """A loss of -1 on the hits: worse on other tokens, better on hits; and a model that is the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
-    assert [row["gap_due_to_ar"]["case"] for row in gap["rows"][1:]] == ["no_gap", "no_gap"]
+    assert [row.gap_due_to_ar and row.gap_due_to_ar.case for row in gap.compared] == ["no_gap", "no_gap"]
     text = write(tmp_path, gap)
     assert "same has no gap to attention" in text
     assert "there is no gap to explain" in text
@@ -240,29 +254,67 @@ def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None
     assert "attention alone: no other model to compare" in write(tmp_path, make_gap({}))
 
 
-def test_sums_of_the_parts_are_the_whole(gap: dict[str, Any], page: str) -> None:
-    row = gap["rows"][1]
+def test_sums_of_the_parts_are_the_whole(gap: Gap, page: str) -> None:
+    row = gap.row("base_conv")
     feet = re.findall(r"<tfoot>(.*?)</tfoot>", page, flags=re.DOTALL)
     assert len(feet) == 4
     for foot in feet:
         assert "<td>20,000</td><td>100.0%</td>" in foot
-        assert f"<td>{row['overall']['nll']:.2f}</td>" in foot
-        assert f"<td>{row['delta']['nll']:.3f} (100%)</td>" in foot
+        assert f"<td>{row.overall.nll:.2f}</td>" in foot
+        assert f"<td>{gap.deltas['base_conv']:.3f} (100%)</td>" in foot
 
 
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
         write_report(tmp_path)
     write_json(tmp_path / "gap.json", {"rows": []})
-    with pytest.raises(FormatError, match="lacks reference, threshold"):
+    with pytest.raises(FormatError, match=r"gap\.json: .* missing required field `reference`; run `argap score`"):
+        write_report(tmp_path)
+    write_json(tmp_path / "gap.json", {"format": GAP_FORMAT + 1})
+    with pytest.raises(FormatError, match="written by a newer argap"):
         write_report(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
+
+
+def test_a_removed_report_leaves_nothing_but_what_others_wrote(written: Path, tmp_path: Path) -> None:
+    remove_report(tmp_path / "no such folder")
+    folder = tmp_path / "result"
+    shutil.copytree(written, folder)
+    for figure in list((folder / "figures").iterdir()):
+        write_text(figure.with_suffix(".png"), "of `argap report --png`")
+    for name in ("notes.md", "figures/share_by_threshold.svg"):
+        write_text(folder / name, "not of `argap report`")
+    remove_report(folder)
+    left = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert left == {"gap.json", "examples.json", "notes.md", "figures/share_by_threshold.svg"}
+    (folder / "figures" / "share_by_threshold.svg").unlink()
+    remove_report(folder)
+    assert not (folder / "figures").exists()
+
+
+def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
+    """The first format had no number."""
+    values = as_json(make_gap({}))
+    del values["format"]
+    write_json(tmp_path / "gap.json", values)
+    assert "attention alone" in write_report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap: Maker) -> None:
+    write_record(tmp_path / "gap.json", make_gap({}))
+    code = (
+        "import sys; from pathlib import Path; from argap.reports.write import remove_report, write_report\n"
+        "print({'torch', 'matplotlib', 'jinja2', 'rich', 'pandas'} & set(sys.modules))\n"
+        "write_report(Path(sys.argv[1])); print({'torch', 'transformers', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\nset()\n"
 
 
 def test_the_command_writes_where_it_is_told(make_gap: Maker, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(report)
-    write_json(tmp_path / "gap.json", make_gap({}))
+    write_record(tmp_path / "gap.json", make_gap({}))
     result = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "other")])
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'other' / 'report.html'}\n"

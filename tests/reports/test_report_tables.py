@@ -5,71 +5,27 @@ import io
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
+from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
+from argap.reports.numbers import nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.tables import (
     closed_table,
     csv_text,
     gap_table,
     markdown,
-    nats,
-    number,
-    parameters,
-    percent,
-    percent_range,
     perplexity_cell,
     print_table,
     terminal,
 )
 
-
-def part(n: int, nll: float | None, ppl: float | None) -> dict[str, Any]:
-    return {"n": n, "nll": nll, "ppl": ppl}
+NOTHING = SliceScores(0, None, None)
 
 
-def row(name: str, nlls: tuple[float, float, float], due: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    ppls = [round(2.718281828459045**nll, 4) for nll in nlls]
-    return {
-        "model": name,
-        "reference": due is None,
-        "run": f"runs/{name}",
-        "parameters": 125_000_000,
-        "overall": part(1000, nlls[0], ppls[0]),
-        "ar_hits": part(70, nlls[1], ppls[1]),
-        "other": part(930, nlls[2], ppls[2]),
-        "share_ar_hits": 0.07,
-        "gap_due_to_ar": due,
-        "delta": None if due is None else {"nll": 0.05, "ci95": [0.04, 0.06]},
-        "delta_ar": None if due is None else {"nll": 0.03, "ci95": [0.02, 0.04]},
-        **more,
-    }
-
-
-def due(value: float | None, raw: float | None, case: str, ci95: list[float] | None) -> dict[str, Any]:
-    return {"value": value, "raw": raw, "case": case, "ci95": ci95, "reason": None if ci95 else "gap not resolved"}
-
-
-@pytest.fixture
-def by_hand() -> dict[str, Any]:
-    """e^2.4 = 11.0232, e^0.77 = 2.1598, e^2.52 = 12.4286, e^2.49 = 12.0613, e^1.91 = 6.7531, e^2.53 = 12.5535."""
-    worse = (2.49, 1.91, 2.53)
-    return {
-        "rows": [
-            row("attention", (2.40, 0.77, 2.52), None),
-            row("h3", worse, due(0.8871, 0.8871, "explained", [0.8512, 0.9234])),
-            row("hyena", worse, due(1.0, 1.31, "explained", [0.97, 1.0])),
-            row("slide", (2.37, 1.23, 2.44), due(1.0, -1.5, "recall_only", None)),
-            row("mamba", (2.30, 0.70, 2.42), due(None, 0.05, "no_gap", None)),
-            row("odd", (2.45, 0.70, 2.58), due(-0.098, -0.098, "reversed", [-0.21, 0.02])),
-            row("close", (2.405, 0.80, 2.525), due(0.42, 0.42, "explained", None)),
-        ],
-        "reference": "attention",
-        "threshold": 1250,
-        "fingerprint": "ab" * 32,
-        "run": "runs",
-        "bins": {},
-        "breakdowns": {},
-    }
+def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
+    """``gap`` with other values in row ``k``."""
+    return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
 
 
 MARKDOWN = """
@@ -92,42 +48,48 @@ MARKDOWN = """
 """.lstrip()  # noqa: E501
 
 
-def test_every_case_in_markdown(by_hand: dict[str, Any]) -> None:
+def test_every_case_in_markdown(by_hand: Gap) -> None:
     assert markdown(gap_table(by_hand)) == MARKDOWN
 
 
-def test_a_result_without_hits(by_hand: dict[str, Any]) -> None:
-    for entry in by_hand["rows"]:
-        entry["ar_hits"] = part(0, None, None)
-    assert all(cells[3] == "—" for cells in gap_table(by_hand).rows)
-    assert csv_text(by_hand).splitlines()[1].count(",,") > 0
+def test_a_result_without_hits(by_hand: Gap) -> None:
+    gap = replace(by_hand, rows=tuple(replace(row, ar_hits=NOTHING) for row in by_hand.rows))
+    assert all(cells[3] == "—" for cells in gap_table(gap).rows)
+    lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
+    assert {(line["ar_hits_n"], line["ar_hits_nll"], line["ar_hits_ppl"]) for line in lines} == {("0", "", "")}
 
 
-def test_a_single_document_has_a_note_of_its_own(by_hand: dict[str, Any]) -> None:
-    by_hand["rows"] = by_hand["rows"][:2]
-    by_hand["rows"][1]["gap_due_to_ar"] |= {"ci95": None, "reason": "a single document"}
-    table = gap_table(by_hand)
+def test_a_single_document_has_a_note_of_its_own(by_hand: Gap) -> None:
+    due = GapShare(0.8871, 0.8871, "explained", None, "a single document")
+    gap = with_row(replace(by_hand, rows=by_hand.rows[:2]), 1, gap_due_to_ar=due)
+    table = gap_table(gap)
     assert table.rows[1][-2:] == ("88.7%ᵃ", "—")
     assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
 
 
-def test_a_perplexity_beyond_float64_is_told_from_a_missing_slice() -> None:
-    assert perplexity_cell(part(10, 812.5, None)) == "> 1e308 (812.50)"
-    assert perplexity_cell(part(0, None, None)) == "—"
+def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
+    assert perplexity_cell(SliceScores(10, 812.5, None)) == "> 1e308 (812.50)"
+    assert perplexity_cell(NOTHING) == "—"
 
 
-def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: dict[str, Any]) -> None:
+def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: Gap) -> None:
     assert closed_table(by_hand) is None
-    for k, value in ((2, {"ppl": 0.974, "nll": 0.961}), (3, None)):
-        nothing = {"ppl": None, "nll": None}
-        by_hand["rows"][k]["closed"] = {"base": "h3", "overall": value, "ar_hits": nothing}
-    table = closed_table(by_hand)
+    unknown = ClosedShare(ppl=None, nll=None)
+    gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=0.974, nll=0.961), unknown))
+    table = closed_table(with_row(gap, 3, closed=Closed("h3", None, unknown)))
     assert table is not None
     assert table.rows == (("hyena", "97.4% (96.1%)", "—"), ("slide", "—", "—"))
     assert table.notes == ("Share of the gap of h3 to attention that is closed, in perplexity (in NLL).",)
 
 
-def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: dict[str, Any]) -> None:
+def test_the_share_closed_is_in_the_csv(by_hand: Gap) -> None:
+    gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=0.974, nll=0.961), None))
+    line = list(csv.DictReader(io.StringIO(csv_text(gap))))[2]
+    names = ("base", "overall_ppl", "overall_nll", "ar_hits_ppl", "ar_hits_nll")
+    assert [line[f"closed_{name}"] for name in names] == ["h3", "0.974", "0.961", "", ""]
+
+
+def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: Gap) -> None:
     out = io.StringIO()
     console = Console(width=80, file=out)
     table = gap_table(by_hand)
@@ -140,7 +102,7 @@ def test_the_terminal_shows_every_cell_whole_in_80_columns(by_hand: dict[str, An
 
 
 def test_a_narrow_terminal_loses_no_number(
-    by_hand: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    by_hand: Gap, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     print_table(by_hand)
@@ -148,16 +110,16 @@ def test_a_narrow_terminal_loses_no_number(
     assert all(cell in text for cells in gap_table(by_hand).rows for cell in cells)
 
 
-def test_names_are_text_not_markup(by_hand: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    by_hand["rows"][1]["model"] = "[red]|a|`<b>"
-    print_table(by_hand)
+def test_names_are_text_not_markup(by_hand: Gap, capsys: pytest.CaptureFixture[str]) -> None:
+    gap = with_row(by_hand, 1, model="[red]|a|`<b>")
+    print_table(gap)
     assert "[red]" in capsys.readouterr().out
-    assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(by_hand))
+    assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(gap))
 
 
-def test_csv_keeps_the_numbers_as_they_are(by_hand: dict[str, Any]) -> None:
-    by_hand["rows"][1]["model"] = 'h3, "second"'
-    lines = list(csv.DictReader(io.StringIO(csv_text(by_hand))))
+def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
+    gap = with_row(by_hand, 1, model='h3, "second"')
+    lines = list(csv.DictReader(io.StringIO(csv_text(gap))))
     assert len(lines) == 7
     assert lines[1]["model"] == 'h3, "second"'
     assert float(lines[1]["gap_due_to_ar_value"]) == 0.8871
@@ -168,11 +130,17 @@ def test_csv_keeps_the_numbers_as_they_are(by_hand: dict[str, Any]) -> None:
     assert lines[3]["gap_due_to_ar_case"] == "recall_only"
 
 
+def test_counts_from_elsewhere_are_called_a_proxy(by_hand: Gap) -> None:
+    assert "proxy" not in markdown(gap_table(by_hand))
+    table = markdown(gap_table(replace(by_hand, index=replace(by_hand.index, proxy=True))))
+    assert "1,250 times in training (proxy: not counted from the training documents)" in table
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(1.0, "1.00"), (999.99, "999.99"), (1234.4, "1,234"), (2.0e7, "2.0e+07"), (11.014, "11.01")]
 )
-def test_numbers_stay_short(value: float, text: str) -> None:
-    assert number(value) == text
+def test_perplexities_stay_short(value: float, text: str) -> None:
+    assert perplexity(value) == text
 
 
 @pytest.mark.parametrize(
@@ -190,6 +158,23 @@ def test_parameters(count: int | None, text: str) -> None:
     assert parameters(count) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "rounded_down"),
+    [
+        (0, "0", "0"),
+        (999, "999", "999"),
+        (1000, "1k", "1k"),
+        (1999, "2k", "1k"),
+        (12_500, "12.5k", "12k"),
+        (999_999, "1000k", "999k"),
+        (1_500_000, "1.5M", "1M"),
+        (2 * 10**9, "2G", "2G"),
+    ],
+)
+def test_counts_on_axes_are_short(value: int, text: str, rounded_down: str) -> None:
+    assert (short(value), whole(value)) == (text, rounded_down)
+
+
 def test_there_is_no_negative_zero() -> None:
     assert (nats(-0.0004), nats(-0.0006), nats(0.5)) == ("0.000", "−0.001", "0.500")
     assert (percent(-0.0004), percent(-0.0006), percent(-0.004, 0)) == ("0.0%", "−0.1%", "0%")
@@ -198,9 +183,3 @@ def test_there_is_no_negative_zero() -> None:
 def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
     assert percent_range(0.70, 0.7312) == "70.0–73.1%"
     assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"
-
-
-def test_counts_from_elsewhere_are_called_a_proxy(by_hand):
-    assert "proxy" not in markdown(gap_table(by_hand))
-    table = markdown(gap_table({**by_hand, "index": {"proxy": True}}))
-    assert "1,250 times in training (proxy: not counted from the training documents)" in table
