@@ -85,11 +85,17 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
         }
     )
     cells = pd.DataFrame(frame.groupby(KEYS, as_index=False, observed=True).sum())
-    gap = {"format": GAP_FORMAT} | summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
-    for k, row in enumerate(gap["rows"]):
-        row |= {"parameters": 6_912_345 + 250_000 * k, "run": f"runs/x/{row['model']}"}
-    gap |= {"fingerprint": EVALUATION.fingerprint, "run": "runs/x", "versions": {"python": "3.11.2", "argap": "0.1.0"}}
-    return msgspec.convert(gap | {"evaluation": EVALUATION, "index": INDEX}, Gap)
+    gap = summarize(
+        cells,
+        reference="attention",
+        threshold=THRESHOLD,
+        evaluation=EVALUATION,
+        index=INDEX,
+        run="runs/x",
+        runs={name: f"runs/x/{name}" for name in logprobs},
+        parameters={name: 6_912_345 + 250_000 * k for k, name in enumerate(logprobs)},
+    )
+    return msgspec.structs.replace(gap, versions={"python": "3.11.2", "argap": "0.1.0"})
 
 
 def _make_examples(tokens: list[str], models: tuple[str, str] = ("attention", "base_conv")) -> Examples:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from argap.cli.suite import app
-from argap.suite.result import read_result
+from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 
 ROOT = Path(__file__).parents[2]
@@ -28,16 +28,14 @@ def test_the_tables_are_rebuilt_to_the_byte(suite, tmp_path):
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
 def test_every_row_has_a_member_scored_on_the_same_text(size):
-    result = read_result(RESULTS / size)
-    members = {member["name"]: member for member in result.members}
-    assert {member["evaluation"] for member in members.values()} == {result.gap["fingerprint"]}
-    parameters = [members[row["model"]]["parameters"] for row in result.gap["rows"]]
+    result = read_size(RESULTS / size)
+    members = {member.name: member for member in result.members}
+    assert {member.evaluation for member in members.values()} == {result.gap.fingerprint}
+    parameters = [members[model].parameters for model in result.gap.models]
     assert max(parameters) / min(parameters) < 1.05
-    assert {member["train"]["data"]["fingerprint"] for member in members.values()} == {
-        result.members[0]["train"]["data"]["fingerprint"]
-    }
-    for row in result.gap["rows"]:
-        assert row["run"] == members[row["model"]]["checkpoint"]
+    assert {member.train.data.fingerprint for member in members.values()} == {result.members[0].train.data.fingerprint}
+    for row in result.gap.rows:
+        assert row.run == members[row.model].checkpoint
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
@@ -45,20 +43,20 @@ def test_the_page_prints_what_was_measured(size):
     """For every model that has its own name on the page."""
     table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2].partition("\n\n")[0]
     lines = {line.split(" ")[1]: line for line in table.splitlines()[2:]}
-    rows = {row["model"]: row for row in read_result(RESULTS / size).gap["rows"]}
+    rows = {row.model: row for row in read_size(RESULTS / size).gap.rows}
     assert len(lines.keys() & rows.keys()) >= 6
     for name in lines.keys() & rows.keys():
-        cells = (f"{rows[name][part]['ppl']:.2f} ({rows[name][part]['nll']:.2f})" for part in PARTS)
+        cells = (f"{getattr(rows[name], part).ppl:.2f} ({getattr(rows[name], part).nll:.2f})" for part in PARTS)
         assert " | ".join(cells) in lines[name]
-        if not rows[name]["reference"]:
-            low, high = rows[name]["gap_due_to_ar"]["ci95"]
+        if not rows[name].reference:
+            low, high = rows[name].gap_due_to_ar.ci95
             assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
 
 
 def test_the_page_prints_the_trajectory():
     folder = ROOT / "results" / "recall-along-training"
     table = (folder / "README.md").read_text().partition("| M tokens |")[2].partition("\n\n")[0]
-    found = read_result(folder / "7m").trajectory()
+    found = read_size(folder / "7m").trajectory()
     assert found is not None
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     assert len(lines) >= 8

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import tokenizers
 import yaml
-from argap.suite.places import Places
+from argap.suite.layout import Layout
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
@@ -21,7 +21,7 @@ from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.suite.config import load_suite
 from argap.suite.members import evaluation_set, training_index
-from argap.suite.result import read_result
+from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def test_table_is_rebuilt_from_the_small_files_alone(place, tmp_path):
 
 
 def test_rows_from_the_cells_are_those_of_gap_json(place):
-    result = read_result(place / "out" / "tiny")
+    result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["rows"]] == ["attention", "base_conv"]  # further seeds have no row
     for ours, theirs in zip(result.gap["rows"], written["rows"], strict=True):
@@ -107,7 +107,7 @@ def test_rows_from_the_cells_are_those_of_gap_json(place):
 
 
 def test_checkpoints_on_the_way_are_scored(place):
-    result = read_result(place / "out" / "tiny")
+    result = read_size(place / "out" / "tiny")
     found = result.trajectory()
     assert found is not None
     for name in ("attention", "base_conv", "attention-seed1", "base_conv-seed1"):
@@ -167,9 +167,9 @@ def test_weights_that_are_not_kept_leave_their_trajectory(place, tmp_path):
     folder = tmp_path / "work" / "tiny" / "attention"
     assert not (folder / "model.safetensors").exists()
     assert not (folder / "checkpoints").exists()
-    found = read_result(tmp_path / "out" / "tiny").trajectory()
+    found = read_size(tmp_path / "out" / "tiny").trajectory()
     assert found is not None
-    kept = read_result(place / "out" / "tiny").trajectory()
+    kept = read_size(place / "out" / "tiny").trajectory()
     assert kept is not None
     pd.testing.assert_frame_equal(found, kept.loc[kept["model"] == "attention"].reset_index(drop=True))
 
@@ -203,8 +203,8 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     assert again.stderr.count("trained and scored already") == 2
     trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
     assert trained["processes"] == 2
-    found = read_result(tmp_path / "results" / "suite" / "tiny")
-    alone = read_result(place / "out" / "tiny")
+    found = read_size(tmp_path / "results" / "suite" / "tiny")
+    alone = read_size(place / "out" / "tiny")
     assert found.gap["fingerprint"] == alone.gap["fingerprint"]
     for row, other in zip(found.gap["rows"], alone.gap["rows"], strict=True):
         assert row["overall"]["nll"] == pytest.approx(other["overall"]["nll"], rel=1e-4)
@@ -280,7 +280,7 @@ def test_a_size_has_its_tokenizer_s_text_and_index(place, tmp_path):
     values = yaml.safe_load((place / "suite.yaml").read_text())
     values["sizes"]["words"] = {"tokenizer": str(tmp_path), "hidden_size": 16, "num_layers": 2}
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
-    suite, places = load_suite(tmp_path / "suite.yaml"), Places(tmp_path / "work")
+    suite, places = load_suite(tmp_path / "suite.yaml"), Layout(tmp_path / "work")
     for size in ("tiny", "words"):
         data, tokenizer = evaluation_set(suite, size)
         index = training_index(suite, size, places)
