@@ -37,7 +37,7 @@ class Example:
     """The text; its last lines are the query."""
 
 
-class TaskData(Record):
+class TaskData(Record, frozen=True):
     """The examples of one task, as ``recall.json`` and ``run.json`` describe them."""
 
     label: str

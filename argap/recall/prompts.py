@@ -21,7 +21,7 @@ Truncate = Literal["left", "oracle"]
 Span = tuple[int, int]
 
 
-class ProtocolRecord(Record):
+class ProtocolRecord(Record, frozen=True):
     """A protocol as ``recall.json`` and ``run.json`` describe it."""
 
     version: int

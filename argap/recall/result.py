@@ -13,7 +13,7 @@ from argap.records import Gap, Record, read_record
 FORMAT = 1
 
 
-class Flips(Record):
+class Flips(Record, frozen=True):
     """How a model and the reference differ on the examples of one task."""
 
     model: str
@@ -31,7 +31,7 @@ class Flips(Record):
     lost_ids: list[str]
 
 
-class LinkPoint(Record):
+class LinkPoint(Record, frozen=True):
     """One model's gaps to the reference."""
 
     model: str
@@ -40,7 +40,7 @@ class LinkPoint(Record):
     recall_gap: float
 
 
-class GapLink(Record):
+class GapLink(Record, frozen=True):
     """The models' recall gaps on one task beside their AR gaps."""
 
     task: str
@@ -50,7 +50,7 @@ class GapLink(Record):
     spearman: float | None
 
 
-class RecallResult(Record):
+class RecallResult(Record, frozen=True):
     """``recall.json``."""
 
     format: int

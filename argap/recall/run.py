@@ -25,7 +25,7 @@ from argap.targets import Target, find_target, told_apart
 from argap.tokenizer import Tokenizer
 
 
-class RecallIdentity(Record):
+class RecallIdentity(Record, frozen=True):
     """Two runs of a model on a task are the same where these agree."""
 
     checkpoint: str | None
@@ -40,7 +40,7 @@ class RecallIdentity(Record):
     threshold: int
 
 
-class RecallRun(Record):
+class RecallRun(Record, frozen=True):
     """What ``run.json`` says of a model on a task."""
 
     model: str

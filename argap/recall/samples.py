@@ -56,7 +56,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Sample(Record):
+class Sample(Record, frozen=True):
     """One example as one model answered it; the columns of the Parquet files. Positions index the prompt's tokens."""
 
     row: int

@@ -16,7 +16,7 @@ DISTANCES = (32, 64, 128, 256, 512, 1024)
 GOLD_LENGTHS = (1, 2, 4, 8, 16)
 
 
-class Group(Record):
+class Group(Record, frozen=True):
     """Some of a task's examples: one row of a breakdown."""
 
     bin: str
@@ -25,7 +25,7 @@ class Group(Record):
     stderr: float | None
 
 
-class StopCounts(Record):
+class StopCounts(Record, frozen=True):
     """How many answers ended at the stop sequence, at EOS, and at the limit of new tokens."""
 
     stop: int
@@ -33,7 +33,7 @@ class StopCounts(Record):
     length: int
 
 
-class Score(Record):
+class Score(Record, frozen=True):
     """One model on one task. Shares are fractions; standard errors are None for a single example."""
 
     model: str

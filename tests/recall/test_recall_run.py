@@ -25,13 +25,15 @@ CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
 
 
-def a_sample(**values) -> Sample:
-    """A sample with some values given and anything in the rest."""
-    return Sample(**{name: values.get(name) for name in Sample.__struct_fields__})
+def a_sample(**values: Any) -> Sample:
+    """A sample of which only some fields matter."""
+    unset: dict[str, Any] = dict.fromkeys(Sample.__struct_fields__)
+    return Sample(**unset | values)
 
 
 def a_score(model: str, contains: float) -> Score:
-    return Score(**dict.fromkeys(Score.__struct_fields__) | {"model": model, "task": "t", "contains": contains})
+    unset: dict[str, Any] = dict.fromkeys(Score.__struct_fields__)
+    return Score(**unset | {"model": model, "task": "t", "contains": contains})
 
 
 @pytest.fixture(scope="module")
