@@ -32,15 +32,15 @@ CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:
     """Texts of exactly ``length`` tokens, cut from the fixture's texts joined together."""
     tokenizer = load_tokenizer(folder)
-    found = []
+    texts = []
     for seed in range(count):
         text = "\n\n".join(row["text"] for row in fixture_rows("fda", rows=40, seed=seed))
         ids = tokenizer.encode([text])[0]
         cut = next(
             tokenizer.decode(ids[k : k + length]) for k in range(len(ids)) if _round_trips(tokenizer, ids, k, length)
         )
-        found.append(cut)
-    return found
+        texts.append(cut)
+    return texts
 
 
 def _round_trips(tokenizer: Any, ids: Any, start: int, length: int) -> bool:

@@ -15,7 +15,7 @@ def recall(
         typer.Argument(metavar="CKPT...", help="Local folders, hub ids, names, or `copy` for the copy baseline."),
     ],
     tasks: Annotated[
-        str, typer.Option(metavar="NAMES", help="Some of swde,fda,squad, or zeroshot alone.")
+        str, typer.Option(metavar="NAMES", help="Any of swde,fda,squad, or zeroshot alone.")
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,

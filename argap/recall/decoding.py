@@ -58,11 +58,11 @@ class Decoder:
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
         """The greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
-        found: dict[int, Generation] = {}
+        generations: dict[int, Generation] = {}
         for batch in equal_lengths(prompts, self.batch_size):
             ids = torch.tensor([list(prompts[k]) for k in batch], device=self.model.device)
-            found.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
-        return [found[k] for k in range(len(prompts))]
+            generations.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
+        return [generations[k] for k in range(len(prompts))]
 
     @torch.inference_mode()
     def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[Forced]:
@@ -70,7 +70,7 @@ class Decoder:
 
         Raises `ArgapError` where a log-prob is NaN or infinite.
         """
-        found: dict[int, Forced] = {}
+        forced: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
         for batch in equal_lengths(whole, self.batch_size):
             ids = torch.tensor(
@@ -94,8 +94,8 @@ class Decoder:
                         f"{self.tokenizer.name}: the log-prob of a token is NaN or infinite; the checkpoint is broken, "
                         "or its values overflow this `dtype` (try `dtype=float32`)"
                     )
-                found[k] = Forced(logprobs.float().tolist(), ranks.tolist())
-        return [found[k] for k in range(len(whole))]
+                forced[k] = Forced(logprobs.float().tolist(), ranks.tolist())
+        return [forced[k] for k in range(len(whole))]
 
     def _continue(self, ids: torch.Tensor, until: Sequence[str], new_tokens: int) -> Iterator[Generation]:
         """The answers to one batch of prompts ``[B, T]``; it runs until every row has stopped."""
@@ -118,8 +118,8 @@ class Decoder:
         """The logits after the prompt, and the function that continues from there."""
         if self.recurrent:
             return self._begin_recurrent(ids)
-        found = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
-        cache = getattr(found, "past_key_values", None)
+        output = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        cache = getattr(output, "past_key_values", None)
         seen = ids
 
         def read_again(token: torch.Tensor) -> torch.Tensor:
@@ -129,11 +129,11 @@ class Decoder:
 
         def with_cache(token: torch.Tensor) -> torch.Tensor:
             nonlocal cache
-            found = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
-            cache = found.past_key_values
-            return found.logits[:, -1]
+            output = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            return output.logits[:, -1]
 
-        return found.logits[:, -1], read_again if cache is None else with_cache
+        return output.logits[:, -1], read_again if cache is None else with_cache
 
     def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         model: Any = self.model

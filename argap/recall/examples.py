@@ -192,11 +192,11 @@ def _from_hub(task: str) -> tuple[list[dict[str, Any]], str]:
     name = HUB[task]
     try:
         revision = HfApi().dataset_info(name, timeout=30).sha or "main"
-        found: Any = load_dataset(name, split="validation", revision=revision)
+        rows: Any = load_dataset(name, split="validation", revision=revision)
     except Exception as error:  # the libraries raise many types, all caused by the network or the hub
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(
             f"hub:{name}: the hub cannot be reached ({reason}); give the rows with `data={task}=FILE.jsonl`, "
             "or try `fixture=True`"
         ) from None
-    return list(found), revision
+    return list(rows), revision

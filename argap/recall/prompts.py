@@ -96,8 +96,8 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
     start = len(text) - len(query)
     ids, offsets = tokenizer.encode_spans(text)
     query_at = next((k for k, (a, b) in enumerate(offsets) if b > start), len(ids))
-    found = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
-    golds = [_tokens_of(span, offsets) for span in found]
+    occurrences = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
+    golds = [_tokens_of(span, offsets) for span in occurrences]
     kept = _kept(example, len(ids), query_at, golds, protocol)
     position = {old: new for new, old in enumerate(kept)}
     golds = [(position[a], position[b - 1] + 1) for a, b in golds if all(k in position for k in range(a, b))]
@@ -106,7 +106,7 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
         truncated=len(ids) - len(kept),
         query=position.get(query_at, 0),
         golds=golds,
-        gold_in_text=bool(found),
+        gold_in_text=bool(occurrences),
     )
 
 

@@ -81,9 +81,9 @@ def run_recall(
     for target in targets.values():
         model = _name(target)
         answers = _answer_tasks(target, first, tasks, out, protocol, options, rule, overwrite=overwrite)
-        for examples, found in zip(tasks, answers, strict=True):
-            samples[model, examples.label] = found
-            scores.append(score(model, examples.label, found))
+        for examples, own in zip(tasks, answers, strict=True):
+            samples[model, examples.label] = own
+            scores.append(score(model, examples.label, own))
         write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks))
     compared = None if reference is None else _name(targets[reference])
     result = RecallResult(
@@ -141,16 +141,16 @@ def load_decoder(target: Target, options: ScoreOptions) -> Decoder:
 
 
 def _find_targets(names: Sequence[str]) -> dict[str, Target | None]:
-    """What each name stands for, in order; None for the copy baseline.
+    """The checkpoint of each name, in order; None for the copy baseline.
 
     Raises `ArgapError` without a checkpoint, and where two models would share a folder.
     """
     asked = [name for name in dict.fromkeys(names) if name != COPY]
     if not asked:
         raise ArgapError("copy: the baseline takes its tokenizer from a checkpoint; name one too, or as `reference`")
-    found = told_apart([find_target(name, reference=False) for name in asked])
+    checkpoints = told_apart([find_target(name, reference=False) for name in asked])
     targets: dict[str, Target | None] = dict.fromkeys(names)
-    targets.update(zip(asked, found, strict=True))
+    targets.update(zip(asked, checkpoints, strict=True))
     folders: dict[Path, str] = {}
     for name, target in targets.items():
         folder = model_folder(Path(), _name(target))

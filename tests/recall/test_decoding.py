@@ -32,11 +32,11 @@ def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Deco
     alone = Decoder(decoder.model, decoder.tokenizer, batch_size=1)
     again = Decoder(decoder.model, decoder.tokenizer, batch_size=8)
     again.recurrent = False  # reads the whole sequence for each token
-    found = decoder.generate(prompts, until=UNTIL, new_tokens=12)
+    answers = decoder.generate(prompts, until=UNTIL, new_tokens=12)
     assert decoder.recurrent
-    assert found == alone.generate(prompts, until=UNTIL, new_tokens=12)
-    assert found == again.generate(prompts, until=UNTIL, new_tokens=12)
-    assert len({answer.text for answer in found}) > 1
+    assert answers == alone.generate(prompts, until=UNTIL, new_tokens=12)
+    assert answers == again.generate(prompts, until=UNTIL, new_tokens=12)
+    assert len({answer.text for answer in answers}) > 1
 
 
 def test_stop_sequences_end_an_answer_and_are_not_in_it(decoder: Decoder, prompts) -> None:
@@ -85,8 +85,8 @@ def test_a_transformers_model_continues_with_its_cache(tokenizer) -> None:
         "num_attention_heads": 2,
     }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=tokenizer.vocab_size, **sizes)).eval()
-    found = Decoder(model, tokenizer).generate([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], until=[], new_tokens=6)
-    for prompt, answer in zip([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], found, strict=True):
+    answers = Decoder(model, tokenizer).generate([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], until=[], new_tokens=6)
+    for prompt, answer in zip([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], answers, strict=True):
         ids = list(prompt)
         for _ in answer.ids:
             with torch.inference_mode():

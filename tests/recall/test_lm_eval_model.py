@@ -16,15 +16,15 @@ def request(request_type, *arguments) -> Instance:
 def logprobs(decoder: Decoder, ids: list[int]) -> torch.Tensor:
     """Of tokens 1 … T−1."""
     with torch.inference_mode():
-        found = decoder.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
-    return found.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+        results = decoder.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    return results.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
 def test_loglikelihood_sums_the_continuation_and_says_whether_it_is_greedy(decoder: Decoder) -> None:
     lm = ArgapLM(decoder, "hybrid")
     pairs = [("The return value is", " a string"), ("import os", "\nimport sys"), ("", "import")]
-    found = lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
-    for (context, continuation), (total, greedy) in zip(pairs, found, strict=True):
+    results = lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
+    for (context, continuation), (total, greedy) in zip(pairs, results, strict=True):
         before = lm.tok_encode(context) or [lm.eot_token_id]
         ids = [*before, *lm.tok_encode(continuation)]
         own = logprobs(decoder, ids)[len(before) - 1 :]

@@ -12,13 +12,13 @@ TEXT = "maker: Corfi Works\ncolour: amber\nweight: 5 g\nmodel code: K123456\nwar
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_fixture_is_the_same_each_time_and_its_golds_are_there_to_be_found(task: str) -> None:
-    found = load_examples(task, "fixture")
-    assert found.label == f"fixture:{task}"
-    assert len(found.rows) == 20
-    assert found.fingerprint == load_examples(task, "fixture").fingerprint
-    assert found.gold_absent == 0
-    assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in found.rows)
+def test_the_fixture_is_the_same_each_time_and_its_texts_contain_the_golds(task: str) -> None:
+    examples = load_examples(task, "fixture")
+    assert examples.label == f"fixture:{task}"
+    assert len(examples.rows) == 20
+    assert examples.fingerprint == load_examples(task, "fixture").fingerprint
+    assert examples.gold_absent == 0
+    assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in examples.rows)
 
 
 def test_contains_and_whole_word() -> None:
@@ -88,11 +88,11 @@ def test_a_gold_absent_from_the_text_is_counted(tmp_path) -> None:
     path = tmp_path / "own.jsonl"
     rows = [{"text": "a is one\na:", "key": "a", "value": v} for v in ("one", "two")]
     path.write_text("\n".join(map(json.dumps, rows)))
-    found = load_examples("fda", str(path))
-    assert (found.gold_absent, found.label) == (1, "own.jsonl (fda form)")
+    examples = load_examples("fda", str(path))
+    assert (examples.gold_absent, examples.label) == (1, "own.jsonl (fda form)")
 
 
-def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
+def test_prompts_are_cut_and_golds_located(tokenizer) -> None:
     example = Example("0", "page", "colour", "amber", TEXT)
     whole = build_prompt(example, "swde", tokenizer, Protocol())
     assert tokenizer.decode(whole.ids) == TEXT

@@ -45,8 +45,8 @@ def done(tmp_path_factory):
 
 
 def test_lm_eval_computes_the_same_scores_and_they_stand_in_its_shape(done) -> None:
-    out, _, found = done
-    for row in found.rows:
+    out, _, result = done
+    for row in result.rows:
         results = json.loads((out / row.model / "results.json").read_text())
         own = results["results"][row.task]
         assert own["contains,none"] == pytest.approx(row.contains, rel=1e-12)  # a sum over n by another route
@@ -56,15 +56,16 @@ def test_lm_eval_computes_the_same_scores_and_they_stand_in_its_shape(done) -> N
 
 
 @pytest.mark.filterwarnings("ignore")  # lm-eval's own
-def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder) -> None:
+def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder, monkeypatch) -> None:
     """Our YAML through ``simple_evaluate``: by lm-eval's own model of transformers, and by our adapter."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from transformers import AutoTokenizer
 
-    _, _, found = done
-    score = next(r.contains for r in found.rows if r.model == "hybrid" and r.task == "fixture:swde")
+    _, _, result = done
+    score = next(r.contains for r in result.rows if r.model == "hybrid" and r.task == "fixture:swde")
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda storage: None)  # seconds, and not compared
     model_class: Any = HFLM
     evaluate: Any = simple_evaluate  # its decorator hides its signature
     stock = model_class(pretrained=decoder.model, tokenizer=AutoTokenizer.from_pretrained(HYBRID), batch_size=1)
@@ -91,14 +92,14 @@ def test_samples_say_why(done) -> None:
 
 
 def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypatch) -> None:
-    out, tasks, found = done
+    out, tasks, result = done
 
     def fails(*_, **__):
         raise AssertionError("asked again")
 
     monkeypatch.setattr("argap.recall.run.make_sample", fails)
     again = run_recall([HYBRID], tasks, out, reference="copy")
-    assert again.rows == found.rows
+    assert again.rows == result.rows
     part = out / "hybrid" / "fixture-squad" / "samples" / "part-00000.parquet"
     part.rename(part.with_suffix(".gone"))
     with pytest.raises(AssertionError, match="asked again"):
@@ -111,8 +112,8 @@ def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypa
 
 
 def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
-    out, _, found = done
-    table = recall_table(found)
+    out, _, result = done
+    table = recall_table(result)
     assert "fixture:swde" in table
     assert "Protocol 1: zero-shot" in table
     page = write_recall_page(out).read_text()
@@ -130,10 +131,10 @@ def test_flips_and_their_exact_test() -> None:
     # 5 lost, none gained: two-sided binomial p = 2 / 2^5
     own = [a_sample(id=str(k), contains=False) for k in range(5)]
     other = [a_sample(id=str(k), contains=True) for k in range(5)]
-    found = flips("m", "t", own, other)
-    assert (found.lost, found.gained, found.difference) == (5, 0, -1.0)
-    assert found.p_value == pytest.approx(2 / 32, rel=1e-12)
-    assert found.lost_ids == list("01234")
+    result = flips("m", "t", own, other)
+    assert (result.lost, result.gained, result.difference) == (5, 0, -1.0)
+    assert result.p_value == pytest.approx(2 / 32, rel=1e-12)
+    assert result.lost_ids == list("01234")
 
 
 def test_the_interval_resamples_documents() -> None:
@@ -204,15 +205,15 @@ def test_a_task_file_of_lm_eval_runs_no_code(protocol, tmp_path, monkeypatch, ca
 
 def test_results_stay_below_their_folder(done) -> None:
     """Names become one folder name each, also where ``recall.json`` was altered."""
-    out, _, found = done
+    out, _, result = done
     assert task_folder(Path("out"), "../../x", "a/../b").parts == ("out", "..-..-x", "a-..-b")
     for name in ("..", ".", "", "/"):
         with pytest.raises(ArgapError, match="becomes a folder"):
             task_folder(Path("out"), "model", name)
-    rows = [as_json(row) | {"model": ".."} for row in found.rows]
+    rows = [as_json(row) | {"model": ".."} for row in result.rows]
     altered = out / "altered"
     altered.mkdir()
-    (altered / "recall.json").write_text(json.dumps(as_json(found) | {"rows": rows, "reference": None}))
+    (altered / "recall.json").write_text(json.dumps(as_json(result) | {"rows": rows, "reference": None}))
     with pytest.raises(ArgapError, match=r"'\.\.': the name of a model or task becomes a folder"):
         write_recall_page(altered)
 
@@ -228,7 +229,7 @@ def test_a_checkpoint_called_copy_does_not_share_the_baselines_folder(tmp_path, 
 
 def test_outside_a_repository_git_is_silent_and_the_page_is_named(done, monkeypatch, capfd) -> None:
     """``done`` again, which is finished: lm-eval still scores the answers, and its ``git`` would print to stderr."""
-    out, _, found = done
+    out, _, result = done
     monkeypatch.chdir(out)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(out.parent))
     flags = ["--tasks", "swde,squad", "--fixture", "--limit", "4", "--ref", "copy", "--out", str(out)]
@@ -238,13 +239,13 @@ def test_outside_a_repository_git_is_silent_and_the_page_is_named(done, monkeypa
     printed = capfd.readouterr()
     assert "fatal" not in printed.err
     assert printed.err.splitlines()[-1] == f"report: {out / 'recall.html'}"
-    assert printed.out == recall_table(found) + "\n"
+    assert printed.out == recall_table(result) + "\n"
 
 
 def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
-    out, _, found = done
-    assert isinstance(found, RecallResult)
-    assert open_recall(out) == found
+    out, _, result = done
+    assert isinstance(result, RecallResult)
+    assert open_recall(out) == result
 
 
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
