@@ -76,7 +76,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
 
     if backend not in get_args(Backend):
         raise ArgapError(f"`backend` {backend}: expected {', '.join(get_args(Backend))}")
-    config = _config(checkpoint)
+    config = read_config(checkpoint)
     if config.get("model_type") == "argap":
         return True
     known = find_family(config) is not None
@@ -103,7 +103,7 @@ def load_model(
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
-    config = _config(checkpoint)
+    config = read_config(checkpoint)
     family = find_family(config)
     native = runs_native(checkpoint, backend)
     model: Any
@@ -115,12 +115,13 @@ def load_model(
     return model.eval().to(device)
 
 
-def _config(checkpoint: Checkpoint) -> dict[str, Any]:
+def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The checkpoint's ``config.json``."""
     return read_json(checkpoint.folder / "config.json")
 
 
 def _check_trusted(checkpoint: Checkpoint, trust_remote_code: bool) -> None:
-    if "auto_map" in _config(checkpoint) and not trust_remote_code:
+    if "auto_map" in read_config(checkpoint) and not trust_remote_code:
         raise ArgapError(
             f"{checkpoint.name}: the checkpoint runs code of its own; allow it with `trust_remote_code=True`"
         )
@@ -185,9 +186,8 @@ def _check_causal(model: "PreTrainedModel", name: str) -> None:
             )
 
 
-def max_positions(checkpoint: Checkpoint) -> int | None:
-    """The longest window that the model was made for, as its ``config.json`` says; None where any length goes."""
-    config = _config(checkpoint)
+def max_positions(config: Mapping[str, Any]) -> int | None:
+    """The longest window of a model with this ``config.json``; None where any length goes."""
     config = config.get("text_config") or config
     values = [config.get(key) for key in LENGTHS]
     return next((value for value in values if isinstance(value, int) and value > 0), None)
@@ -195,7 +195,7 @@ def max_positions(checkpoint: Checkpoint) -> int | None:
 
 def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
-    limit = max_positions(checkpoint)
+    limit = max_positions(read_config(checkpoint))
     if limit is not None and longest > limit:
         raise ArgapError(
             f"{checkpoint.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"

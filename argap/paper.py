@@ -1,24 +1,24 @@
-"""The figures that the Zoology paper prints (arXiv 2312.04927), and a check of the metric against them.
+"""The figures of the Zoology paper (arXiv 2312.04927), and a check of argap's metric against them.
 
-Perplexities are printed to two digits, so each stands for a range of ±0.005. Fed with these ranges, the
-metric of `argap.gap` gives a range of percentages, and the printed one must lie in it. It does in every
-row but one: Hyena at 360M is printed as 98.2%, its own row gives 70.2% to 73.0%.
+The paper prints perplexities to two decimals, so each stands for a range of ±0.005. From these ranges the metric
+(`argap.gap`) gives a range of percentages, and the printed percentage must lie in it. It does in every row but one:
+Hyena at 360M is printed as 98.2%, but its row gives 70.2% to 73.0%.
 
-The share of AR hits, p, which the tables do not print, follows from the attention row of each scale:
+The tables do not print p, the share of AR hits. It follows from the attention row of each scale:
 overall = p · AR + (1 − p) · other, in NLL.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import log
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from argap.gap import Case, GapDueToAR, gap_due_to_ar, share_closed
 
 REFERENCE = "Attention"
 BASE = "BaseConv"
-HALF_DIGIT = 0.005  # perplexities are printed to two digits
+HALF_DIGIT = 0.005  # perplexities are printed to two decimals
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PublishedRow:
     ar_hits: float
     other: float
     printed: str | None = None
-    """"% of gap due to AR" as it is printed; None where the table has no number."""
+    """The printed "% of gap due to AR"; None where the table has no number."""
 
 
 # Tables 3, 4 and 5. Table 1 of the paper repeats rows of tables 4 and 5.
@@ -62,7 +62,7 @@ GAP_TABLES = (
     PublishedRow(3, "liquid", "Liquid S4", 145, 16.80, 22.75, 16.42, "52.6"),
 )
 
-# Table 2: BaseConv with attention added, whole or where selected tokens ask for it.
+# Table 2: BaseConv with attention added, on all tokens or on selected ones.
 HYBRID_TABLE = (
     PublishedRow(2, "125M", "Attention", 125, 11.01, 2.16, 12.45),
     PublishedRow(2, "125M", "BaseConv", 168, 12.90, 8.68, 13.29),
@@ -80,7 +80,7 @@ HYBRID_TABLE = (
 
 
 class PublishedClaim(NamedTuple):
-    """A share of BaseConv's gap to attention that the paper's text says a hybrid closes."""
+    """A share of BaseConv's gap to attention that, according to the paper's text, a hybrid closes."""
 
     scale: str
     model: str
@@ -96,14 +96,14 @@ CLOSED_CLAIMS = (
 )
 
 
-class Interval(NamedTuple):
+class Range(NamedTuple):
     """A closed range of fractions."""
 
     low: float
     high: float
 
     def meets(self, printed: str) -> bool:
-        """Whether the range holds a number that is printed as ``printed`` percent."""
+        """Whether some number in the range rounds to ``printed`` percent."""
         digits = len(printed.partition(".")[2])
         half = 0.5 * 10**-digits
         return 100 * self.low <= float(printed) + half and 100 * self.high >= float(printed) - half
@@ -111,12 +111,12 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class GapCheck:
-    """What a published row of perplexities says of its own percentage."""
+    """A published percentage against the perplexities of its own row."""
 
     row: PublishedRow
-    share_ar_hits: Interval
+    share_ar_hits: Range
     case: Case
-    gap_due_to_ar: Interval
+    gap_due_to_ar: Range
 
     @property
     def agrees(self) -> bool:
@@ -125,10 +125,10 @@ class GapCheck:
 
 @dataclass(frozen=True)
 class ClosedCheck:
-    """What the table of the hybrids says of a share closed in the text."""
+    """A share claimed in the text against the perplexities in the table of hybrids."""
 
     claim: PublishedClaim
-    closed: Interval
+    closed: Range
 
     @property
     def agrees(self) -> bool:
@@ -136,7 +136,7 @@ class ClosedCheck:
 
 
 def check_gaps() -> list[GapCheck]:
-    """The metric on every published row that prints a percentage, in the paper's order."""
+    """Check every published percentage, in the paper's order."""
     references = {row.scale: row for row in GAP_TABLES if row.model == REFERENCE}
     return [check_gap(row, references[row.scale]) for row in GAP_TABLES if row.printed is not None]
 
@@ -144,11 +144,11 @@ def check_gaps() -> list[GapCheck]:
 def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
     """Bounds of the metric over all perplexities that round to those of ``row`` and ``reference``.
 
-    The quotient depends on five printed numbers; p enters it through three of the reference's, two of
-    which enter it directly as well, so it must not be bounded apart. As a function of the log of any one
-    of the five the quotient is linear-fractional, hence monotone where its pole lies outside, and so is
-    its minimum with 1: over the box of roundings both bounds are taken on at corners, of which there are
-    32. Raises `ValueError` where a pole, a change of case, lies inside the box.
+    The quotient depends on five printed numbers. It depends on p through three of the reference's, two of which also
+    enter directly, so p cannot be bounded on its own. In the log of each number the quotient is linear-fractional,
+    hence monotone unless its pole lies in the range; so is its minimum with 1. Both bounds are therefore attained at
+    one of the 32 corners of the box of roundings. Raises `ValueError` where the box contains a pole, that is, a change
+    of case.
     """
 
     def metric(
@@ -164,29 +164,45 @@ def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
         raise ValueError(f"{row.scale} {row.model}: the printed digits do not settle the case ({', '.join(cases)})")
     values = [result.value for _, result in corners if result.value is not None]
     if not values:
-        raise ValueError(f"{row.scale} {row.model}: no gap, hence no percentage")
+        raise ValueError(f"{row.scale} {row.model}: no gap, so no percentage")
     shares = [share for share, _ in corners]
     return GapCheck(
         row=row,
-        share_ar_hits=Interval(min(shares), max(shares)),
+        share_ar_hits=Range(min(shares), max(shares)),
         case=cases.pop(),
-        gap_due_to_ar=Interval(min(values), max(values)),
+        gap_due_to_ar=Range(min(values), max(values)),
     )
 
 
 def check_closed() -> list[ClosedCheck]:
-    """The shares of the gap that the paper's text says its hybrids close, from its table 2."""
+    """Check the shares of the gap that hybrids close, as the text states them, against table 2."""
     rows = {(row.scale, row.model): row for row in HYBRID_TABLE}
 
-    def bounds(claim: PublishedClaim) -> Interval:
+    def bounds(claim: PublishedClaim) -> Range:
         names = (claim.model, BASE, REFERENCE)
         printed = [getattr(rows[claim.scale, name], claim.tokens) for name in names]
         # Linear-fractional in each of the three, as above.
         closed = [share_closed(*(log(ppl) for ppl in corner)) for corner in _corners(printed)]
         values = [getattr(c, claim.measure) for c in closed]
-        return Interval(min(values), max(values))
+        return Range(min(values), max(values))
 
     return [ClosedCheck(claim, bounds(claim)) for claim in CLOSED_CLAIMS]
+
+
+def checks_as_json() -> dict[str, list[dict[str, Any]]]:
+    """All checks, as ``argap paper --json`` prints them."""
+    gaps = [
+        {
+            **asdict(check.row),
+            "case": check.case,
+            "share_ar_hits": list(check.share_ar_hits),
+            "gap_due_to_ar": list(check.gap_due_to_ar),
+            "agrees": check.agrees,
+        }
+        for check in check_gaps()
+    ]
+    closed = [{**c.claim._asdict(), "closed": list(c.closed), "agrees": c.agrees} for c in check_closed()]
+    return {"gap_due_to_ar": gaps, "closed": closed}
 
 
 def _share(ar_hits: float, overall: float, other: float) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError
@@ -48,6 +49,7 @@ class RunTarget:
 
 
 Target = CheckpointTarget | RunTarget
+AnyTarget = TypeVar("AnyTarget", CheckpointTarget, RunTarget, Target)
 
 
 def find_target(source: str) -> CheckpointTarget:
@@ -64,12 +66,12 @@ def find_reference_target(source: str) -> Target:
     return RunTarget(open_run(source)) if (Path(source) / "run.json").is_file() else find_target(source)
 
 
-def with_distinct_names(targets: Sequence[Target]) -> list[Target]:
+def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
     """Put the parent folder's name before that of a checkpoint whose name is taken: ``a/final``, ``b/final``.
 
     Raises `ArgapError` where that does not make the names distinct.
     """
-    seen: dict[str, Target] = {}
+    seen: dict[str, AnyTarget] = {}
     for target in targets:
         if target.name in seen and isinstance(target, CheckpointTarget):
             target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")

@@ -1,10 +1,10 @@
-"""Generation of 48 tokens after 1,000-token prompts: argap's decoder beside lm-eval's model of transformers.
+"""Time to generate 48 tokens after prompts of about 1,000: argap's decoder against lm-eval's transformers model.
 
     python benchmarks/recall.py [--checkpoints DIR ...] [--prompts 4] [--tokens 48] [--length 970]
 
-Both run the same weights in float32 on the same prompts, greedily, without a stop, batches of one and of
-all prompts; a line a checkpoint with seconds (the better of two rounds) and the ratio. The demo's
-convolutions end at 1,024 positions, so the prompts have 970 tokens by default. Answers must agree.
+Both run the same weights in float32 on the same prompts, greedily and without a stop sequence, one prompt at a time and
+all in one batch. Prints seconds (the better of two rounds), their ratio, and how many answers agree: all should. The
+demo's convolutions take at most 1,024 positions, so prompts have 970 tokens by default.
 """
 
 import argparse
@@ -21,28 +21,30 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
 from argap.checkpoint import find_checkpoint, load_model
-from argap.recall.adapter import ArgapLM
 from argap.recall.decoding import Decoder
 from argap.recall.fixture import fixture_rows
+from argap.recall.lm_eval_model import ArgapLM
 from argap.tokenizer import load_tokenizer
 
 CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
 
 
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:
-    """Texts of exactly ``length`` tokens, of the fixture's pages one after another."""
+    """Texts of exactly ``length`` tokens, cut from the fixture's texts joined together."""
     tokenizer = load_tokenizer(folder)
-    found = []
+    texts = []
     for seed in range(count):
         text = "\n\n".join(row["text"] for row in fixture_rows("fda", rows=40, seed=seed))
         ids = tokenizer.encode([text])[0]
-        cut = next(tokenizer.decode(ids[k : k + length]) for k in range(len(ids)) if _stays(tokenizer, ids, k, length))
-        found.append(cut)
-    return found
+        cut = next(
+            tokenizer.decode(ids[k : k + length]) for k in range(len(ids)) if _round_trips(tokenizer, ids, k, length)
+        )
+        texts.append(cut)
+    return texts
 
 
-def _stays(tokenizer: Any, ids: Any, start: int, length: int) -> bool:
-    """Whether a stretch of tokens comes back as it is when its text is encoded."""
+def _round_trips(tokenizer: Any, ids: Any, start: int, length: int) -> bool:
+    """Whether decoding and encoding a stretch of tokens gives the same tokens."""
     part = ids[start : start + length]
     return tokenizer.encode([tokenizer.decode(part)])[0].tolist() == part.tolist()
 
@@ -71,7 +73,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {arguments.prompts} prompts of "
-        f"{arguments.length} tokens, {arguments.tokens} new ones"
+        f"{arguments.length} tokens, {arguments.tokens} new tokens"
     )
     for folder in arguments.checkpoints:
         model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")

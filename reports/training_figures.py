@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from argap.reports.drawing import WIDTH, decades, grid, legend_beside, looks, plain, style
-from argap.suite.result import Result
+from argap.suite.result import SizeResult
 from argap.suite.trajectory import share_along
 
 Losses = tuple[np.ndarray, np.ndarray]
@@ -16,14 +16,14 @@ Losses = tuple[np.ndarray, np.ndarray]
 
 
 @style()
-def learning_curves(result: Result) -> Figure:
+def learning_curves(result: SizeResult) -> Figure:
     """Training loss over the reference's against tokens, each a running mean over a fiftieth of the run.
 
     The batches are the same for all, and so is most of what moves the loss from step to step. From a tenth of the run
     on: before, all models learn the same.
     """
-    models = [row["model"] for row in result.gap["rows"] if not row["reference"]]
-    look = looks([row["model"] for row in result.gap["rows"]])
+    models = [row.model for row in result.gap.compared]
+    look = looks(result.gap.models)
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
@@ -46,11 +46,11 @@ def learning_curves(result: Result) -> Figure:
 
 
 @style()
-def recall_along_training(result: Result, trajectory: pd.DataFrame) -> Figure:
+def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figure:
     """NLL on AR hits and on all other tokens of the evaluation text against training tokens, and the share of each
     model's gap that is AR at that point of its training, where there is a gap."""
     names = set(trajectory["model"])
-    models = [row["model"] for row in result.gap["rows"] if row["model"] in names]
+    models = [model for model in result.gap.models if model in names]
     look = looks(models)
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     hits, other, share = figure.subplots(1, 3, sharex=True)
@@ -82,7 +82,7 @@ def _above(losses: Losses, reference: Losses) -> Losses:
     return tokens, losses[1][here] - reference[1][there]
 
 
-def _running_loss(result: Result, model: str) -> Losses:
+def _running_loss(result: SizeResult, model: str) -> Losses:
     """The running mean of a model's training loss."""
     lines = [line for line in result.log(model) if "loss" in line]
     loss = pd.Series([line["loss"] for line in lines]).rolling(max(1, len(lines) // 50), min_periods=1).mean()

@@ -16,8 +16,8 @@ from argap.gap import gap_due_to_ar
 from argap.paper import (
     GAP_TABLES,
     HYBRID_TABLE,
-    Interval,
     PublishedRow,
+    Range,
     check_closed,
     check_gap,
     check_gaps,
@@ -29,7 +29,7 @@ DATA = Path(os.environ.get("ARGAP_DATA", Path(__file__).parents[1] / "../shared/
 @pytest.mark.parametrize(("name", "rows"), [("zoology_pile.csv", GAP_TABLES), ("zoology_hybrids.csv", HYBRID_TABLE)])
 def test_figures_are_transcribed_as_printed(name: str, rows: tuple[PublishedRow, ...]) -> None:
     if not (DATA / name).is_file():
-        pytest.skip(f"{DATA / name} is not there")
+        pytest.skip(f"{DATA / name}: no such file")
     with open(DATA / name, newline="") as file:
         expected = [
             PublishedRow(
@@ -55,7 +55,7 @@ def test_every_printed_percentage_but_one_follows_from_its_row() -> None:
     assert [round(100 * end, 1) for end in odd.gap_due_to_ar] == [70.2, 73.0]
 
 
-def test_the_ranges_are_tight_enough_to_mean_something() -> None:
+def test_the_ranges_are_narrow() -> None:
     assert max(c.gap_due_to_ar.high - c.gap_due_to_ar.low for c in check_gaps()) < 0.03
 
 
@@ -74,13 +74,13 @@ def test_the_share_of_hits_is_seven_percent_and_eleven_at_the_largest_scale() ->
 
 
 @pytest.mark.parametrize("check", check_gaps(), ids=lambda c: f"{c.row.scale}-{c.row.model}")
-def test_no_perplexities_within_the_roundings_leave_the_range(check) -> None:
-    """Random points of the box stay inside; and some come near both ends, so that the range is no wider."""
+def test_the_range_bounds_all_perplexities_within_the_roundings(check) -> None:
+    """Random points of the box stay inside the range, and some come near both ends: the range is not too wide."""
     row = check.row
     reference = next(r for r in GAP_TABLES if r.scale == row.scale and r.model == "Attention")
     printed = np.array([row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other])
     generator = np.random.default_rng(0)
-    # Half of the points anywhere, half with every coordinate near an end, where the bounds are taken on.
+    # Half of the points anywhere, half near the corners, where the bounds are attained.
     anywhere = generator.uniform(-1, 1, (500, 5))
     ends = np.sign(generator.uniform(-1, 1, (500, 5))) * generator.uniform(0.99, 1, (500, 5))
     values = []
@@ -102,11 +102,11 @@ def test_undecided_digits_are_refused() -> None:
 
 
 def test_a_printed_percentage_stands_for_its_rounding() -> None:
-    assert Interval(0.8401, 0.8460).meets("85")  # 84.5 is printed as 85
-    assert not Interval(0.8401, 0.8440).meets("85")
-    assert Interval(0.4436, 0.4480).meets("44.4")  # 44.36 to 44.45 is printed as 44.4
-    assert not Interval(0.4446, 0.4480).meets("44.4")
-    assert not Interval(0.4400, 0.4434).meets("44.4")
+    assert Range(0.8401, 0.8460).meets("85")  # 84.5 is printed as 85
+    assert not Range(0.8401, 0.8440).meets("85")
+    assert Range(0.4436, 0.4480).meets("44.4")  # 44.36 to 44.45 is printed as 44.4
+    assert not Range(0.4446, 0.4480).meets("44.4")
+    assert not Range(0.4400, 0.4434).meets("44.4")
 
 
 def test_shares_closed_by_the_hybrids() -> None:
@@ -120,7 +120,7 @@ def test_shares_closed_by_the_hybrids() -> None:
 
 
 def test_the_average_of_the_abstract_rests_on_the_odd_row() -> None:
-    """82%: the mean over H3, Hyena and RWKV at three scales; 79% with the odd row as it computes."""
+    """82% is the mean over H3, Hyena and RWKV at three scales; 79% with the odd row recomputed."""
     checks = [c for c in check_gaps() if c.row.table == 4 and c.row.model in ("H3", "Hyena", "RWKV")]
     assert len(checks) == 9
     printed = [float(c.row.printed or "nan") for c in checks]

@@ -1,5 +1,6 @@
-"""Recall benchmarks: does a model find in its context what the question asks for, and if not, why?
+"""Recall benchmarks: can a model repeat what its context says, and where it cannot, why not?
 
-``examples`` (rows in) → ``prompts`` (what the model reads) → ``decoding`` (what it answers) → ``why`` (what
-it knew) → ``run`` (files) → ``analysis`` (tables). ``adapter`` gives the same models to lm-eval.
+``examples`` (questions) → ``prompts`` (what the model reads) → ``decoding`` (what it answers) → ``samples`` (one row
+per example, on disk) → ``scores`` (one model on one task) → ``result`` (all models, ``recall.json``). ``run`` connects
+them. ``lm_eval_model`` and ``lm_eval_tasks`` are the two sides of lm-eval.
 """

@@ -1,8 +1,8 @@
-"""Greedy decoding in batches of equal prompt length, and log-probs of what a model did not say.
+"""Greedy decoding in batches of equal prompt length, and log-probs of given continuations.
 
-Nothing is padded on the left: that would be read by a state as text. A native model takes the prompt in
-parallel and goes on by its recurrent step, in constant memory where its mixers allow; another model goes
-on with its cache; one that has neither reads everything again for each token.
+Prompts are never padded on the left, because a recurrent state would read the padding as text. A native model reads
+the prompt in parallel and then uses its recurrent step, in constant memory if its mixers allow; other models use
+their cache; a model without either reads the whole sequence again for each token.
 
 Legend: B batch, T positions, V vocabulary.
 """
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 Stop = Literal["stop", "eos", "length"]
 Next = Callable[[torch.Tensor], torch.Tensor]
-"""The tokens just chosen ``[B]`` to the logits ``[B, V]`` after them."""
+"""Maps the tokens just chosen ``[B]`` to the logits ``[B, V]`` after them."""
 PROBE_TOKENS = 16
+COPY = "copy"
+"""The name of the copy baseline where a checkpoint is expected."""
 
 
 class Generation(NamedTuple):
-    """An answer: its tokens with those that ended it, and its text without the stop sequence."""
+    """An answer. ``ids`` includes the tokens that ended it; ``text`` does not include the stop sequence."""
 
     ids: list[int]
     text: str
@@ -44,7 +46,7 @@ class Forced(NamedTuple):
 
 
 class Decoder:
-    """A loaded model with its tokenizer."""
+    """A loaded model and its tokenizer."""
 
     def __init__(self, model: "PreTrainedModel", tokenizer: Tokenizer, *, batch_size: int = 8) -> None:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
@@ -56,22 +58,24 @@ class Decoder:
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
         """The greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
-        found: dict[int, Generation] = {}
+        generations: dict[int, Generation] = {}
         for batch in equal_lengths(prompts, self.batch_size):
             ids = torch.tensor([list(prompts[k]) for k in batch], device=self.model.device)
-            found.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
-        return [found[k] for k in range(len(prompts))]
+            generations.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
+        return [generations[k] for k in range(len(prompts))]
 
     @torch.inference_mode()
     def force(self, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]) -> list[Forced]:
-        """Log-prob and rank of each token of the continuations (none of them empty), given all before it.
+        """Log-prob and rank of each token of the continuations, given everything before it; none may be empty.
 
         Raises `ArgapError` where a log-prob is NaN or infinite.
         """
-        found: dict[int, Forced] = {}
+        forced: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
         for batch in equal_lengths(whole, self.batch_size):
-            ids = torch.tensor([whole[k][:-1] for k in batch], device=self.model.device)  # nothing follows the last
+            ids = torch.tensor(
+                [whole[k][:-1] for k in batch], device=self.model.device
+            )  # the last token is only a target
             hidden = None
             if self.head is not None:
                 hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -83,18 +87,18 @@ class Decoder:
                     logprobs = logits.log_softmax(dim=-1).gather(-1, targets[:, None])[:, 0]
                 else:
                     logprobs = self.head.logprobs(hidden[row, start:], targets).logprob
-                    logits = self.head.linear(hidden[row, start:]).float()  # scale and cap leave the order as it is
+                    logits = self.head.linear(hidden[row, start:]).float()  # scale and cap keep the order
                 ranks = (logits > logits.gather(-1, targets[:, None])).sum(dim=-1)
                 if not logprobs.isfinite().all():
                     raise ArgapError(
-                        f"{self.tokenizer.name}: the log-prob of a token is NaN or infinite; a checkpoint that is "
-                        "broken, or a --dtype too narrow for it (try --dtype float32)"
+                        f"{self.tokenizer.name}: the log-prob of a token is NaN or infinite; the checkpoint is broken, "
+                        "or its values overflow this `dtype` (try `dtype=float32`)"
                     )
-                found[k] = Forced(logprobs.float().tolist(), ranks.tolist())
-        return [found[k] for k in range(len(whole))]
+                forced[k] = Forced(logprobs.float().tolist(), ranks.tolist())
+        return [forced[k] for k in range(len(whole))]
 
     def _continue(self, ids: torch.Tensor, until: Sequence[str], new_tokens: int) -> Iterator[Generation]:
-        """``ids [B, T]``: the answers of one batch, which goes on until its last row has stopped."""
+        """The answers to one batch of prompts ``[B, T]``; it runs until every row has stopped."""
         rows: list[list[int]] = [[] for _ in ids]
         ends: list[Generation | None] = [None] * len(rows)
         logits, following = self._begin(ids)
@@ -111,11 +115,11 @@ class Decoder:
             yield end or Generation(row, self.tokenizer.decode(row), "length")
 
     def _begin(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
-        """The logits after the prompt, and what goes on from there."""
+        """The logits after the prompt, and the function that continues from there."""
         if self.recurrent:
             return self._begin_recurrent(ids)
-        found = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
-        cache = getattr(found, "past_key_values", None)
+        output = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        cache = getattr(output, "past_key_values", None)
         seen = ids
 
         def read_again(token: torch.Tensor) -> torch.Tensor:
@@ -125,11 +129,11 @@ class Decoder:
 
         def with_cache(token: torch.Tensor) -> torch.Tensor:
             nonlocal cache
-            found = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
-            cache = found.past_key_values
-            return found.logits[:, -1]
+            output = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            return output.logits[:, -1]
 
-        return found.logits[:, -1], read_again if cache is None else with_cache
+        return output.logits[:, -1], read_again if cache is None else with_cache
 
     def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         model: Any = self.model
@@ -143,7 +147,7 @@ class Decoder:
         return logits, step
 
     def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
-        """The answer, where its newest token ended it."""
+        """The answer if its newest token ended it."""
         if row[-1] == self.tokenizer.eos:
             return Generation(list(row), self.tokenizer.decode(row[:-1]), "eos")
         text = self.tokenizer.decode(row)
@@ -153,8 +157,40 @@ class Decoder:
         return Generation(list(row), text, "length") if last else None
 
 
+class CopyBaseline:
+    """Copies what followed the latest earlier occurrence of the prompt's longest repeated suffix.
+
+    An induction head of unbounded length without a model: the score that looking back alone reaches.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
+        return [self._copy(list(prompt), until, new_tokens) for prompt in prompts]
+
+    def _copy(self, prompt: list[int], until: Sequence[str], new_tokens: int) -> Generation:
+        start = after_repeated_suffix(prompt)
+        ids = [] if start is None else prompt[start : start + new_tokens]
+        text = self.tokenizer.decode(ids)
+        cuts = [at for stop in until if (at := text.find(stop)) >= 0]
+        return Generation(ids, text[: min(cuts)] if cuts else text, "stop" if cuts else "length")
+
+
+def after_repeated_suffix(prompt: list[int]) -> int | None:
+    """The position after the latest earlier occurrence of the longest repeated suffix; None if nothing repeats."""
+    longest, position = 0, None
+    for end in range(len(prompt) - 1, 0, -1):
+        length = 0
+        while length < end and prompt[end - 1 - length] == prompt[-1 - length]:
+            length += 1
+        if length > longest:
+            longest, position = length, end
+    return position
+
+
 def equal_lengths(sequences: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Indices in batches of one length, the longest first, so that what does not fit is found at once."""
+    """Indices in batches of one length, longest first: a batch that does not fit in memory fails at once."""
     by_length: dict[int, list[int]] = {}
     for k, sequence in enumerate(sequences):
         by_length.setdefault(len(sequence), []).append(k)

@@ -1,15 +1,16 @@
-"""Examples of the recall tasks: from the hub, from JSON lines of the same schema, or our own fixture."""
+"""Questions of the recall tasks: from the hub, from JSON lines with the same columns, or from the fixture."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from argap.errors import ArgapError, FormatError
 from argap.recall.fixture import fixture_rows
-from argap.recall.protocol import contains
+from argap.records import Record
 
 HUB = {
     "swde": "hazyresearch/based-swde-v2",
@@ -20,37 +21,50 @@ TASKS = tuple(HUB)
 COLUMNS = ("text", "key", "value")
 FIXTURE = "fixture"
 QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2}
-"""How many of the last lines ask: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
+"""Lines at the end of a text that ask: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One question on one text; all strings are stripped."""
+    """One question about one text. All strings are stripped."""
 
     id: str
     document: str
-    """What the text was cut from: examples of one document are not independent."""
+    """Where the text comes from: examples from one document are not independent."""
     key: str
     gold: str
     text: str
-    """The text and, in its last lines, the query."""
+    """The text; its last lines are the query."""
+
+
+class TaskData(Record, frozen=True):
+    """The examples of one task, as ``recall.json`` and ``run.json`` describe them."""
+
+    label: str
+    source: str
+    """``hub:NAME``, ``fixture`` or the path of a file."""
+    revision: str | None
+    """Commit of the data set on the hub."""
+    fingerprint: str
+    examples: int
+    gold_absent: int
+    """Examples whose text does not contain the gold."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of one task."""
+    """The examples of one task, in order."""
 
     task: str
     label: str
-    """What scores are printed under: the task's name for the published rows alone."""
+    """The name that scores are printed under. Only the published rows have the task's own name."""
     source: str
     revision: str | None
-    """Commit of the data set on the hub."""
     rows: list[Example]
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over texts and golds in order."""
+        """SHA-256 (hex) over the texts and golds in order."""
         digest = hashlib.sha256()
         for row in self.rows:
             for part in (row.text, row.gold):
@@ -59,30 +73,47 @@ class Examples:
 
     @property
     def gold_absent(self) -> int:
-        """Rows whose gold is nowhere in their text before the query: not recall."""
+        """Examples whose text, without the query, does not contain the gold: answering them takes no recall."""
         return sum(not contains(split_query(row.text, self.task)[0], row.gold) for row in self.rows)
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "label": self.label,
-            "source": self.source,
-            "revision": self.revision,
-            "fingerprint": self.fingerprint,
-            "examples": len(self.rows),
-            "gold_absent": self.gold_absent,
-        }
+    def describe(self) -> TaskData:
+        return TaskData(self.label, self.source, self.revision, self.fingerprint, len(self.rows), self.gold_absent)
+
+
+def load_tasks(
+    tasks: Sequence[str], data: Sequence[str] = (), *, fixture: bool = False, limit: int | None = None
+) -> list[Examples]:
+    """The examples of several tasks: from the hub, from the fixture, or from ``data``.
+
+    ``data``: entries ``TASK=FILE.jsonl``, or one ``FILE.jsonl`` for the only task. Raises what `load_examples` raises,
+    and `ArgapError` for an entry that fits no task.
+    """
+    if not tasks:
+        raise ArgapError(f"`tasks` (none): expected some of {', '.join(TASKS)}, or zeroshot alone")
+    files: dict[str, str] = {}
+    for entry in data:
+        task, equals, path = entry.partition("=")
+        if equals and task in tasks:
+            files[task] = path
+        elif len(tasks) == len(data) == 1:
+            files[tasks[0]] = entry
+        else:
+            raise ArgapError(
+                f"`data` {entry}: for which task? With several tasks give each its file, as in {tasks[0]}=FILE.jsonl"
+            )
+    return [load_examples(task, FIXTURE if fixture else files.get(task), limit=limit) for task in tasks]
 
 
 def load_examples(task: str, source: str | None = None, *, limit: int | None = None) -> Examples:
-    """The first ``limit`` rows of ``task``: from ``source``, a JSON lines file or ``fixture``; None: the hub.
+    """The first ``limit`` rows of ``task``. ``source``: a JSON lines file, ``fixture``, or None for the hub.
 
-    Raises `ArgapError` for an unknown task, a missing column, an empty gold, no rows, and a hub that does
-    not answer; `FormatError` for a line that is no JSON object.
+    Raises `ArgapError` for an unknown task, a missing column, an empty gold, a source without rows, and a hub that
+    cannot be reached; `FormatError` for a line that is not a JSON object.
     """
     if task not in TASKS:
-        raise ArgapError(f"--tasks {task}: expected some of {', '.join(TASKS)}, or zeroshot")
+        raise ArgapError(f"`tasks` {task}: expected some of {', '.join(TASKS)}, or zeroshot alone")
     if limit is not None and limit < 1:
-        raise ArgapError(f"--limit {limit}: expected at least 1")
+        raise ArgapError(f"`limit` {limit}: expected at least 1")
     revision = None
     if source == FIXTURE:
         label, rows = f"fixture:{task}", fixture_rows(task)
@@ -93,23 +124,33 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
         label, (rows, revision) = task, _from_hub(task)
     rows = rows[:limit]
     if not rows:
-        raise ArgapError(f"{source}: no rows there; expected {', '.join(COLUMNS)} in each")
+        raise ArgapError(f"{source}: no rows; expected JSON lines with {', '.join(COLUMNS)}")
     return Examples(task, label, source, revision, list(_checked(rows, source)))
 
 
 def split_query(text: str, task: str) -> tuple[str, str]:
-    """The text before the query, and the query with the line break before it."""
+    """The text before the query, and the query with its leading line break."""
     at = len(text)
     for _ in range(QUERY_LINES[task]):
         at = max(text.rfind("\n", 0, at), 0)
     return text[:at], text[at:]
 
 
+def contains(text: str, gold: str) -> bool:
+    """Whether the gold is a substring of the text, ignoring case: the papers' metric."""
+    return re.search(re.escape(gold), text, re.IGNORECASE) is not None
+
+
+def whole_word(text: str, gold: str) -> bool:
+    """`contains`, but not inside a longer word or number: ``5`` does not match ``1995``."""
+    return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text, re.IGNORECASE) is not None
+
+
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
-        raise ArgapError(f"--data {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
+        raise ArgapError(f"`data` {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # a text may hold other line breaks
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a text may contain other line breaks
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not readable as JSON lines ({error})") from None
     for number, line in enumerate(lines, 1):
@@ -129,11 +170,11 @@ def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:
         for column in COLUMNS:
             if not isinstance(row.get(column), str):
                 raise ArgapError(
-                    f"{source}, row {number}: no text in column {column!r}; its columns are {', '.join(row)}"
+                    f"{source}, row {number}: expected a string in column {column!r}; its columns are {', '.join(row)}"
                 )
         gold = row["value"].strip()
         if not gold:
-            raise ArgapError(f"{source}, row {number}: the gold (column 'value') is empty, so any answer holds it")
+            raise ArgapError(f"{source}, row {number}: the gold (column 'value') is empty, so any answer would match")
         document = row.get("file_name") or row.get("title") or row.get("doc_id") or number
         yield Example(
             id=str(row.get("doc_id", number - 1)),
@@ -151,11 +192,11 @@ def _from_hub(task: str) -> tuple[list[dict[str, Any]], str]:
     name = HUB[task]
     try:
         revision = HfApi().dataset_info(name, timeout=30).sha or "main"
-        found: Any = load_dataset(name, split="validation", revision=revision)
-    except Exception as error:  # the libraries raise many kinds, all of them the network's or the hub's
+        rows: Any = load_dataset(name, split="validation", revision=revision)
+    except Exception as error:  # the libraries raise many types, all caused by the network or the hub
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(
-            f"hub:{name}: the hub does not answer ({reason}); give the rows with --data {task}=FILE.jsonl, "
-            "or try --fixture"
+            f"hub:{name}: the hub cannot be reached ({reason}); give the rows with `data={task}=FILE.jsonl`, "
+            "or try `fixture=True`"
         ) from None
-    return list(found), revision
+    return list(rows), revision

@@ -1,25 +1,25 @@
-"""A small fixture of our own writing: synthetic devices, products and pages, for tests and a first try.
+"""The fixture: synthetic rows about products, devices and towns, for tests and a first try.
 
-The rows have the form of SWDE, FDA and SQuAD; their scores say nothing of these benchmarks. The golds are
-made-up names and numbers, so that none can be known by heart.
+The rows have the form of SWDE, FDA and SQuAD, but their scores do not compare with those benchmarks. Golds are made-up
+names and numbers, so a model cannot know them from training.
 """
 
 import random
 from typing import Any
 
 ROWS = 20
-QUESTIONS_A_DOCUMENT = 4
+QUESTIONS_PER_DOCUMENT = 4
 SYLLABLES = ("ba", "cor", "del", "fi", "gan", "hu", "jo", "kal", "lem", "mi", "nor", "pe", "ru", "sti", "tav", "zen")
 
 
 def fixture_rows(task: str, *, rows: int = ROWS, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows ``doc_id, file_name, key, value, text`` of ``swde``, ``fda`` or ``squad`` form, the same for a seed."""
+    """Rows ``doc_id, file_name, key, value, text`` in the form of ``swde``, ``fda`` or ``squad``, fixed by the seed."""
     draw = random.Random(f"{task} {seed}")
     make = {"swde": _page, "fda": _device, "squad": _article}[task]
     made: list[dict[str, Any]] = []
     while len(made) < rows:
         name, text, questions = make(draw)
-        for key, query, value in draw.sample(questions, QUESTIONS_A_DOCUMENT):
+        for key, query, value in draw.sample(questions, QUESTIONS_PER_DOCUMENT):
             row = {"doc_id": f"{task}-{len(made)}", "file_name": name, "key": key, "value": value}
             made.append({**row, "text": f"{text}\n{query}"})
     return made[:rows]
@@ -30,7 +30,7 @@ Question = tuple[str, str, str]
 
 
 def _page(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A product's page, a line for each of its properties."""
+    """A product page with one line per property."""
     name = _word(draw).capitalize()
     properties = {
         "maker": f"{_word(draw).capitalize()} Works",
@@ -47,7 +47,7 @@ def _page(draw: random.Random) -> tuple[str, str, list[Question]]:
 
 
 def _device(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A notice on a device, its items numbered by letters in one running text."""
+    """A notice about a device: lettered items in running text."""
     name = f"{_word(draw).capitalize()} {_word(draw).capitalize()} Meter"
     items = {
         "notice number": _code(draw),
@@ -65,7 +65,7 @@ def _device(draw: random.Random) -> tuple[str, str, list[Question]]:
 
 
 def _article(draw: random.Random) -> tuple[str, str, list[Question]]:
-    """A paragraph on a town, and questions on it."""
+    """A paragraph about a town, with questions."""
     town, founder, river = (_word(draw).capitalize() for _ in range(3))
     year, people, craft = str(draw.randint(1200, 1899)), f"{draw.randint(1000, 9999):,}", f"{_word(draw)} weaving"
     text = (

@@ -1,48 +1,103 @@
-"""What a model reads for an example: the prompt's tokens, cut where asked, and where the gold stands in it."""
+"""The pinned protocol, and the prompts that it makes: tokens, cut where asked, with the positions of the gold.
+
+Published numbers differ in details of the prompt, so each detail is fixed here and printed with every score.
+"""
 
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from argap.errors import ArgapError
 from argap.recall.examples import Example, split_query
-from argap.recall.protocol import NEW_TOKENS, Protocol
+from argap.records import Record
 from argap.tokenizer import Tokenizer
 
+VERSION = 1
+"""Raised whenever a change here changes a score."""
+STOP = "\n"
+NEW_TOKENS = 48
+"""As in the Based paper (arXiv 2402.18668)."""
+Truncate = Literal["left", "oracle"]
 Span = tuple[int, int]
+
+
+class ProtocolRecord(Record, frozen=True):
+    """A protocol as ``recall.json`` and ``run.json`` describe it."""
+
+    version: int
+    context: int | None
+    truncate: Truncate
+    twice: bool
+    stop: str
+    new_tokens: int
+    shots: int
+    greedy: bool
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Zero-shot and greedy, up to `STOP` or `NEW_TOKENS` tokens; the prompt is the row's ``text``, stripped.
+
+    Raises `ArgapError` for a context that leaves no room for a prompt, and for an unknown truncation.
+    """
+
+    context: int | None = None
+    """Tokens of prompt and answer together; longer prompts are cut. None: nothing is cut."""
+    truncate: Truncate = "left"
+    """``left``: the start of the text is cut, whether or not it contains the gold. ``oracle``: the text around the
+    gold is kept; no model could choose it, so the score is an upper bound, as in the papers' harness."""
+    twice: bool = False
+    """Text and question are read twice (arXiv 2407.05483)."""
+
+    def __post_init__(self) -> None:
+        if self.context is not None and self.context <= NEW_TOKENS:
+            raise ArgapError(f"`context` {self.context}: expected more than the {NEW_TOKENS} tokens of the answer")
+        if self.truncate not in get_args(Truncate):
+            raise ArgapError(f"`truncate` {self.truncate}: expected {' or '.join(get_args(Truncate))}")
+        if self.truncate == "oracle" and self.context is None:
+            raise ArgapError("`truncate=oracle`: nothing is cut without `context`; give both")
+
+    @property
+    def room(self) -> int | None:
+        """Tokens left for the prompt."""
+        return None if self.context is None else self.context - NEW_TOKENS
+
+    def describe(self) -> ProtocolRecord:
+        return ProtocolRecord(VERSION, self.context, self.truncate, self.twice, STOP, NEW_TOKENS, shots=0, greedy=True)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Positions are token positions in ``ids``."""
+    """The tokens that a model reads. All positions index ``ids``."""
 
     ids: list[int]
     truncated: int
-    """Tokens that were cut away."""
+    """Tokens that were cut."""
     query: int
-    """Where the query begins."""
+    """First token of the query."""
     golds: list[Span]
-    """Where the gold stands before the query, first token and one past the last."""
+    """Occurrences of the gold before the query: first token, one past the last."""
     gold_in_text: bool
-    """Whether it stood there before anything was cut."""
+    """Whether the uncut text contained the gold."""
 
     @property
     def distance(self) -> int | None:
-        """Tokens from the nearest gold's first token to the answer's."""
+        """Tokens from the first token of the nearest gold to the first token of the answer."""
         return len(self.ids) - self.golds[-1][0] if self.golds else None
 
 
 def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Protocol) -> Prompt:
     """The prompt of ``example``, at most ``protocol.room`` tokens long.
 
-    Raises `ArgapError` for a query that alone fills the room under ``oracle``.
+    Raises `ArgapError` where, under ``oracle``, the query alone fills that room.
     """
     query = split_query(example.text, task)[1]
     text = f"{example.text}\n{example.text}" if protocol.twice else example.text
     start = len(text) - len(query)
     ids, offsets = tokenizer.encode_spans(text)
     query_at = next((k for k, (a, b) in enumerate(offsets) if b > start), len(ids))
-    found = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
-    golds = [_tokens_of(span, offsets) for span in found]
+    occurrences = [match.span() for match in re.finditer(re.escape(example.gold), text[:start], re.IGNORECASE)]
+    golds = [_tokens_of(span, offsets) for span in occurrences]
     kept = _kept(example, len(ids), query_at, golds, protocol)
     position = {old: new for new, old in enumerate(kept)}
     golds = [(position[a], position[b - 1] + 1) for a, b in golds if all(k in position for k in range(a, b))]
@@ -51,22 +106,22 @@ def build_prompt(example: Example, task: str, tokenizer: Tokenizer, protocol: Pr
         truncated=len(ids) - len(kept),
         query=position.get(query_at, 0),
         golds=golds,
-        gold_in_text=bool(found),
+        gold_in_text=bool(occurrences),
     )
 
 
 def check_fits(prompts: list[Prompt], limit: int | None, model: str) -> None:
-    """Raise `ArgapError` where a prompt and its answer are longer than the model takes."""
+    """Raise `ArgapError` if a prompt and its answer are longer than the model's context."""
     longest = max(len(prompt.ids) for prompt in prompts) + NEW_TOKENS
     if limit is not None and longest > limit:
         raise ArgapError(
-            f"{model}: takes at most {limit} tokens, the longest prompt and its answer have {longest}; "
-            f"cut prompts with --context {limit}"
+            f"{model}: takes at most {limit} tokens, but the longest prompt and its answer have {longest}; "
+            f"cut prompts with `context={limit}`"
         )
 
 
 def _kept(example: Example, length: int, query: int, golds: list[Span], protocol: Protocol) -> list[int]:
-    """Which tokens stay."""
+    """Indices of the tokens that are kept."""
     room = protocol.room
     if room is None or length <= room:
         return list(range(length))
@@ -74,7 +129,7 @@ def _kept(example: Example, length: int, query: int, golds: list[Span], protocol
         return list(range(length - room, length))
     before = room - (length - query)  # the query stays whole
     if before < 1:
-        raise ArgapError(f"--context {protocol.context}: the query of example {example.id} alone fills it")
+        raise ArgapError(f"`context` {protocol.context}: the query of example {example.id} alone fills it")
     first, last = golds[-1]
     start = min(max((first + last - before) // 2, 0), query - before)
     return [*range(start, start + before), *range(query, length)]

@@ -1,41 +1,56 @@
-"""The whole path: checkpoints and tasks in, samples, ``recall.json`` and a ``results.json`` a model out."""
+"""The whole benchmark: checkpoints and tasks in; samples, ``recall.json`` and lm-eval's ``results.json`` out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from argap.atomic import read_json, write_json
-from argap.bigram_index.store import BigramIndex, open_index
-from argap.checkpoint import load_model, max_positions, runs_native
+from argap.atomic import write_json
+from argap.bigram_index.store import open_index
+from argap.checkpoint import load_model, max_positions, read_config, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.labels import check_tokenizer
-from argap.recall.adapter import ArgapLM
-from argap.recall.analysis import Sample, flips, link_to_gap, score_row
-from argap.recall.copying import NAME as COPY
-from argap.recall.copying import CopyBaseline
-from argap.recall.decoding import Decoder
-from argap.recall.examples import Examples
-from argap.recall.harness import results_of, run_as_is
-from argap.recall.prompts import Prompt, build_prompt, check_fits
-from argap.recall.protocol import NEW_TOKENS, STOP, Protocol
-from argap.recall.samples import collect
-from argap.recall.why import explain, gold_ids
-from argap.runs import environment, folder_name
+from argap.recall.decoding import COPY, CopyBaseline, Decoder
+from argap.recall.examples import Examples, TaskData
+from argap.recall.lm_eval_model import ArgapLM
+from argap.recall.lm_eval_tasks import run_stock, score_finished, stock_tasks
+from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, ProtocolRecord, build_prompt, check_fits
+from argap.recall.result import FORMAT, RecallResult, flips, link_to_gap
+from argap.recall.samples import HitRule, Sample, collect_samples, gold_ids, make_sample, model_folder, task_folder
+from argap.recall.scores import Score, score
+from argap.records import Record, as_json, write_record
+from argap.runs import environment
 from argap.scorer import ScoreOptions
-from argap.targets import Target, find_target, told_apart
+from argap.targets import CheckpointTarget, find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
-FORMAT = 1
+
+class RecallIdentity(Record, frozen=True):
+    """Two runs of a model on a task are the same where these agree."""
+
+    checkpoint: str | None
+    """Its fingerprint; None for the copy baseline."""
+    data: str
+    protocol: ProtocolRecord
+    dtype: str
+    device: str
+    backend: bool | None
+    """Whether argap's own code runs the model."""
+    index: str | None
+    threshold: int
 
 
-@dataclass(frozen=True)
-class Labelling:
-    """With which counts the gold's tokens are told AR hits."""
+class RecallRun(Record, frozen=True):
+    """What ``run.json`` says of a model on a task."""
 
-    index: BigramIndex | None = None
-    threshold: int = 1250
+    model: str
+    task: str
+    checkpoint: dict[str, str] | None
+    protocol: ProtocolRecord
+    data: TaskData
+    identity: RecallIdentity
+    versions: dict[str, str]
+    git: str | None
 
 
 def run_recall(
@@ -48,72 +63,70 @@ def run_recall(
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
     index: str | None = None,
     threshold: int = 1250,
-    gap: Path | None = None,
+    ar_nlls: Mapping[str, float] | None = None,
     overwrite: bool = False,
-) -> dict[str, Any]:
-    """Ask every model every example of ``tasks``, and write and return ``recall.json``.
+) -> RecallResult:
+    """Ask every model every example of ``tasks``; write and return ``recall.json``.
 
-    ``models`` and ``reference`` are checkpoints, names, or ``copy``, the baseline without a model, which
-    takes the tokenizer of the first checkpoint. ``gap``: a folder of ``argap score``, to correlate with.
-    Raises `ArgapError` for prompts longer than a model takes, `MismatchError` for an index of another
-    tokenizer and for a folder that holds another run.
+    ``models`` and ``reference``: checkpoints, names, or ``copy``, the baseline without a model, which uses the first
+    checkpoint's tokenizer. ``ar_nlls``: by model, from `argap.recall.result.read_ar_nlls`. Raises `ArgapError` for
+    prompts longer than a model's context; `MismatchError` for an index of another tokenizer, and for a folder with
+    another run.
     """
-    names: list[str] = list(dict.fromkeys([*models, *([reference] if reference else [])]))
-    asked = [name for name in names if name != COPY]
-    targets = dict(zip(asked, told_apart([find_target(name, reference=False) for name in asked]), strict=True))
-    if not targets:
-        raise ArgapError("copy: the baseline takes its tokenizer from a checkpoint; name one too, or as --ref")
-    counts = Labelling(None if index is None else open_index(index), threshold)
-    first = next(iter(targets.values())).tokenizer
+    targets = _find_targets([*models, *([reference] if reference else [])])
+    rule = HitRule(None if index is None else open_index(index), threshold)
+    first = next(target for target in targets.values() if target is not None).tokenizer
     samples: dict[tuple[str, str], list[Sample]] = {}
-    rows = []
-    for name in names:
-        target = targets.get(name)
-        model = COPY if target is None else target.name
-        answers = _answers(target, first, tasks, out, protocol, options, counts, overwrite=overwrite)
-        for examples, found in zip(tasks, answers, strict=True):
-            samples[model, examples.label] = found
-            rows.append({"model": model, "task": examples.label, **score_row(found)})
-        write_json(out / folder_name(model) / "results.json", results_of(answers, tasks))
-    compared = COPY if reference == COPY else targets[reference].name if reference else None
-    found = {
-        "format": FORMAT,
-        "rows": rows,
-        "reference": compared,
-        "protocol": protocol.describe(),
-        "tasks": [examples.describe() for examples in tasks],
-        "flips": [
-            {"model": model, "task": task, **flips(own, samples[compared, task])}
+    scores: list[Score] = []
+    for target in targets.values():
+        model = _name(target)
+        answers = _answer_tasks(target, first, tasks, out, protocol, options, rule, overwrite=overwrite)
+        for examples, own in zip(tasks, answers, strict=True):
+            samples[model, examples.label] = own
+            scores.append(score(model, examples.label, own))
+        write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks))
+    compared = None if reference is None else _name(targets[reference])
+    result = RecallResult(
+        format=FORMAT,
+        rows=scores,
+        reference=compared,
+        protocol=protocol.describe(),
+        tasks=[examples.describe() for examples in tasks],
+        flips=[
+            flips(model, task, own, samples[compared, task])
             for (model, task), own in samples.items()
             if compared is not None and model != compared
         ],
-        "link": [] if gap is None or compared is None else link_to_gap(rows, read_json(gap / "gap.json"), compared),
-        "run": str(out),
+        link=[] if ar_nlls is None or compared is None else link_to_gap(scores, ar_nlls, compared),
+        run=str(out),
         **environment(),
-    }
-    write_json(out / "recall.json", found)
-    return found
+    )
+    write_record(out / "recall.json", result)
+    return result
 
 
 def run_upstream(
     models: Sequence[str],
-    tasks: dict[str, tuple[str, str]],
+    tasks: Sequence[str],
     out: Path,
     *,
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
     limit: int | None = None,
-) -> dict[str, Any]:
-    """lm-eval's own tasks on every model: its results by model, each also written to ``MODEL/results.json``."""
-    found = {}
-    for target in told_apart([find_target(name, reference=False) for name in dict.fromkeys(models)]):
-        found[target.name] = run_as_is(ArgapLM(load_decoder(target, options), target.name), tasks, limit=limit)
-        write_json(out / folder_name(target.name) / "results.json", found[target.name])
-    return found
+) -> dict[str, dict[str, Any]]:
+    """lm-eval's stock tasks on every model: lm-eval's results by model, also written to ``MODEL/results.json``.
+
+    ``tasks``: some of swde, fda and squad, or ``zeroshot`` alone. Raises `ArgapError` for any other.
+    """
+    stock_tasks(tasks)  # refused before a model is loaded
+    results = {}
+    for target in with_distinct_names([find_target(name) for name in dict.fromkeys(models)]):
+        results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), tasks, limit=limit)
+        write_json(model_folder(out, target.name) / "results.json", results[target.name])
+    return results
 
 
-def load_decoder(target: Target, options: ScoreOptions) -> Decoder:
-    """The checkpoint of ``target``, ready to answer."""
-    assert target.checkpoint is not None
+def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
+    """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
     model = load_model(
         target.checkpoint,
@@ -126,50 +139,74 @@ def load_decoder(target: Target, options: ScoreOptions) -> Decoder:
     return Decoder(model, target.tokenizer, batch_size=batch_size)
 
 
-def _answers(
-    target: Target | None,
+def _find_targets(names: Sequence[str]) -> dict[str, CheckpointTarget | None]:
+    """The checkpoint of each name, in order; None for the copy baseline.
+
+    Raises `ArgapError` without a checkpoint, and where two models would share a folder.
+    """
+    asked = [name for name in dict.fromkeys(names) if name != COPY]
+    if not asked:
+        raise ArgapError("copy: the baseline takes its tokenizer from a checkpoint; name one too, or as `reference`")
+    checkpoints = with_distinct_names([find_target(name) for name in asked])
+    targets: dict[str, CheckpointTarget | None] = dict.fromkeys(names)
+    targets.update(zip(asked, checkpoints, strict=True))
+    folders: dict[Path, str] = {}
+    for name, target in targets.items():
+        folder = model_folder(Path(), _name(target))
+        if folder in folders:
+            raise ArgapError(f"{name}: shares the folder {folder} with {folders[folder]}; rename the checkpoint")
+        folders[folder] = name
+    return targets
+
+
+def _name(target: CheckpointTarget | None) -> str:
+    return COPY if target is None else target.name
+
+
+def _answer_tasks(
+    target: CheckpointTarget | None,
     tokenizer: Tokenizer,
     tasks: Sequence[Examples],
     out: Path,
     protocol: Protocol,
     options: ScoreOptions,
-    counts: Labelling,
+    rule: HitRule,
     *,
     overwrite: bool,
 ) -> list[list[Sample]]:
-    """The samples of one model (None: the copy baseline) on each task."""
+    """The samples of one model on each task; ``tokenizer``: the copy baseline's."""
     decoder: Decoder | CopyBaseline = CopyBaseline(tokenizer) if target is None else load_decoder(target, options)
     tokenizer = decoder.tokenizer
-    name = COPY if target is None else target.name
-    if counts.index is not None:
-        check_tokenizer(counts.index, name, tokenizer.fingerprint)
-    found = []
+    name = _name(target)
+    if rule.index is not None:
+        check_tokenizer(rule.index, name, tokenizer.fingerprint)
+    samples = []
     for examples in tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, protocol) for example in examples.rows]
-        if isinstance(decoder, Decoder):
-            check_fits(prompts, max_positions(decoder.model), name)
-        folder = out / folder_name(name) / folder_name(examples.label)
-        record = _record(target, name, examples, protocol, options, counts)
+        if target is not None:
+            check_fits(prompts, max_positions(read_config(target.checkpoint)), name)
+        folder = task_folder(out, name, examples.label)
+        record = as_json(_describe(target, examples, protocol, options, rule))
 
         def answer(rows: list[int], examples: Examples = examples, prompts: list[Prompt] = prompts) -> list[Sample]:
-            return _ask(decoder, examples, prompts, rows, counts)
+            return _answer_rows(decoder, examples, prompts, rows, rule)
 
         lengths = [len(prompt.ids) for prompt in prompts]
-        found.append(collect(folder, record, lengths, answer, overwrite=overwrite))
-    return found
+        samples.append(collect_samples(folder, record, lengths, answer, overwrite=overwrite))
+    return samples
 
 
-def _ask(
-    decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rows: list[int], counts: Labelling
+def _answer_rows(
+    decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rows: list[int], rule: HitRule
 ) -> list[Sample]:
-    """Generation and teacher forcing of some rows."""
+    """Generation and teacher forcing for some examples."""
     tokenizer = decoder.tokenizer
     ids = [prompts[row].ids for row in rows]
     golds = [gold_ids(examples.rows[row], tokenizer) for row in rows]
     generations = decoder.generate(ids, until=[STOP], new_tokens=NEW_TOKENS)
     forced = decoder.force(ids, [gold[:NEW_TOKENS] for gold in golds]) if isinstance(decoder, Decoder) else None
     return [
-        explain(
+        make_sample(
             row,
             examples.rows[row],
             prompts[row],
@@ -177,34 +214,32 @@ def _ask(
             golds[k],
             None if forced is None else forced[k],
             tokenizer,
-            counts.index,
-            counts.threshold,
+            rule,
         )
         for k, row in enumerate(rows)
     ]
 
 
-def _record(
-    target: Target | None, name: str, examples: Examples, protocol: Protocol, options: ScoreOptions, counts: Labelling
-) -> dict[str, Any]:
-    """``run.json``; what makes two runs the same is its identity."""
+def _describe(
+    target: CheckpointTarget | None, examples: Examples, protocol: Protocol, options: ScoreOptions, rule: HitRule
+) -> RecallRun:
     checkpoint = None if target is None else target.checkpoint
     device = resolve_device(options.device)
-    return {
-        "model": name,
-        "task": examples.label,
-        "checkpoint": None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
-        "protocol": protocol.describe(),
-        "data": examples.describe(),
-        "identity": {
-            "checkpoint": None if checkpoint is None else checkpoint.fingerprint,
-            "data": examples.fingerprint,
-            "protocol": protocol.describe(),
-            "dtype": resolve_dtype(options.dtype, device),
-            "device": device.partition(":")[0],
-            "backend": None if checkpoint is None else runs_native(checkpoint, options.backend),
-            "index": None if counts.index is None else str(counts.index.folder.resolve()),
-            "threshold": counts.threshold,
-        },
+    return RecallRun(
+        model=_name(target),
+        task=examples.label,
+        checkpoint=None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
+        protocol=protocol.describe(),
+        data=examples.describe(),
+        identity=RecallIdentity(
+            checkpoint=None if checkpoint is None else checkpoint.fingerprint,
+            data=examples.fingerprint,
+            protocol=protocol.describe(),
+            dtype=resolve_dtype(options.dtype, device),
+            device=device.partition(":")[0],
+            backend=None if checkpoint is None else runs_native(checkpoint, options.backend),
+            index=None if rule.index is None else str(rule.index.folder.resolve()),
+            threshold=rule.threshold,
+        ),
         **environment(),
-    }
+    )

@@ -1,23 +1,33 @@
-"""The folder of one model on one task: samples in Parquet, shard by shard, so that a rerun goes on.
+"""What a model did on each example, and why: the samples of one model on one task, in Parquet.
 
-Shards are runs of examples in the order of their prompts' lengths, so that batches of equal length find
-each other; the files of a task are read back in the order of its rows.
+Samples are written shard by shard, so that a rerun only asks what is missing. Shards follow the order of prompt
+length, longest first, so that batches of equal length come together; samples are read back in the order of the rows.
 """
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from argap.atomic import replacing
+from argap.bigram_index.store import BigramIndex
+from argap.errors import ArgapError
+from argap.parquet import read_parquet, write_parquet
 from argap.progress import progress
-from argap.recall.analysis import Sample
-from argap.runs import begin_run, finish_run, whole_shard
+from argap.recall.decoding import Forced, Generation, Stop
+from argap.recall.examples import Example, contains, whole_word
+from argap.recall.prompts import Prompt
+from argap.records import Record, as_json
+from argap.resumable import begin, finish, folder_name
+from argap.runs import is_whole_shard
+from argap.tokenizer import Tokenizer
 
 SHARD = 32
+"""Examples per file."""
 SCHEMA = pa.schema(
     [
         ("row", pa.int32()),
@@ -47,7 +57,111 @@ SCHEMA = pa.schema(
 )
 
 
-def collect(
+class Sample(Record, frozen=True):
+    """One example as one model answered it; the columns of the Parquet files. Positions index the prompt's tokens."""
+
+    row: int
+    """Index of the example in its task."""
+    id: str
+    document: str
+    key: str
+    gold: str
+    prompt: str
+    """As the model read it."""
+    prompt_tokens: int
+    truncated_tokens: int
+    query_position: int
+    gold_in_text: bool
+    """Whether the uncut text contained the gold."""
+    gold_survived: bool
+    """Whether the prompt contains it."""
+    gold_positions: list[int]
+    distance: int | None
+    """Tokens from the nearest gold to the answer; None if the prompt does not contain the gold."""
+    gold_tokens: list[int]
+    gold_logprobs: list[float] | None
+    """Under teacher forcing, in nats; None for the copy baseline."""
+    gold_rank: int | None
+    """How many tokens were more likely than the gold's first; None for the copy baseline."""
+    gold_repeated: list[bool]
+    """Whether each gold token ends a bigram that occurred before."""
+    gold_ar_hit: list[bool] | None
+    """Whether it is an AR hit; None without an index."""
+    generation: str
+    generated_tokens: int
+    stop: Stop
+    contains: bool
+    whole_word: bool
+
+
+@dataclass(frozen=True)
+class HitRule:
+    """Which repeated bigrams are AR hits: those with at most ``threshold`` occurrences in ``index``."""
+
+    index: BigramIndex | None = None
+    threshold: int = 1250
+
+
+def gold_ids(example: Example, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of the gold as they would follow the query: after a space."""
+    return tokenizer.encode([f" {example.gold}"])[0].tolist()
+
+
+def make_sample(
+    row: int,
+    example: Example,
+    prompt: Prompt,
+    generation: Generation,
+    gold: list[int],
+    forced: Forced | None,
+    tokenizer: Tokenizer,
+    rule: HitRule,
+) -> Sample:
+    """The sample of one example. ``gold``: its tokens; ``forced``: their log-probs, None for the copy baseline."""
+    repeated, ar_hit = repeats_of_gold(prompt.ids, gold), None
+    if rule.index is not None:
+        before = np.array([prompt.ids[-1], *gold[:-1]])
+        counts = rule.index.count(before, np.array(gold)).tolist()
+        ar_hit = [again and count <= rule.threshold for again, count in zip(repeated, counts, strict=True)]
+    return Sample(
+        row=row,
+        id=example.id,
+        document=example.document,
+        key=example.key,
+        gold=example.gold,
+        prompt=tokenizer.decode(prompt.ids),
+        prompt_tokens=len(prompt.ids),
+        truncated_tokens=prompt.truncated,
+        query_position=prompt.query,
+        gold_in_text=prompt.gold_in_text,
+        gold_survived=bool(prompt.golds),
+        gold_positions=[start for start, _ in prompt.golds],
+        distance=prompt.distance,
+        gold_tokens=gold,
+        gold_logprobs=None if forced is None else forced.logprobs,
+        gold_rank=None if forced is None else forced.ranks[0],
+        gold_repeated=repeated,
+        gold_ar_hit=ar_hit,
+        generation=generation.text,
+        generated_tokens=len(generation.ids),
+        stop=generation.stop,
+        contains=contains(generation.text, example.gold),
+        whole_word=whole_word(generation.text, example.gold),
+    )
+
+
+def repeats_of_gold(prompt: list[int], gold: list[int]) -> list[bool]:
+    """For each gold token, whether its bigram occurred earlier in the prompt or the gold."""
+    bigrams = list(pairwise([*prompt, *gold]))
+    start = len(prompt) - 1  # the bigram that the first gold token ends
+    seen, repeated = set(bigrams[:start]), []
+    for bigram in bigrams[start:]:
+        repeated.append(bigram in seen)
+        seen.add(bigram)
+    return repeated
+
+
+def collect_samples(
     folder: Path,
     record: dict[str, Any],
     lengths: Sequence[int],
@@ -55,30 +169,56 @@ def collect(
     *,
     overwrite: bool = False,
 ) -> list[Sample]:
-    """The samples of all rows, in order; ``answer`` makes those that are not there yet.
+    """The samples of all examples, in order; ``answer`` makes the missing ones.
 
-    ``lengths``: tokens of each row's prompt. Raises `MismatchError` where the folder holds another run.
+    ``lengths``: tokens of each prompt. ``record``: the run's ``run.json``. Raises `MismatchError` where the folder
+    holds another run.
     """
     if overwrite:
         shutil.rmtree(folder / "samples", ignore_errors=True)
-    run = begin_run(folder, record, overwrite=overwrite)
+    record = begin(folder, record, overwrite=overwrite)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
-    made = 0
+    answered = 0
     with progress(f"{record['model']}, {record['task']}", len(order), "examples") as advance:
         for number, rows in enumerate(shards):
-            path = _path(folder, number)
-            if not whole_shard(path, len(rows)):
-                table = pa.Table.from_pylist(answer(rows), schema=SCHEMA)
-                with replacing(path) as temporary:
-                    pq.write_table(table, temporary, compression="zstd")
-                made += len(rows)
+            path = _shard_path(folder, number)
+            if not is_whole_shard(path, len(rows)):
+                write_parquet(path, pa.Table.from_pylist([as_json(s) for s in answer(rows)], schema=SCHEMA))
+                answered += len(rows)
             advance(len(rows))
-    if not run.finished or made:
-        finish_run(run, {"examples": len(order), "made by the last call": made})
-    tables = [pq.read_table(_path(folder, number), schema=SCHEMA) for number in range(len(shards))]
-    return sorted(pa.concat_tables(tables).to_pylist(), key=lambda sample: sample["row"])
+    if not record["finished"] or answered:
+        finish(folder, record, {"examples": len(order), "made by the last call": answered})
+    return read_samples(folder)
 
 
-def _path(folder: Path, number: int) -> Path:
+def read_samples(folder: Path) -> list[Sample]:
+    """The samples of a model on a task, in order. Raises `FormatError` for a broken file."""
+    remedy = "remove it and run the same `argap recall` command again"
+    paths = sorted((folder / "samples").glob("part-*.parquet"))
+    rows = [row for path in paths for row in read_parquet(path, schema=SCHEMA, remedy=remedy).to_pylist()]
+    return sorted((Sample(**row) for row in rows), key=lambda sample: sample.row)
+
+
+def model_folder(out: Path, model: str) -> Path:
+    """Where the results of ``model`` are; samples are in one folder per task below it (`task_folder`).
+
+    Raises `ArgapError` for a name that is not one plain folder name, such as ``..``.
+    """
+    return out / _plain(model)
+
+
+def task_folder(out: Path, model: str, task: str) -> Path:
+    """Where the samples of ``model`` on ``task`` are. Raises `ArgapError`, as `model_folder` does."""
+    return model_folder(out, model) / _plain(task)
+
+
+def _plain(name: str) -> str:
+    folder = folder_name(name)
+    if folder.strip(".") == "":
+        raise ArgapError(f"{name!r}: the name of a model or task becomes a folder; rename it")
+    return folder
+
+
+def _shard_path(folder: Path, number: int) -> Path:
     return folder / "samples" / f"part-{number:05d}.parquet"

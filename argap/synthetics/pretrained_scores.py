@@ -19,7 +19,7 @@ from argap.progress import progress
 from argap.runs import environment
 from argap.synthetics.examples import IGNORED, Examples
 from argap.synthetics.pretrained import PretrainedConfig, build
-from argap.targets import find_target, told_apart
+from argap.targets import find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
 PAIRS = (16, 32, 64, 128, 256)
@@ -62,9 +62,8 @@ def score_pretrained(
     not one token, and as `argap.synthetics.pretrained.build` does.
     """
     rows = []
-    for target in told_apart([find_target(source, reference=False) for source in dict.fromkeys(checkpoints)]):
+    for target in with_distinct_names([find_target(source) for source in dict.fromkeys(checkpoints)]):
         checkpoint = target.checkpoint
-        assert checkpoint is not None  # of what is no reference
         made = _examples(target.tokenizer, test)
         model = load_model(checkpoint, dtype=dtype, device=str(device))
         _check(model, target.name, test, max(int(each.inputs.max()) for each in made))
@@ -129,7 +128,7 @@ def _text(tokenizer: Tokenizer, source: str) -> np.ndarray:
 
 
 def _check(model: PreTrainedModel, name: str, test: PretrainedTest, highest: int) -> None:
-    limit = max_positions(model)
+    limit = max_positions(model.config.to_dict())
     if limit is not None and test.length > limit:
         raise ArgapError(f"{name}: takes at most {limit} tokens; use --length {limit} and fewer --pairs")
     entries = model.get_input_embeddings().weight.shape[0]  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess, reportIndexIssue]

@@ -1,4 +1,4 @@
-"""Answers do not depend on how they are computed: batch, cache, state, or reading everything again."""
+"""Answers do not depend on how they are computed: batched, cached, recurrent, or by reading everything again."""
 
 from typing import Any
 
@@ -7,12 +7,10 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.recall.copying import CopyBaseline, place_after
-from argap.recall.decoding import Decoder, equal_lengths
+from argap.recall.decoding import CopyBaseline, Decoder, after_repeated_suffix, equal_lengths
 from argap.recall.examples import load_examples
-from argap.recall.prompts import build_prompt
-from argap.recall.protocol import Protocol
-from argap.recall.why import repeats_of_gold
+from argap.recall.prompts import Protocol, build_prompt
+from argap.recall.samples import repeats_of_gold
 
 UNTIL = ["\n"]
 
@@ -34,11 +32,11 @@ def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Deco
     alone = Decoder(decoder.model, decoder.tokenizer, batch_size=1)
     again = Decoder(decoder.model, decoder.tokenizer, batch_size=8)
     again.recurrent = False  # reads the whole sequence for each token
-    found = decoder.generate(prompts, until=UNTIL, new_tokens=12)
+    answers = decoder.generate(prompts, until=UNTIL, new_tokens=12)
     assert decoder.recurrent
-    assert found == alone.generate(prompts, until=UNTIL, new_tokens=12)
-    assert found == again.generate(prompts, until=UNTIL, new_tokens=12)
-    assert len({answer.text for answer in found}) > 1
+    assert answers == alone.generate(prompts, until=UNTIL, new_tokens=12)
+    assert answers == again.generate(prompts, until=UNTIL, new_tokens=12)
+    assert len({answer.text for answer in answers}) > 1
 
 
 def test_stop_sequences_end_an_answer_and_are_not_in_it(decoder: Decoder, prompts) -> None:
@@ -71,12 +69,12 @@ def test_teacher_forcing_gives_the_log_probs_and_ranks_of_the_model(decoder: Dec
 def test_a_log_prob_that_is_not_finite_is_refused(tokenizer) -> None:
     model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1)).eval()
     model.get_parameter("model.norm.weight").data.fill_(torch.nan)
-    with pytest.raises(ArgapError, match=r"the log-prob of a token is NaN or infinite.*--dtype float32"):
+    with pytest.raises(ArgapError, match=r"the log-prob of a token is NaN or infinite.*`dtype=float32`"):
         Decoder(model, tokenizer).force([[5, 6, 7]], [[8]])
 
 
-def test_a_transformers_model_goes_on_with_its_cache(tokenizer) -> None:
-    """A tiny Llama: with the cache what it gives when it reads everything again."""
+def test_a_transformers_model_continues_with_its_cache(tokenizer) -> None:
+    """A tiny Llama gives the same tokens with its cache as when it reads the whole sequence for each."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -87,8 +85,8 @@ def test_a_transformers_model_goes_on_with_its_cache(tokenizer) -> None:
         "num_attention_heads": 2,
     }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=tokenizer.vocab_size, **sizes)).eval()
-    found = Decoder(model, tokenizer).generate([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], until=[], new_tokens=6)
-    for prompt, answer in zip([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], found, strict=True):
+    answers = Decoder(model, tokenizer).generate([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], until=[], new_tokens=6)
+    for prompt, answer in zip([[5, 6, 7, 8], [9, 8, 7, 6], [3, 4]], answers, strict=True):
         ids = list(prompt)
         for _ in answer.ids:
             with torch.inference_mode():
@@ -96,10 +94,10 @@ def test_a_transformers_model_goes_on_with_its_cache(tokenizer) -> None:
         assert ids[len(prompt) :] == answer.ids
 
 
-def test_copying_goes_on_after_the_longest_repeated_suffix(tokenizer) -> None:
-    # 2 3 stands at 1 and again at 5 (after 9); the suffix 1 2 3 only at 0
-    assert place_after([1, 2, 3, 4, 9, 2, 3, 7, 1, 2, 3]) == 3
-    assert place_after([1, 2, 3]) is None
+def test_copying_continues_after_the_longest_repeated_suffix(tokenizer) -> None:
+    # 2 3 occurs at 1 and again at 5 (after 9); the suffix 1 2 3 only at 0
+    assert after_repeated_suffix([1, 2, 3, 4, 9, 2, 3, 7, 1, 2, 3]) == 3
+    assert after_repeated_suffix([1, 2, 3]) is None
     ids = tokenizer.encode(["colour: amber\nsize: 5\ncolour:"])[0].tolist()
     answer = CopyBaseline(tokenizer).generate([ids], until=UNTIL, new_tokens=48)[0]
     assert (answer.text, answer.stop) == (" amber", "stop")

@@ -1,25 +1,24 @@
-"""Rows in, protocol, prompts: what a model is asked, and what it may not be asked."""
+"""Rows, protocol and prompts: what a model is asked, and which input is refused."""
 
 import json
 
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.recall.examples import TASKS, Example, load_examples, split_query
-from argap.recall.prompts import build_prompt, check_fits
-from argap.recall.protocol import Protocol, contains, whole_word
+from argap.recall.examples import TASKS, Example, contains, load_examples, load_tasks, split_query, whole_word
+from argap.recall.prompts import Protocol, build_prompt, check_fits
 
 TEXT = "maker: Corfi Works\ncolour: amber\nweight: 5 g\nmodel code: K123456\nwarranty: 20 months\ncolour:"
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_fixture_is_the_same_each_time_and_its_golds_are_there_to_be_found(task: str) -> None:
-    found = load_examples(task, "fixture")
-    assert found.label == f"fixture:{task}"
-    assert len(found.rows) == 20
-    assert found.fingerprint == load_examples(task, "fixture").fingerprint
-    assert found.gold_absent == 0
-    assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in found.rows)
+def test_the_fixture_is_the_same_each_time_and_its_texts_contain_the_golds(task: str) -> None:
+    examples = load_examples(task, "fixture")
+    assert examples.label == f"fixture:{task}"
+    assert len(examples.rows) == 20
+    assert examples.fingerprint == load_examples(task, "fixture").fingerprint
+    assert examples.gold_absent == 0
+    assert all(split_query(row.text, task)[1].rstrip().endswith(":") for row in examples.rows)
 
 
 def test_contains_and_whole_word() -> None:
@@ -63,26 +62,37 @@ def test_bad_files_and_names(tmp_path) -> None:
         Protocol(context=48)
 
 
-def test_a_hub_that_does_not_answer_says_how_to_give_the_rows(monkeypatch) -> None:
+def test_without_the_hub_the_message_says_how_to_give_the_rows(monkeypatch) -> None:
     import huggingface_hub
 
     def fails(*_, **__):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fails)
-    with pytest.raises(ArgapError, match=r"no route.*--data fda=FILE.jsonl"):
+    with pytest.raises(ArgapError, match=r"no route.*`data=fda=FILE.jsonl`"):
         load_examples("fda")
+
+
+def test_each_task_has_its_own_file(tmp_path) -> None:
+    for task in ("fda", "swde"):
+        (tmp_path / f"{task}.jsonl").write_text(json.dumps({"text": f"{task}\na:", "key": "a", "value": "x"}))
+    files = [f"{task}={tmp_path / task}.jsonl" for task in ("fda", "swde")]
+    assert [examples.rows[0].text for examples in load_tasks(["swde", "fda"], files)] == ["swde\na:", "fda\na:"]
+    (only,) = load_tasks(["fda"], [str(tmp_path / "fda.jsonl")])
+    assert only.label == "fda.jsonl (fda form)"
+    with pytest.raises(ArgapError, match=r"rows\.jsonl: for which task"):
+        load_tasks(["swde", "fda"], ["rows.jsonl"])
 
 
 def test_a_gold_absent_from_the_text_is_counted(tmp_path) -> None:
     path = tmp_path / "own.jsonl"
     rows = [{"text": "a is one\na:", "key": "a", "value": v} for v in ("one", "two")]
     path.write_text("\n".join(map(json.dumps, rows)))
-    found = load_examples("fda", str(path))
-    assert (found.gold_absent, found.label) == (1, "own.jsonl (fda form)")
+    examples = load_examples("fda", str(path))
+    assert (examples.gold_absent, examples.label) == (1, "own.jsonl (fda form)")
 
 
-def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
+def test_prompts_are_cut_and_golds_located(tokenizer) -> None:
     example = Example("0", "page", "colour", "amber", TEXT)
     whole = build_prompt(example, "swde", tokenizer, Protocol())
     assert tokenizer.decode(whole.ids) == TEXT
@@ -104,12 +114,12 @@ def test_prompts_are_cut_and_golds_found(tokenizer) -> None:
     twice = build_prompt(example, "swde", tokenizer, Protocol(twice=True))
     assert tokenizer.decode(twice.ids) == f"{TEXT}\n{TEXT}"
     assert len(twice.golds) == 2
-    with pytest.raises(ArgapError, match="--context 64"):
+    with pytest.raises(ArgapError, match="`context=64`"):
         check_fits([whole], 64, "model")
 
 
 def test_the_oracle_keeps_a_stretch_around_the_gold_and_the_query(tokenizer) -> None:
-    """40 lines, the gold in the middle one: neither the first nor the last tokens hold it."""
+    """40 lines with the gold in the middle: neither the first nor the last tokens contain it."""
     lines = [f"line {k}: nothing here" for k in range(40)]
     lines[20] = "colour: amber"
     example = Example("0", "page", "colour", "amber", "\n".join([*lines, "colour:"]))

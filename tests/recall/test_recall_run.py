@@ -1,6 +1,7 @@
-"""The command's path on the fixture: files, resume, parity with lm-eval, tables and page."""
+"""`argap recall` on the fixture: files, resume, parity with lm-eval, tables and page."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,31 @@ import pyarrow.parquet as pq
 import pytest
 
 from argap.cli import main
-from argap.errors import ArgapError, MismatchError
-from argap.recall.adapter import ArgapLM
-from argap.recall.analysis import chance, flips, interval, link_to_gap
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.recall.examples import load_examples
-from argap.recall.harness import OWN
-from argap.recall.protocol import Protocol
-from argap.recall.run import run_recall
+from argap.recall.lm_eval_model import ArgapLM
+from argap.recall.lm_eval_tasks import OWN
+from argap.recall.prompts import Protocol
+from argap.recall.result import RecallResult, flips, link_to_gap, open_recall, read_ar_nlls
+from argap.recall.run import run_recall, run_upstream
+from argap.recall.samples import Sample, task_folder
+from argap.recall.scores import Score, chance, interval
+from argap.records import as_json
 from argap.reports.recall import published, recall_table, write_recall_page
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
+
+
+def a_sample(**values: Any) -> Sample:
+    """A sample of which only some fields matter."""
+    unset: dict[str, Any] = dict.fromkeys(Sample.__struct_fields__)
+    return Sample(**unset | values)
+
+
+def a_score(model: str, contains: float) -> Score:
+    unset: dict[str, Any] = dict.fromkeys(Score.__struct_fields__)
+    return Score(**unset | {"model": model, "task": "t", "contains": contains})
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +45,27 @@ def done(tmp_path_factory):
 
 
 def test_lm_eval_computes_the_same_scores_and_they_stand_in_its_shape(done) -> None:
-    out, _, found = done
-    for row in found["rows"]:
-        results = json.loads((out / row["model"] / "results.json").read_text())
-        own = results["results"][row["task"]]
-        assert own["contains,none"] == row["contains"]
-        assert own["contains_stderr,none"] == pytest.approx(row["stderr"])
-        assert own["whole_word,none"] == row["whole_word"]
-        assert results["versions"][row["task"]] == 1
+    out, _, result = done
+    for row in result.rows:
+        results = json.loads((out / row.model / "results.json").read_text())
+        own = results["results"][row.task]
+        assert own["contains,none"] == pytest.approx(row.contains, rel=1e-12)  # a sum over n by another route
+        assert own["contains_stderr,none"] == pytest.approx(row.stderr, rel=1e-12)
+        assert own["whole_word,none"] == pytest.approx(row.whole_word, rel=1e-12)
+        assert results["versions"][row.task] == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # lm-eval's own
-def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder) -> None:
+def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder, monkeypatch) -> None:
     """Our YAML through ``simple_evaluate``: by lm-eval's own model of transformers, and by our adapter."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from transformers import AutoTokenizer
 
-    _, _, found = done
-    score = next(r["contains"] for r in found["rows"] if r["model"] == "hybrid" and r["task"] == "fixture:swde")
+    _, _, result = done
+    score = next(r.contains for r in result.rows if r.model == "hybrid" and r.task == "fixture:swde")
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda storage: None)  # seconds, and not compared
     model_class: Any = HFLM
     evaluate: Any = simple_evaluate  # its decorator hides its signature
     stock = model_class(pretrained=decoder.model, tokenizer=AutoTokenizer.from_pretrained(HYBRID), batch_size=1)
@@ -57,7 +73,7 @@ def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder) -> 
     for lm in (stock, ArgapLM(decoder, "hybrid")):
         manager = TaskManager(include_path=str(OWN), include_defaults=False, metadata={"rows": "fixture"})
         results = evaluate(lm, tasks=["swde"], task_manager=manager, limit=4, bootstrap_iters=0)
-        assert results["results"]["swde"]["contains,none"] == score
+        assert results["results"]["swde"]["contains,none"] == pytest.approx(score, rel=1e-12)
         answers.append([sample["resps"] for sample in results["samples"]["swde"]])
     assert answers[0] == answers[1]
 
@@ -76,14 +92,14 @@ def test_samples_say_why(done) -> None:
 
 
 def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypatch) -> None:
-    out, tasks, found = done
+    out, tasks, result = done
 
     def fails(*_, **__):
         raise AssertionError("asked again")
 
-    monkeypatch.setattr("argap.recall.run.explain", fails)
+    monkeypatch.setattr("argap.recall.run.make_sample", fails)
     again = run_recall([HYBRID], tasks, out, reference="copy")
-    assert again["rows"] == found["rows"]
+    assert again.rows == result.rows
     part = out / "hybrid" / "fixture-squad" / "samples" / "part-00000.parquet"
     part.rename(part.with_suffix(".gone"))
     with pytest.raises(AssertionError, match="asked again"):
@@ -96,8 +112,8 @@ def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypa
 
 
 def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
-    out, _, found = done
-    table = recall_table(found)
+    out, _, result = done
+    table = recall_table(result)
     assert "fixture:swde" in table
     assert "Protocol 1: zero-shot" in table
     page = write_recall_page(out).read_text()
@@ -107,18 +123,18 @@ def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
 
 def test_chance_is_the_mean_over_all_other_golds() -> None:
     # Golds a, b, c; answers "a b", "", "c": pairs (i, j ≠ i) that hit: answer 0 holds b. 1 of 6.
-    samples = [{"gold": g, "generation": a} for g, a in zip("abc", ("a b", "", "c"), strict=True)]
+    samples = [a_sample(gold=g, generation=a) for g, a in zip("abc", ("a b", "", "c"), strict=True)]
     assert chance(samples) == pytest.approx(1 / 6)
 
 
 def test_flips_and_their_exact_test() -> None:
     # 5 lost, none gained: two-sided binomial p = 2 / 2^5
-    own = [{"id": str(k), "contains": False} for k in range(5)]
-    other = [{"id": str(k), "contains": True} for k in range(5)]
-    found = flips(own, other)
-    assert (found["lost"], found["gained"], found["difference"]) == (5, 0, -1.0)
-    assert found["p_value"] == pytest.approx(2 / 32)
-    assert found["lost_ids"] == list("01234")
+    own = [a_sample(id=str(k), contains=False) for k in range(5)]
+    other = [a_sample(id=str(k), contains=True) for k in range(5)]
+    result = flips("m", "t", own, other)
+    assert (result.lost, result.gained, result.difference) == (5, 0, -1.0)
+    assert result.p_value == pytest.approx(2 / 32, rel=1e-12)
+    assert result.lost_ids == list("01234")
 
 
 def test_the_interval_resamples_documents() -> None:
@@ -132,19 +148,28 @@ def test_the_interval_resamples_documents() -> None:
 
 def test_the_link_to_the_ar_gap() -> None:
     nll = {"ref": 1.0, "a": 2.0, "b": 3.0, "c": 4.0}
-    gap = {"rows": [{"model": m, "ar_hits": {"nll": v}} for m, v in nll.items()]}
-    rows = [{"model": m, "task": "t", "contains": s} for m, s in zip(nll, (0.9, 0.7, 0.5, 0.3), strict=True)]
-    (link,) = link_to_gap(rows, gap, "ref")
-    assert link["pearson"] == pytest.approx(1.0)
-    assert [p["recall_gap"] for p in link["points"]] == pytest.approx([0.2, 0.4, 0.6])
-    assert link_to_gap(rows[:3], gap, "ref")[0]["pearson"] is None
+    rows = [a_score(m, contains) for m, contains in zip(nll, (0.9, 0.7, 0.5, 0.3), strict=True)]
+    (link,) = link_to_gap(rows, nll, "ref")
+    assert link.pearson == pytest.approx(1.0)
+    assert [p.recall_gap for p in link.points] == pytest.approx([0.2, 0.4, 0.6])
+    assert link_to_gap(rows[:3], nll, "ref")[0].pearson is None
+
+
+def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
+    with pytest.raises(ArgapError, match=r"gap\.json: no such file"):
+        read_ar_nlls(tmp_path, "ref")
+    (tmp_path / "gap.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
+        read_ar_nlls(tmp_path, "ref")
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tasks", ","], "--tasks ',': expected some of swde, fda, squad, or zeroshot alone"),
-        (["--gap", "nowhere"], "--gap nowhere: the recall gap is to a reference; name it with --ref"),
+        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or zeroshot alone"),
+        (["--tasks", "swde,evil.yaml"], "--tasks evil.yaml: expected some of swde, fda, squad, or zeroshot alone"),
+        (["--gap", "nowhere"], "--gap nowhere: the recall gap needs a reference; name it with --ref"),
+        (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
         (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
         (["--paper", "nowhere.csv"], "--paper nowhere.csv: no such file"),
     ],
@@ -156,6 +181,71 @@ def test_bad_flags_are_refused_before_a_model_is_asked(flags, message, tmp_path,
         main()
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("protocol", ["pinned", "upstream"])
+def test_a_task_file_of_lm_eval_runs_no_code(protocol, tmp_path, monkeypatch, capsys) -> None:
+    """A YAML whose ``!function`` leaves a file when it is imported, named as a task, alone and beside a known one."""
+    trace = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\n\ndef prompt(doc):\n    return ''\n")
+    (tmp_path / "evil.yaml").write_text("task: evil\noutput_type: generate_until\ndoc_to_text: !function evil.prompt\n")
+    monkeypatch.chdir(tmp_path)
+    for tasks in (f"{tmp_path}/evil.yaml", "evil", f"swde,{tmp_path}", "../evil.yaml"):
+        flags = ["--tasks", tasks, "--protocol", protocol, "--out", "out"]
+        monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, *flags, *(["--fixture"] * (protocol == "pinned"))])
+        with pytest.raises(SystemExit, match="1"):
+            main()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "expected some of swde, fda, squad, or zeroshot alone" in line
+    with pytest.raises(ArgapError, match="can run code"):
+        run_upstream([HYBRID], [str(tmp_path / "evil.yaml")], tmp_path / "out")
+    assert not trace.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_stay_below_their_folder(done) -> None:
+    """Names become one folder name each, also where ``recall.json`` was altered."""
+    out, _, result = done
+    assert task_folder(Path("out"), "../../x", "a/../b").parts == ("out", "..-..-x", "a-..-b")
+    for name in ("..", ".", "", "/"):
+        with pytest.raises(ArgapError, match="becomes a folder"):
+            task_folder(Path("out"), "model", name)
+    rows = [as_json(row) | {"model": ".."} for row in result.rows]
+    altered = out / "altered"
+    altered.mkdir()
+    (altered / "recall.json").write_text(json.dumps(as_json(result) | {"rows": rows, "reference": None}))
+    with pytest.raises(ArgapError, match=r"'\.\.': the name of a model or task becomes a folder"):
+        write_recall_page(altered)
+
+
+def test_a_checkpoint_called_copy_does_not_share_the_baselines_folder(tmp_path, done) -> None:
+    _, tasks, _ = done
+    own = tmp_path / "checkpoints" / "copy"
+    shutil.copytree(HYBRID, own)
+    with pytest.raises(ArgapError, match="shares the folder copy with copy"):
+        run_recall(["copy", str(own)], tasks, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_outside_a_repository_git_is_silent_and_the_page_is_named(done, monkeypatch, capfd) -> None:
+    """``done`` again, which is finished: lm-eval still scores the answers, and its ``git`` would print to stderr."""
+    out, _, result = done
+    monkeypatch.chdir(out)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(out.parent))
+    flags = ["--tasks", "swde,squad", "--fixture", "--limit", "4", "--ref", "copy", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, *flags])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    printed = capfd.readouterr()
+    assert "fatal" not in printed.err
+    assert printed.err.splitlines()[-1] == f"report: {out / 'recall.html'}"
+    assert printed.out == recall_table(result) + "\n"
+
+
+def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
+    out, _, result = done
+    assert isinstance(result, RecallResult)
+    assert open_recall(out) == result
 
 
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:

@@ -12,14 +12,15 @@ import pandas as pd
 import pytest
 import tokenizers
 import yaml
-from argap.suite.layout import Layout
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
+from argap.records import as_json
 from argap.suite.config import load_suite
+from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
@@ -96,7 +97,7 @@ def test_rows_from_the_cells_are_those_of_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["rows"]] == ["attention", "base_conv"]  # further seeds have no row
-    for ours, theirs in zip(result.gap["rows"], written["rows"], strict=True):
+    for ours, theirs in zip(map(as_json, result.gap.rows), written["rows"], strict=True):
         for part in ("overall", "ar_hits", "other"):
             assert ours[part]["n"] == theirs[part]["n"]
             assert ours[part]["nll"] == pytest.approx(theirs[part]["nll"], rel=1e-12)
@@ -114,23 +115,21 @@ def test_checkpoints_on_the_way_are_scored(place):
         own = found.loc[found["model"] == name]
         assert own["step"].tolist() == [2, 4, 6]
         assert own["tokens"].tolist() == [2 * 4 * 64, 4 * 4 * 64, 6 * 4 * 64]
-    for row in result.gap["rows"]:  # the last is the finished model
-        last = found.loc[found["model"] == row["model"]].iloc[-1]
+    for row in result.gap.rows:  # the last is the finished model
+        last = found.loc[found["model"] == row.model].iloc[-1]
         for part in ("ar_hits", "other"):
-            assert last[f"n_{part}"] == row[part]["n"]
-            assert last[f"nll_{part}"] == pytest.approx(row[part]["nll"], rel=1e-6)
-        if not row["reference"]:
-            share = share_along(found, row["model"], "attention")[1][-1]
-            raw = (
-                row["gap_due_to_ar"]["raw"] if row["overall"]["nll"] > result.gap["rows"][0]["overall"]["nll"] else None
-            )
+            assert last[f"n_{part}"] == getattr(row, part).n
+            assert last[f"nll_{part}"] == pytest.approx(getattr(row, part).nll, rel=1e-6)
+        if row.gap_due_to_ar:
+            share = share_along(found, row.model, "attention")[1][-1]
+            raw = row.gap_due_to_ar.raw if row.overall.nll > result.gap.rows[0].overall.nll else None
             assert share == pytest.approx(np.nan if raw is None else raw, rel=1e-4, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; name another --work, or remove"),
+        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; name another `work`, or remove"),
         ({"evaluation": {"seq_len": 32}}, "scored on evaluation set"),
     ],
 )
@@ -205,9 +204,9 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     assert trained["processes"] == 2
     found = read_size(tmp_path / "results" / "suite" / "tiny")
     alone = read_size(place / "out" / "tiny")
-    assert found.gap["fingerprint"] == alone.gap["fingerprint"]
-    for row, other in zip(found.gap["rows"], alone.gap["rows"], strict=True):
-        assert row["overall"]["nll"] == pytest.approx(other["overall"]["nll"], rel=1e-4)
+    assert found.gap.fingerprint == alone.gap.fingerprint
+    for row, other in zip(found.gap.rows, alone.gap.rows, strict=True):
+        assert row.overall.nll == pytest.approx(other.overall.nll, rel=1e-4)
     recall = found.mqar()
     assert recall is not None
     assert {row["model"] for row in recall["rows"]} == {"attention", "base_conv"}

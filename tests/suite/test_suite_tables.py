@@ -1,12 +1,15 @@
 """Tables of a suite, by hand."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
 from argap.cells import PREFIX
+from argap.records import Bin
 from argap.reports.suite_tables import rare_table
-from argap.suite.result import Result
+from argap.suite.result import SizeResult
 
 
 def test_bigrams_that_training_hardly_saw():
@@ -22,9 +25,9 @@ def test_bigrams_that_training_hardly_saw():
             PREFIX + "m": [-10.0, -8.0, -1.0, -5.0, -99.0],
         }
     )
-    bins = [{"low": 0, "high": 0}, {"low": 1, "high": 1}, {"low": 2, "high": None}]
-    rows = [{"model": "ref", "reference": True}, {"model": "m", "reference": False}]
-    table = rare_table(Result(Path("x"), {"bins": {"frequency": bins}, "rows": rows, "reference": "ref"}, cells, []))
+    bins = [Bin("0", 0, 0), Bin("1", 1, 1), Bin("> 1", 2, None)]
+    gap: Any = SimpleNamespace(bins=SimpleNamespace(frequency=bins), models=["ref", "m"], reference="ref")
+    table = rare_table(SizeResult(Path("x"), gap, cells, ()))
     assert table.rows == (
         ("ref", "2.00", "4.50", "2.00", "—"),
         ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)", "—"),

@@ -1,19 +1,18 @@
-"""What the YAML of the recall tasks calls: rows in, prompt, gold and scores out.
+"""The functions of the recall tasks' YAML: rows in; prompt, gold and scores out.
 
-Where the rows come from is lm-eval's ``--metadata '{"rows": "FILE.jsonl"}'``: a file, ``fixture``, or
-without it the hub.
+lm-eval's ``--metadata '{"rows": "FILE.jsonl"}'`` says where the rows come from: a file, or ``fixture``. Without it they
+come from the hub.
 """
 
 from typing import Any
 
 from datasets import Dataset
 
-from argap.recall.examples import load_examples
-from argap.recall.protocol import contains, whole_word
+from argap.recall.examples import contains, load_examples, whole_word
 
 
 def dataset(*, task: str, rows: str | None = None, **_: Any) -> dict[str, Dataset]:
-    """The one split. Further metadata, as lm-eval hands it on, says nothing here."""
+    """The one split. Other metadata that lm-eval passes on is ignored."""
     return {"validation": Dataset.from_list([vars(row) for row in load_examples(task, rows).rows])}
 
 

@@ -5,26 +5,26 @@ import torch
 from lm_eval.api.instance import Instance
 
 from argap.errors import ArgapError
-from argap.recall.adapter import ArgapLM
 from argap.recall.decoding import Decoder
+from argap.recall.lm_eval_model import ArgapLM
 
 
-def request(kind, *arguments) -> Instance:
-    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
+def request(request_type, *arguments) -> Instance:
+    return Instance(request_type=request_type, doc={}, arguments=arguments, idx=0)
 
 
 def logprobs(decoder: Decoder, ids: list[int]) -> torch.Tensor:
     """Of tokens 1 … T−1."""
     with torch.inference_mode():
-        found = decoder.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
-    return found.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+        results = decoder.model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+    return results.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
 def test_loglikelihood_sums_the_continuation_and_says_whether_it_is_greedy(decoder: Decoder) -> None:
     lm = ArgapLM(decoder, "hybrid")
     pairs = [("The return value is", " a string"), ("import os", "\nimport sys"), ("", "import")]
-    found = lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
-    for (context, continuation), (total, greedy) in zip(pairs, found, strict=True):
+    results = lm.loglikelihood([request("loglikelihood", *pair) for pair in pairs], disable_tqdm=True)
+    for (context, continuation), (total, greedy) in zip(pairs, results, strict=True):
         before = lm.tok_encode(context) or [lm.eot_token_id]
         ids = [*before, *lm.tok_encode(continuation)]
         own = logprobs(decoder, ids)[len(before) - 1 :]
@@ -39,8 +39,8 @@ def test_rolling_scores_every_token_once_in_windows_of_the_model(decoder: Decode
     text = "def add(first, second):\n    return first + second\n"
     ids = lm.tok_encode(text)
     assert len(ids) > 9
-    # The first window starts from EOS; each further one from the last token of the one before, and the
-    # last window is filled up with earlier tokens, of which only the new ones are scored.
+    # The first window starts from EOS, each later one from the last token of the window before it. The last
+    # window is filled up with earlier tokens; only its new tokens are scored.
     expected = float(logprobs(decoder, [lm.eot_token_id, *ids[:8]]).sum())
     start = 8
     while start < len(ids):
@@ -51,8 +51,8 @@ def test_rolling_scores_every_token_once_in_windows_of_the_model(decoder: Decode
     assert total == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_window_as_long_as_the_model_takes(decoder: Decoder) -> None:
-    """The context is cut so that what is read has exactly ``max_length`` tokens."""
+def test_a_long_context_is_cut_to_the_longest_window(decoder: Decoder) -> None:
+    """The context is cut so that the model reads exactly ``max_length`` tokens."""
     lm = ArgapLM(decoder, "hybrid")
     context, continuation = "word " * 1200 + "word", " word"
     ((total, _),) = lm.loglikelihood([request("loglikelihood", context, continuation)], disable_tqdm=True)
@@ -70,5 +70,5 @@ def test_generation_takes_a_tasks_options_and_refuses_sampling(decoder: Decoder)
     prompts = [lm.tok_encode("import os"), lm.tok_encode("The")]
     assert answers[0] == decoder.generate(prompts[:1], until=["\n"], new_tokens=5)[0].text
     assert answers[1] == decoder.generate(prompts[1:], until=[], new_tokens=3)[0].text
-    with pytest.raises(ArgapError, match="greedily only"):
+    with pytest.raises(ArgapError, match="decodes greedily only"):
         lm.generate_until([request("generate_until", "The", {"do_sample": True})])

@@ -1,4 +1,4 @@
-"""argap's models as a language model of lm-eval, so that any of its tasks runs on them."""
+"""A checkpoint as an lm-eval model, so that it can run any of lm-eval's tasks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,27 +13,27 @@ from argap.progress import progress
 from argap.recall.decoding import Decoder
 
 DEFAULT_LENGTH = 2048
-"""The window of a model that takes any length, as lm-eval has it."""
+"""The window of a model without a maximum length, as in lm-eval."""
 DEFAULT_NEW_TOKENS = 256
 
 
 class ArgapLM(TemplateLM):
-    """loglikelihood, loglikelihood_rolling and generate_until over a `Decoder`.
+    """loglikelihood, loglikelihood_rolling and generate_until with a `Decoder`.
 
-    Prompts longer than the window are cut on the left, as lm-eval's own models do. Greedy only: a task
-    that samples is refused with `ArgapError`.
+    Prompts longer than the window are cut on the left, as in lm-eval's own models. Decoding is greedy: a task that
+    samples raises `ArgapError`.
     """
 
     def __init__(self, decoder: Decoder, name: str, *, max_length: int | None = None) -> None:
         super().__init__()
         self.decoder, self.name = decoder, name
-        self.max_length = max_length or max_positions(decoder.model) or DEFAULT_LENGTH
+        self.max_length = max_length or max_positions(decoder.model.config.to_dict()) or DEFAULT_LENGTH
 
     @property
     def eot_token_id(self) -> int:
         eos = self.decoder.tokenizer.eos
         if eos is None:
-            raise ArgapError(f"{self.name}: its tokenizer names no EOS token, which stands before a text")
+            raise ArgapError(f"{self.name}: its tokenizer has no EOS token, which lm-eval puts before a text")
         return eos
 
     @property
@@ -44,7 +44,7 @@ class ArgapLM(TemplateLM):
         return self.decoder.tokenizer.encode([string])[0].tolist()
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes into the results' ``config``."""
+        """Written to ``config`` in lm-eval's results."""
         return {"model_name": self.name, "model_num_parameters": self.decoder.model.num_parameters()}
 
     def _loglikelihood_tokens(
@@ -53,16 +53,16 @@ class ArgapLM(TemplateLM):
         contexts, continuations = [], []
         for texts, context, continuation in requests:
             if not continuation:
-                raise ArgapError(f"{self.name}: {texts[1]!r} has no token of its own after its context")
+                raise ArgapError(f"{self.name}: {texts[1]!r} adds no token to its context")
             continuation = continuation[-self.max_length :]
-            whole = [*context, *continuation][-(self.max_length + 1) :]  # the last token is not read
+            whole = [*context, *continuation][-(self.max_length + 1) :]  # the last token is only a target
             contexts.append(whole[: len(whole) - len(continuation)])
             continuations.append(continuation)
-        found = self._in_batches(
+        forced = self._in_batches(
             lambda ks: self.decoder.force([contexts[k] for k in ks], [continuations[k] for k in ks]),
             [len(a) + len(b) for a, b in zip(contexts, continuations, strict=True)],
         )
-        return [(sum(forced.logprobs), not any(forced.ranks)) for forced in found]
+        return [(sum(one.logprobs), not any(one.ranks)) for one in forced]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         totals = []
@@ -79,7 +79,7 @@ class ArgapLM(TemplateLM):
         for k, request in enumerate(requests):
             options: dict[str, Any] = request.arguments[1]
             if options.get("do_sample") or options.get("num_beams", 1) != 1:
-                raise ArgapError(f"{self.name}: the task samples or searches; this model decodes greedily only")
+                raise ArgapError(f"{self.name}: the task uses sampling or beam search; argap decodes greedily only")
             until = options.get("until") or []
             stops = (until,) if isinstance(until, str) else tuple(until)
             groups.setdefault((stops, options.get("max_gen_toks", DEFAULT_NEW_TOKENS)), []).append(k)
@@ -90,24 +90,24 @@ class ArgapLM(TemplateLM):
                     f"{self.name}: {new_tokens} new tokens leave no room for a prompt in {self.max_length}"
                 )
             prompts = [self.tok_encode(requests[k].arguments[0])[-room:] for k in members]
-            found = self._in_batches(
+            generations = self._in_batches(
                 lambda ks, prompts=prompts, until=until, new_tokens=new_tokens: self.decoder.generate(
                     [prompts[k] for k in ks], until=until, new_tokens=new_tokens
                 ),
                 [len(prompt) for prompt in prompts],
             )
-            for k, generation in zip(members, found, strict=True):
+            for k, generation in zip(members, generations, strict=True):
                 answers[k] = generation.text
         return [answers[k] for k in range(len(requests))]
 
     def _in_batches(self, work: Callable[[list[int]], list[Any]], lengths: list[int]) -> list[Any]:
-        """``work`` on indices, the longest first, a few batches at a time, with progress."""
+        """Results of ``work`` on all indices, longest first, a few batches at a time, with progress."""
         order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         size = 4 * self.decoder.batch_size
         with progress(self.name, len(order), "requests") as advance:
             for start in range(0, len(order), size):
-                some = order[start : start + size]
-                found.update(zip(some, work(some), strict=True))
-                advance(len(some))
-        return [found[k] for k in range(len(order))]
+                chunk = order[start : start + size]
+                results.update(zip(chunk, work(chunk), strict=True))
+                advance(len(chunk))
+        return [results[k] for k in range(len(order))]

@@ -1,0 +1,149 @@
+"""The score of one model on one task: accuracy with its interval, chance, and where recall fails.
+
+Examples from one document are not independent, so the interval resamples documents.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from argap.recall.samples import Sample
+from argap.records import Interval, Record
+
+RESAMPLES, SEED = 10_000, 1234
+DISTANCES = (32, 64, 128, 256, 512, 1024)
+GOLD_LENGTHS = (1, 2, 4, 8, 16)
+
+
+class Group(Record, frozen=True):
+    """Some of a task's examples: one row of a breakdown."""
+
+    bin: str
+    n: int
+    contains: float
+    stderr: float | None
+
+
+class StopCounts(Record, frozen=True):
+    """How many answers ended at the stop sequence, at EOS, and at the limit of new tokens."""
+
+    stop: int
+    eos: int
+    length: int
+
+
+class Score(Record, frozen=True):
+    """One model on one task. Shares are fractions; standard errors are None for a single example."""
+
+    model: str
+    task: str
+    n: int
+    contains: float
+    """Share of answers that contain the gold."""
+    stderr: float | None
+    """As lm-eval computes it: over examples, as if they were independent."""
+    ci95: Interval | None
+    """Of ``contains``; None for a single document."""
+    whole_word: float
+    whole_word_stderr: float | None
+    chance: float | None
+    truncated: float
+    """Share of prompts that were cut."""
+    gold_absent: int
+    """Examples whose text does not contain the gold."""
+    gold_survived: float
+    """Share of prompts that contain the gold."""
+    gold_nll: float | None
+    """Mean over all gold tokens, in nats; None for the copy baseline."""
+    gold_first_rank_0: float | None
+    """Share of golds whose first token is the model's most likely one; None for the copy baseline."""
+    stops: StopCounts
+    by_distance: list[Group]
+    by_gold_length: list[Group]
+    by_key: list[Group]
+
+
+def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
+    """The score of a model's samples on one task."""
+    n = len(samples)
+    hits = np.array([s.contains for s in samples], dtype=float)
+    words = np.array([s.whole_word for s in samples], dtype=float)
+    stops = [s.stop for s in samples]
+    logprobs = [p for s in samples if s.gold_logprobs is not None for p in s.gold_logprobs]
+    ranks = [s.gold_rank for s in samples if s.gold_rank is not None]
+    return Score(
+        model=model,
+        task=task,
+        n=n,
+        contains=float(hits.mean()),
+        stderr=_stderr(hits),
+        ci95=interval(hits, [s.document for s in samples]),
+        whole_word=float(words.mean()),
+        whole_word_stderr=_stderr(words),
+        chance=chance(samples),
+        truncated=sum(s.truncated_tokens > 0 for s in samples) / n,
+        gold_absent=sum(not s.gold_in_text for s in samples),
+        gold_survived=sum(s.gold_survived for s in samples) / n,
+        gold_nll=-float(np.mean(logprobs)) if logprobs else None,
+        gold_first_rank_0=float(np.mean([rank == 0 for rank in ranks])) if ranks else None,
+        stops=StopCounts(stops.count("stop"), stops.count("eos"), stops.count("length")),
+        by_distance=_binned(samples, [s.distance for s in samples], DISTANCES),
+        by_gold_length=_binned(samples, [len(s.gold_tokens) for s in samples], GOLD_LENGTHS),
+        by_key=by_key(samples),
+    )
+
+
+def chance(samples: Sequence[Sample]) -> float | None:
+    """How often an answer contains the gold of another example: the mean over all pairs; None for one example."""
+    n = len(samples)
+    if n < 2:
+        return None
+    golds = [re.compile(re.escape(s.gold), re.IGNORECASE) for s in samples]
+    hits = sum(
+        gold.search(sample.generation) is not None
+        for j, gold in enumerate(golds)
+        for i, sample in enumerate(samples)
+        if i != j
+    )
+    return hits / (n * (n - 1))
+
+
+def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
+    """95% percentile bootstrap over documents, from the sum of each; None for a single document."""
+    _, member = np.unique(np.array(documents, dtype=object).astype(str), return_inverse=True)
+    sums, sizes = np.bincount(member, weights=hits), np.bincount(member)
+    if len(sums) < 2:
+        return None
+    draws = np.random.default_rng(SEED).integers(len(sums), size=(RESAMPLES, len(sums)))
+    means = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def by_key(samples: Sequence[Sample]) -> list[Group]:
+    """Accuracy by the key that is asked for, most frequent first."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.key.lower(), []).append(sample)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [_group(key, members) for key, members in ordered]
+
+
+def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequence[int]) -> list[Group]:
+    """Accuracy by value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
+    names = [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}", "not in the prompt"]
+    groups: dict[str, list[Sample]] = {name: [] for name in names}
+    for sample, value in zip(samples, values, strict=True):
+        groups[names[-1 if value is None else int(np.searchsorted(edges, value))]].append(sample)
+    return [_group(name, members) for name, members in groups.items() if members]
+
+
+def _group(name: str, members: Sequence[Sample]) -> Group:
+    hits = np.array([s.contains for s in members], dtype=float)
+    return Group(name, len(members), float(hits.mean()), _stderr(hits))
+
+
+def _stderr(values: np.ndarray) -> float | None:
+    """Standard error of the mean, as lm-eval computes it: the sample's standard deviation over √n."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
