@@ -16,6 +16,7 @@ from argap.recall.harness import OWN
 from argap.recall.protocol import Protocol
 from argap.recall.run import run_recall
 from argap.reports.recall import published, recall_table, write_recall_page
+from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
@@ -52,7 +53,8 @@ def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder) -> 
     score = next(r["contains"] for r in found["rows"] if r["model"] == "hybrid" and r["task"] == "fixture:swde")
     model_class: Any = HFLM
     evaluate: Any = simple_evaluate  # its decorator hides its signature
-    stock = model_class(pretrained=decoder.model, tokenizer=AutoTokenizer.from_pretrained(HYBRID), batch_size=1)
+    stock_tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(Path(HYBRID)))
+    stock = model_class(pretrained=decoder.model, tokenizer=stock_tokenizer, batch_size=1)
     answers = []
     for lm in (stock, ArgapLM(decoder, "hybrid")):
         manager = TaskManager(include_path=str(OWN), include_defaults=False, metadata={"rows": "fixture"})
