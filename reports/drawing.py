@@ -5,7 +5,7 @@ bars stand under the name of their model. Names of models and domains are a user
 mathematics, and signs that the font lacks are shown as a box.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import ceil
@@ -27,6 +27,7 @@ FAINT = "#6b6b6b"
 GRID = "#dddddd"
 MAX_NAME = 36
 NO_GLYPH = "□"
+FORMATS = ("svg", "png")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -115,17 +116,17 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write ``name.svg`` and ``name.png`` (200 dpi), without dates or random ids."""
-    paths = []
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> Path:
+    """Write ``name.svg`` and, unless ``formats`` leaves it out, ``name.png`` (200 dpi), without dates or random ids.
+
+    Returns the path of the SVG.
+    """
     with style(), mpl.rc_context({"svg.hashsalt": name}):
-        for suffix in ("svg", "png"):
-            path = folder / f"{name}.{suffix}"
-            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=suffix, dpi=200, metadata=nothing)
-            paths.append(path)
-    return paths
+        for suffix in formats:
+            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
+            with replacing(folder / f"{name}.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+    return folder / f"{name}.svg"
 
 
 def grid(axes: Axes) -> None:

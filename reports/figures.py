@@ -3,6 +3,7 @@
 Each function takes ``gap.json`` and returns a matplotlib figure; `draw_all` writes them all.
 """
 
+from collections.abc import Sequence
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from argap.reports.drawing import FAINT, WIDTH, Look, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import FAINT, FORMATS, WIDTH, Look, grid, looks, panel_rows, plain, save, style
 from argap.reports.tables import nats, percent, threshold_text
 
 Part = dict[str, Any]
@@ -25,8 +26,8 @@ KINDS = {True: "Repeated in the window", False: "Not repeated"}
 COLUMNS = 3  # panels side by side
 
 
-def draw_all(gap: dict[str, Any], folder: Path) -> dict[str, Path]:
-    """Write every figure as SVG and PNG to ``folder``; returns the SVG of each by its name.
+def draw_all(gap: dict[str, Any], folder: Path, formats: Sequence[str] = FORMATS) -> dict[str, Path]:
+    """Write every figure to ``folder`` in the given formats; returns the path of each SVG by the figure's name.
 
     Without a model beside the reference there is no gap, and only the first figure.
     """
@@ -37,7 +38,7 @@ def draw_all(gap: dict[str, Any], folder: Path) -> dict[str, Path]:
         figures["gap_by_position"] = gap_by_bin(gap, "position", "Position in the window")
         if len(gap["breakdowns"]["domain"]) > 1:
             figures["gap_by_domain"] = gap_by_domain(gap)
-    return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
+    return {name: save(figure, folder, name, formats) for name, figure in figures.items()}
 
 
 @style()

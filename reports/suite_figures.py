@@ -38,7 +38,7 @@ LOWEST = -0.5  # −50%, which the figure says
 
 
 def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
-    """Write every figure of one size as SVG and PNG; returns the SVG of each by its name."""
+    """Write every figure of one size as SVG; returns the path of each by the figure's name."""
     figures = {
         "share_by_threshold": share_by_threshold(result),
         "distances": distances(result),
@@ -51,7 +51,7 @@ def draw_suite(result: Result, folder: Path) -> dict[str, Path]:
         figures["recall_along_training"] = recall_along_training(result, trajectory)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
-    return {name: save(figure, folder, name)[0] for name, figure in figures.items()}
+    return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}
 
 
 @style()

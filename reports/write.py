@@ -1,10 +1,12 @@
 """``write_report``: everything for people, beside the ``gap.json`` that it is made from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from argap.atomic import read_json, write_text
 from argap.errors import FormatError
+from argap.reports.drawing import FORMATS
 from argap.reports.figures import draw_all
 from argap.reports.html import render
 from argap.reports.tables import csv_text, markdown, tables_of
@@ -12,11 +14,11 @@ from argap.reports.tables import csv_text, markdown, tables_of
 NEEDED = ("rows", "reference", "threshold", "fingerprint", "evaluation", "index", "versions", "bins", "breakdowns")
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
+def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str] = FORMATS) -> Path:
     """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/`` and return the path of the page.
 
     ``folder``: what `argap score` or `argap compare` wrote, with ``gap.json`` and, for the example windows,
-    ``examples.json``. ``out``: another folder to write to. Raises `FormatError` where ``gap.json`` is not
+    ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures. Raises `FormatError` where ``gap.json`` is not
     there or lacks a key.
     """
     folder = Path(folder)
@@ -25,7 +27,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     examples = read_json(folder / "examples.json") if (folder / "examples.json").is_file() else None
     write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
     write_text(out / "table.csv", csv_text(gap))
-    figures = draw_all(gap, out / "figures")
+    figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
     write_text(page, render(gap, examples, figures))
     return page
