@@ -18,8 +18,8 @@ def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str
     """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/`` and return the path of the page.
 
     ``folder``: what `argap score` or `argap compare` wrote, with ``gap.json`` and, for the example windows,
-    ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures. Raises `FormatError` where ``gap.json`` is not
-    there or lacks a key.
+    ``examples.json``. ``out``: another folder to write to. ``formats``: the formats of the figures. Raises
+    `FormatError` where ``gap.json`` is not there or lacks a key.
     """
     folder = Path(folder)
     out = folder if out is None else Path(out)
