@@ -57,9 +57,18 @@ def ar_hits(cells: pd.DataFrame, threshold: float) -> np.ndarray:
 
 
 def write_cells(cells: pd.DataFrame, path: Path) -> None:
-    """Write Parquet that pandas, Polars and DuckDB read as it is."""
+    """Write Parquet that pandas, Polars and DuckDB read as it is.
+
+    The sums are split by byte before compression: sums of few float32 numbers end in zeros, and the file is a third
+    smaller.
+    """
+    sums = [column for column in cells.columns if column.startswith(PREFIX)]
+    others = [column for column in cells.columns if column not in sums]
+    encoding = dict.fromkeys(sums, "BYTE_STREAM_SPLIT")
     with replacing(path) as temporary:
-        cells.to_parquet(temporary, index=False, compression="zstd")
+        cells.to_parquet(
+            temporary, index=False, compression="zstd", use_dictionary=others, column_encoding=encoding or None
+        )
 
 
 def read_cells(path: Path) -> pd.DataFrame:
