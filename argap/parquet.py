@@ -33,10 +33,18 @@ def read_frame(path: Path, *, remedy: str = "") -> "pd.DataFrame":
     return read_parquet(path, remedy=remedy).to_pandas()
 
 
-def write_parquet(path: Path, table: "pa.Table | pd.DataFrame") -> None:
-    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd."""
+def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
+    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd.
+
+    ``split_by_byte``: columns of floats whose bytes are stored apart (BYTE_STREAM_SPLIT), which compress better so.
+    """
+    if not isinstance(table, pa.Table):
+        table = pa.Table.from_pandas(table, preserve_index=False)
     with replacing(path) as temporary:
-        if isinstance(table, pa.Table):
-            pq.write_table(table, temporary, compression="zstd")
-        else:
-            table.to_parquet(temporary, index=False, compression="zstd")
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            use_dictionary=[name for name in table.column_names if name not in split_by_byte],
+            column_encoding=dict.fromkeys(split_by_byte, "BYTE_STREAM_SPLIT") or None,
+        )

@@ -91,12 +91,11 @@ class Tokenizer:
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     """The tokenizer of a local folder, a ``tokenizer.json`` file, or a hub id.
 
-    ``name``: what to call it, where that is not ``source``. Raises `ArgapError` where there is none, or
-    only a slow one (argap needs the Rust tokenizers: they are parallel, and can be fingerprinted).
+    A folder may point to the tokenizer of another folder (`tokenizer_folder`), so that checkpoints share one file.
+    ``name``: the tokenizer's name in messages and records; by default ``source``. Raises `ArgapError` if there is no
+    tokenizer, or only a slow one (argap needs the Rust tokenizers: they run in parallel and have a fingerprint).
     """
-    path = Path(source)
-    if path.name == "tokenizer.json" and path.is_file():
-        path = path.parent
+    path = tokenizer_folder(Path(source))
     name = name or str(source)
     if (path / "tokenizer.json").is_file():
         return _from_folder(path, name)
@@ -106,6 +105,26 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
         except OSError:
             pass  # no tokenizer.json on the hub: transformers may still convert an older format
     return _converted(str(path), name)
+
+
+def tokenizer_folder(path: Path) -> Path:
+    """The folder with the tokenizer files of ``path``, a folder or a ``tokenizer.json``.
+
+    A folder without a ``tokenizer.json`` may share another folder's: its ``tokenizer_config.json`` then gives the
+    relative path, as in ``{"tokenizer_file": "../../tokenizer/tokenizer.json"}``. Raises `FormatError` if nothing
+    is there.
+    """
+    if path.name == "tokenizer.json" and path.is_file():
+        return path.parent
+    pointer = path / "tokenizer_config.json"
+    if (path / "tokenizer.json").is_file() or not pointer.is_file():
+        return path
+    shared = read_json(pointer).get("tokenizer_file")
+    if not isinstance(shared, str) or Path(shared).is_absolute():  # hub files may hold a path of their author's machine
+        return path
+    if not (path / shared).is_file():
+        raise FormatError(f"{pointer}: expected the tokenizer at {path / shared}; no such file")
+    return (path / shared).parent
 
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:

@@ -24,7 +24,7 @@ from argap.checkpoint import find_checkpoint, load_model
 from argap.recall.decoding import Decoder
 from argap.recall.fixture import fixture_rows
 from argap.recall.lm_eval_model import ArgapLM
-from argap.tokenizer import load_tokenizer
+from argap.tokenizer import load_tokenizer, tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
 
@@ -79,9 +79,10 @@ def main() -> None:
         model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
         prompts = prompts_of(folder, arguments.prompts, arguments.length)
         peer_class: Any = HFLM
+        stock_tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(folder))
         for batch in sorted({1, arguments.prompts}):
             own = ArgapLM(Decoder(model, load_tokenizer(folder), batch_size=batch), folder.name)
-            peer = peer_class(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=batch)
+            peer = peer_class(pretrained=model, tokenizer=stock_tokenizer, batch_size=batch)
             seconds, answers = best_of_two(own, prompts, arguments.tokens)
             theirs, expected = best_of_two(peer, prompts, arguments.tokens)
             agree = sum(a == b for a, b in zip(answers, expected, strict=True))

@@ -1,12 +1,12 @@
-"""Whole-model scoring beside the plain way to do it, and beside the trunk alone.
+"""Whole-model scoring compared with the usual implementation and with the trunk alone.
 
     PYTHONPATH=. python benchmarks/score.py [--json benchmarks/results/score.json]
 
-On a GPU: models of random weights, shaped like GPT-2 124M and Llama 360M, bfloat16, 8 windows of 2,048
-tokens; argap's batch (trunk, head, log-probs and top-1) against the Hugging Face path (all logits, their
-log-softmax in float32, gathered) and against the trunk without a head. The median of `do_bench`; memory is
-the peak beyond the weights. On a CPU: the GPT-2 shape in float32 over a text, tokens a second, against
-lm-eval's ``loglikelihood_rolling``, which gives one number a document.
+On a GPU: randomly initialised models with the shapes of GPT-2 124M and Llama 360M, in bfloat16, on 8 windows of
+2,048 tokens. argap's batch (trunk, head, log-probs and top-1) is compared with the Hugging Face path (all logits,
+log-softmax in float32, gather) and with the trunk without a head. Times are medians of `do_bench`; memory is the peak
+above the weights. On a CPU: tokens per second of the GPT-2 shape in float32 on a text, compared with lm-eval's
+``loglikelihood_rolling``, which returns one number per document.
 """
 
 import argparse
@@ -50,7 +50,7 @@ ROUNDS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     with torch.inference_mode():
@@ -70,7 +70,7 @@ def on_one_gpu(name: str, config: PretrainedConfig) -> dict[str, Any]:
         "trunk of HF": lambda: model.base_model(input_ids=ids, use_cache=False),
     }
     measured = {way: measure(function) for way, function in ways.items()}
-    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # from here on with its activations fused
+    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # fuses the activations of ``model`` in place
     ours, _ = batches.score(range(BATCH)).arrays()
     plain = by_all_logits(model, ids).cpu().numpy()
     error = float(np.abs(ours.reshape(BATCH, LENGTH)[:, 1:] - plain).mean())
@@ -88,7 +88,7 @@ def on_one_gpu(name: str, config: PretrainedConfig) -> dict[str, Any]:
 
 
 def by_all_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """The log-prob of every token as most scripts take it."""
+    """The log-prob of every token, computed as most scripts do."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
 
@@ -106,7 +106,7 @@ def measure(function: Callable[[], Any]) -> dict[str, float]:
 
 
 def windows_of(ids: torch.Tensor) -> EvaluationSet:
-    """Each row of ids ``[B, T]`` a window."""
+    """An evaluation set with one window for each row of ids ``[B, T]``."""
     rows, length = ids.shape
     tokens = ids.flatten().int().cpu().numpy()
     return EvaluationSet(
@@ -124,7 +124,7 @@ def windows_of(ids: torch.Tensor) -> EvaluationSet:
 
 
 def on_cpu() -> dict[str, Any]:
-    """Tokens a second, the median of some rounds, the two ways by turns."""
+    """Tokens per second, the median over alternating rounds of the two implementations."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 

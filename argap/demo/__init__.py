@@ -1,7 +1,7 @@
-"""The demo: shipped checkpoints on the held-out modules of the standard library that it runs on.
+"""The demo: shipped checkpoints, scored on held-out modules of the standard library of the Python that runs it.
 
-The folder holds what the demo needs: ``tokenizer/``, ``checkpoints/NAME/`` (weights, the configuration
-and log of their training) and ``index/``, the bigram counts of exactly their training text.
+The folder holds ``checkpoints/NAME/`` (weights, training configuration and training log), the ``tokenizer/`` that all
+of them share, and ``index/``, the bigram counts of their training text.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ BASE = "base_conv"
 
 
 def checkpoints() -> list[str]:
-    """The shipped checkpoints other than the reference."""
+    """Folders of the shipped checkpoints, without the reference."""
     folders = sorted(p for p in (HERE / "checkpoints").iterdir() if (p / "config.json").is_file())
     return [str(p) for p in folders if p.name != REFERENCE]
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.presets import build_config
-from argap.tokenizer import Tokenizer
+from argap.tokenizer import Tokenizer, tokenizer_folder
 from argap.train.config import TrainConfig
 
 LAYERS = 6  # of an architecture, where num_layers is not given
@@ -79,7 +79,7 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
     """Put the files of a tokenizer (a folder, a ``tokenizer.json`` or a hub id) into ``folder``."""
     path = Path(source)
     if path.exists():
-        copy_tokenizer(path.parent if path.is_file() else path, folder)
+        copy_tokenizer(path, folder)
         return
     from transformers import AutoTokenizer
 
@@ -87,7 +87,8 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the files of a tokenizer, as far as they are there, from one folder to another."""
+    """Copy the tokenizer files that ``source`` has or points to (`tokenizer_folder`) into ``folder``."""
+    source = tokenizer_folder(source)
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)

@@ -1,8 +1,8 @@
-"""Write the demo's code for training, ``stdlib:train`` of this Python, to one Parquet file.
+"""Write ``stdlib:train``, the demo's training code from this Python's standard library, to one Parquet file.
 
     python suites/demo/export_stdlib.py corpora/stdlib-train.parquet
 
-So that a machine with another Python trains on, and another index counts, exactly this text.
+Machines with another version of Python then train on, and count, exactly this text.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     python suites/demo/train_tokenizer.py --out argap/demo/tokenizer stdlib:train CORPUS...
 
-The sources are read in the order given; name one twice to weigh it twice. Training is deterministic.
+Sources are read in the given order; repeat one to double its weight. Training is deterministic.
 """
 
 import argparse

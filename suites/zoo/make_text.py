@@ -2,8 +2,8 @@
 
     python suites/zoo/make_text.py
 
-A document gives every name a value of its own, then uses names and their values in sentences of fixed words:
-a model of 50 steps learns the words, and has values left to recall.
+Each document assigns every name a value, then uses names and values in sentences of fixed words. In 50 steps a model
+learns the words; the values are left to recall.
 """
 
 import json
@@ -21,12 +21,12 @@ SENTENCE = "the {} is {} and then we see that {} ."
 WORDS = ["the", "is", "and", "then", "we", "see", "that", "."]
 END = "<end>"
 SPLITS = {"train": 400, "heldout": 40}
-"""Documents of each part."""
+"""Number of documents in each part."""
 SENTENCES = 12
 
 
 def document(random: np.random.Generator) -> str:
-    """One document: names mean what they meant before, in this document alone."""
+    """One document, in which every name keeps its value; other documents assign other values."""
     means = dict(zip(NAMES, random.permutation(VALUES), strict=True))
     used = random.choice(NAMES, 4, replace=False)
     said = random.choice(used, (SENTENCES, 2))

@@ -20,6 +20,7 @@ from argap.recall.samples import Sample, task_folder
 from argap.recall.scores import Score, chance, interval
 from argap.records import as_json
 from argap.reports.recall import published, recall_table, write_recall_page
+from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
@@ -68,7 +69,8 @@ def test_the_stock_pipeline_of_lm_eval_gives_the_same_answers(done, decoder, mon
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda storage: None)  # seconds, and not compared
     model_class: Any = HFLM
     evaluate: Any = simple_evaluate  # its decorator hides its signature
-    stock = model_class(pretrained=decoder.model, tokenizer=AutoTokenizer.from_pretrained(HYBRID), batch_size=1)
+    stock_tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder(Path(HYBRID)))
+    stock = model_class(pretrained=decoder.model, tokenizer=stock_tokenizer, batch_size=1)
     answers = []
     for lm in (stock, ArgapLM(decoder, "hybrid")):
         manager = TaskManager(include_path=str(OWN), include_defaults=False, metadata={"rows": "fixture"})

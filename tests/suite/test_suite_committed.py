@@ -16,14 +16,22 @@ RESULTS = ROOT / "results" / "table1-mini"
 PARTS = ("overall", "ar_hits", "other")
 
 
+def files(folder: Path) -> set[Path]:
+    """What ``folder`` holds, without the pages: ``README.md``, which is written by hand, and ``SIZE/report.html``."""
+    pages = ("README.md", "report.html")
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name not in pages}
+
+
 @pytest.mark.parametrize("suite", ["table1-mini", "recall-along-training"])
 def test_the_tables_are_rebuilt_to_the_byte(suite, tmp_path):
+    """And no file is missing or left over: figures are SVG alone, and git ignores the pages."""
     committed, copy = ROOT / "results" / suite, tmp_path / suite
     shutil.copytree(committed, copy, ignore=shutil.ignore_patterns("*.md", "*.csv", "figures", "report.html"))
     result = CliRunner().invoke(app, ["table", str(ROOT / "suites" / f"{suite}.yaml"), "--out", str(copy)])
     assert result.exit_code == 0, result.output
     for name in ("table.md", "table.csv"):
         assert (copy / name).read_text() == (committed / name).read_text()
+    assert files(copy) == files(committed)
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])

@@ -1,0 +1,51 @@
+"""Checkpoints that share one tokenizer: the pointer in ``tokenizer_config.json``, followed and refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from argap.errors import ArgapError, FormatError
+from argap.tokenizer import load_tokenizer
+from argap.train.model import save_tokenizer
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tokenizer) -> Path:
+    """A folder without a tokenizer of its own, beside the ``tokenizer`` that it points to."""
+    tokenizer.save(tmp_path / "tokenizer")
+    return point(tmp_path / "checkpoint", "../tokenizer/tokenizer.json")
+
+
+def point(folder: Path, target: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_file": target}))
+    return folder
+
+
+def test_a_folder_may_point_to_the_tokenizer_of_another(checkpoint, tokenizer):
+    shared = load_tokenizer(checkpoint, name="mine")
+    assert (shared.name, shared.eos, shared.fingerprint) == ("mine", tokenizer.eos, tokenizer.fingerprint)
+
+
+def test_a_copy_of_a_shared_tokenizer_is_whole(checkpoint, tmp_path, tokenizer):
+    (tmp_path / "copy").mkdir()
+    save_tokenizer(checkpoint, tmp_path / "copy")
+    assert (tmp_path / "copy" / "tokenizer.json").is_file()
+    assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+
+def test_a_file_of_its_own_is_used_before_the_pointer(checkpoint, tokenizer):
+    tokenizer.save(checkpoint)
+    assert load_tokenizer(point(checkpoint, "../gone/tokenizer.json")).fingerprint == tokenizer.fingerprint
+
+
+def test_a_pointer_to_nothing_is_named(checkpoint):
+    with pytest.raises(FormatError, match=r"tokenizer_config\.json: expected the tokenizer at .*gone"):
+        load_tokenizer(point(checkpoint, "../gone/tokenizer.json"))
+
+
+def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
+    """Files on the hub may hold one, of the machine where they were written."""
+    with pytest.raises(ArgapError, match="no tokenizer there"):
+        load_tokenizer(point(checkpoint, str(tmp_path / "tokenizer" / "tokenizer.json")))
