@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from argap.bigram_index.runs import MemoryRun
+from argap.bigram_index.sorted_runs import MemoryRun
 
 
-class Gathered(NamedTuple):
-    """What `gather` met on its way."""
+class StreamSummary(NamedTuple):
+    """What `mark_boundaries` met on its way."""
 
     low: int
     high: int
@@ -18,7 +18,7 @@ class Gathered(NamedTuple):
     """How many documents began, empty ones aside."""
 
 
-def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> Gathered:
+def mark_boundaries(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> StreamSummary:
     """Copy ``tokens``, `[N]` of any integer type, N > 0, to ``out``, ``boundary`` in place of ``eos``.
 
     ``inside``: a document goes on from before, so that the first token does not begin one.
@@ -27,10 +27,10 @@ def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out
     out[:] = tokens
     out[end] = boundary
     begins = ~end & np.concatenate([[not inside], end[:-1]])
-    return Gathered(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
+    return StreamSummary(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
-def tally(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
+def count_tokens(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
     """Add the tokens of a piece of a stream, `[N]`, to ``count`` and ``documents``, each `[vocab]` int64.
 
     The id ``vocab`` ends a document. ``document``: number of the one that goes on at the beginning;
@@ -63,6 +63,22 @@ def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = Non
     indptr = np.zeros(vocab_size + 1, dtype=np.int64)
     np.cumsum(np.bincount(first.astype(np.int64), minlength=vocab_size), out=indptr[1:])
     return MemoryRun(indptr, second.astype(tokens.dtype), count.astype(np.uint32))
+
+
+def count_stream_scipy(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
+    """What `count_stream` gives, for a Python that numba does not support yet: the pairs as entries of a matrix in
+    coordinates, which the conversion to rows sorts and sums."""
+    from scipy.sparse import coo_array
+
+    shape = (vocab_size + 1, vocab_size + 1)  # one for a boundary behind the last id
+    pairs = (tokens[:-1].astype(np.int32), tokens[1:].astype(np.int32))
+    matrix = coo_array((np.ones(len(pairs[0]), dtype=np.uint32), pairs), shape=shape).tocsr()
+    if boundary is not None:
+        matrix.data[matrix.indptr[boundary] : matrix.indptr[boundary + 1]] = 0
+        matrix.data[matrix.indices == boundary] = 0
+        matrix.eliminate_zeros()
+    indptr = matrix.indptr[: vocab_size + 1].astype(np.int64)
+    return MemoryRun(indptr, matrix.indices.astype(tokens.dtype), matrix.data)
 
 
 def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:

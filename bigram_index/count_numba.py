@@ -16,13 +16,17 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from argap.bigram_index.cores import available_cores
-from argap.bigram_index.intrinsics import ONE, lowest_bit, prefetch_write
-from argap.bigram_index.runs import MemoryRun
+from argap.bigram_index.count_numpy import StreamSummary
+from argap.bigram_index.intrinsics import ONE, available_cores, lowest_bit, prefetch_write
+from argap.bigram_index.sorted_runs import MemoryRun
 
 AHEAD = 24
 """How many tokens ahead of the scatter its target line is fetched."""
 BLOCKS_PER_THREAD = 8
+
+NO_TOKEN = -(2**63)
+TOKENS_PER_THREAD = 2**18
+"""Tokens for which a thread of its own pays."""
 
 jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
@@ -113,7 +117,7 @@ def _add_rows(indptrs, second, count, row_start, row_stop, out, table, words, su
 def count_stream(
     tokens: np.ndarray, vocab_size: int, boundary: int | None = None, *, threads: int | None = None
 ) -> MemoryRun:
-    """What `argap.bigram_index.count_reference.count_stream` gives, many times sooner.
+    """What `argap.bigram_index.count_numpy.count_stream` gives, many times sooner.
 
     ``tokens``: `[N]` uint16 or uint32, N below 2³², each at most ``vocab_size`` (not checked).
     ``threads``: all cores by default.
@@ -146,7 +150,7 @@ def count_stream(
 def merge_rows(
     indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int, *, threads: int | None = None
 ) -> MemoryRun:
-    """What `argap.bigram_index.count_reference.merge_rows` gives, by the table and bitmap of step 3."""
+    """What `argap.bigram_index.count_numpy.merge_rows` gives, by the table and bitmap of step 3."""
     threads = threads or available_cores()
     starts = (indptrs - indptrs[:, :1]).sum(axis=0)
     seconds = np.empty(len(second), dtype=second.dtype)
@@ -205,3 +209,60 @@ def _compact(
         second[there] = seconds[here]
         count[there] = counts[here]
     return MemoryRun(indptr, second, count)
+
+
+@jit
+def _mark_boundaries(tokens, eos, boundary, inside, out):
+    token = np.int64(tokens[0])
+    low = high = token
+    ends = np.int64(token == eos)
+    documents = np.int64(token != eos and not inside)
+    out[0] = boundary if token == eos else token
+    for i in range(1, len(tokens)):  # without a branch, so that it is done in vectors
+        token = np.int64(tokens[i])
+        low = min(low, token)
+        high = max(high, token)
+        end = token == eos
+        out[i] = boundary if end else token
+        ends += end
+        documents += (not end) & (np.int64(tokens[i - 1]) == eos)
+    return low, high, ends, documents
+
+
+def mark_boundaries(
+    tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray, *, threads: int | None = None
+) -> StreamSummary:
+    """What `argap.bigram_index.count_numpy.mark_boundaries` does. ``threads``: all cores by default."""
+    if tokens.dtype == np.uint64:
+        tokens = tokens.astype(np.int64)  # beyond int64 turns negative, and is refused as that
+    plain = np.asarray(tokens)  # of a memory map, a plain view
+    end = NO_TOKEN if eos is None else eos
+
+    def mark_slice(start: int, stop: int) -> StreamSummary:
+        goes_on = inside if start == 0 else int(plain[start - 1]) != end
+        found = _mark_boundaries(plain[start:stop], end, boundary, goes_on, out[start:stop])
+        return StreamSummary(*(int(n) for n in found))
+
+    pieces = min(threads or available_cores(), -(-len(plain) // TOKENS_PER_THREAD))
+    if pieces == 1:
+        return mark_slice(0, len(plain))
+    edges = np.linspace(0, len(plain), pieces + 1).astype(np.int64).tolist()
+    with ThreadPoolExecutor(pieces) as pool:
+        found = list(pool.map(mark_slice, edges[:-1], edges[1:]))
+    low, high, ends, documents = zip(*found, strict=True)
+    return StreamSummary(min(low), max(high), sum(ends), sum(documents))
+
+
+@jit
+def count_tokens(tokens, document, last, count, documents):
+    """What `argap.bigram_index.count_numpy.count_tokens` does."""
+    for i in range(len(tokens)):
+        token = tokens[i]
+        if token == len(count):
+            document += 1
+            continue
+        count[token] += 1
+        if last[token] != document:
+            last[token] = document
+            documents[token] += 1
+    return document

@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
-from argap.bigram_index.cores import available_cores
 from argap.bigram_index.csr import Csr
-from argap.bigram_index.intrinsics import prefetch_read
+from argap.bigram_index.intrinsics import available_cores, prefetch_read
 
 GROUP = 32
-ALONE = 2**14  # pairs that one thread finds sooner than a second one starts
+ONE_THREAD_PAIRS = 2**14  # pairs that one thread finds sooner than a second one starts
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)
@@ -64,7 +63,7 @@ def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int
     result = np.empty(len(first), dtype=np.int64)
     if not len(csr.second):
         return np.zeros(len(first), dtype=np.int64)
-    threads = (threads or available_cores()) if len(first) > ALONE else 1
+    threads = (threads or available_cores()) if len(first) > ONE_THREAD_PAIRS else 1
     edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
     seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view
     shift, base, bucket = np.asarray(csr.shift), np.asarray(csr.base), np.asarray(csr.bucket)
