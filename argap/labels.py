@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from argap.atomic import read_json, replacing, write_json
-from argap.bigram_index.store import BigramIndex
-from argap.errors import FormatError, MismatchError
+from argap.bigram_index.store import BigramIndex, check_tokenizer
+from argap.errors import FormatError
 from argap.evaluation import EvaluationSet
 from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
@@ -93,16 +93,6 @@ def label(data: EvaluationSet, index: BigramIndex) -> Labels:
             "sources": data.sources,
         },
     )
-
-
-def check_tokenizer(index: BigramIndex, tokenizer: str, fingerprint: str) -> None:
-    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of that fingerprint."""
-    if index.tokenizer_fingerprint != fingerprint:
-        raise MismatchError(
-            f"{index.folder}: counted with the tokenizer {index.tokenizer} ({index.tokenizer_fingerprint[:12]}), "
-            f"the text is tokenized with {tokenizer} ({fingerprint[:12]}); build the right index with "
-            f"`argap index build TRAINING_TEXT --tokenizer {tokenizer} --out DIR`"
-        )
 
 
 def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from argap.atomic import write_json
-from argap.bigram_index.store import open_index
+from argap.bigram_index.store import check_tokenizer, open_index
 from argap.cells import build_cells, write_cells
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.examples import choose_examples
-from argap.labels import Labels, check_tokenizer, label, read_labels, write_labels
+from argap.labels import Labels, label, read_labels, write_labels
 from argap.parallel import Parallel
 from argap.progress import say
 from argap.references import absolute

@@ -66,7 +66,7 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
         "tokens": counter.tokens,
         **best.rates("tokens", counter.tokens),
         "seconds with the index written": time.perf_counter() - begun,
-        "distinct": sum(part["rows"] for part in parts),
+        "distinct": sum(part.rows for part in parts),
     }
 
 

@@ -1,7 +1,7 @@
-"""Counting the bigrams of any number of documents in bounded memory.
+"""Counting the bigrams of any number of documents in bounded memory, and the k-way merge of sorted runs.
 
-Tokens mark_boundaries in one buffer, a boundary id behind every document. A full buffer is counted into a sorted
-run; with more than one, runs go to disk and are merged, all at once, at the end.
+Tokens are collected in one buffer, with a boundary id after every document. A full buffer is counted into a sorted
+run; with more than one, runs go to disk and are merged in one pass at the end.
 """
 
 import shutil
@@ -24,7 +24,7 @@ MERGE_ENTRIES = 2**22
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """uint16 where every id and a boundary behind the last one fit, else uint32."""
+    """uint16 where every id and one more for the boundary fit, else uint32."""
     return np.dtype(np.uint16 if vocab_size < 2**16 else np.uint32)
 
 
@@ -134,7 +134,7 @@ class BigramCounter:
 
     def _count(self) -> MemoryRun:
         if self.stats is not None:
-            # The first token of a chunk behind the first was the last of the one before.
+            # Every chunk but the first begins with the last token of the chunk before.
             self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
         filled = self._buffer[: self._filled]
         if self.device != "cpu":

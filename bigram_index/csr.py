@@ -43,7 +43,7 @@ class CsrState(Record, frozen=True):
 
 @dataclass(frozen=True)
 class Csr:
-    """Counts by row, and where in its row a second token may be.
+    """Counts by row, with a directory into each row.
 
     The ids of a row are cut into buckets of ``2 ** shift[row]`` ids; bucket ``k`` of the row, counted from
     ``base[row]`` on, holds the entries ``bucket[base[row] + k]:bucket[base[row] + k + 1]``.
@@ -168,8 +168,8 @@ def _user_cache() -> Path:
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Counts, `[N]` int64, of the pairs of ``first`` and ``second``, `[N]` of any integer type.
 
-    A pair that is absent counts 0, and so does one with an id outside the vocabulary. Bisects the rows of
-    all pairs at once.
+    A pair that does not occur counts 0, as does one with an id outside the vocabulary. Bisects the rows of all pairs
+    at once; the reference of the compiled lookup.
     """
     known = (first >= 0) & (first < len(csr.indptr) - 1)
     row = np.where(known, first, 0).astype(np.int64)

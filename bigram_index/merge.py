@@ -76,15 +76,15 @@ def weigh_runs(runs: Sequence[Run], weights: Sequence[float], entries: int = cou
     for start, stop in row_ranges(total, entries):
         keys, counts = [], []
         for run in runs:
-            second, found = run.read(int(run.indptr[start]), int(run.indptr[stop]))
+            second, count_of = run.read(int(run.indptr[start]), int(run.indptr[stop]))
             row = np.repeat(np.arange(stop - start), np.diff(run.indptr[start : stop + 1]))
             keys.append(row * vocab_size + second)
-            counts.append(found)
+            counts.append(count_of)
         known, number = np.unique(np.concatenate(keys), return_inverse=True)
         numbers = np.split(number, np.cumsum([len(each) for each in keys])[:-1])
         dense = np.zeros((len(runs), len(known)), dtype=np.int64)
-        for line, at, found in zip(dense, numbers, counts, strict=True):
-            line[at] = found
+        for line, at, count_of in zip(dense, numbers, counts, strict=True):
+            line[at] = count_of
         summed = weighted_sum(list(dense), weights)
         known, summed = known[summed > 0], summed[summed > 0]
         indptr = np.searchsorted(known, np.arange(stop - start + 1) * vocab_size)

@@ -15,7 +15,7 @@ from argap.errors import ArgapError, FormatError
 from argap.parquet import write_parquet
 
 LONGEST = 5
-PIECE = 2**20  # tokens looked at together
+PIECE = 2**20  # tokens handled at a time
 
 
 class NgramCounter:
@@ -59,23 +59,23 @@ class NgramCounter:
         return np.concatenate([prefixes[number], last[:, None]], axis=1), self._counts[n - 2]
 
     def _extend(self, numbers: np.ndarray, tokens: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the n-grams whose first n - 1 tokens are known, and where these begin."""
+        """Keys of the n-grams whose first n - 1 tokens are known, and their start positions."""
         last = tokens[n - 1 :]
         start = np.flatnonzero((numbers[: len(last)] >= 0) & (last >= 0))
         return numbers[start] * self._vocab_size + last[start], start
 
     def _find(self, numbers: np.ndarray, tokens: np.ndarray, n: int) -> np.ndarray:
-        """For each position the number of the n-gram that begins there; -1 where the query lacks it."""
+        """For each position the number of the n-gram that begins there; -1 where it is not in the query."""
         keys, start = self._extend(numbers, tokens, n)
         known = self._keys[n - 2]
-        found = np.full(len(tokens), -1, dtype=np.int64)
+        numbers = np.full(len(tokens), -1, dtype=np.int64)
         if len(known):
             at = np.searchsorted(known, keys).clip(max=len(known) - 1)
-            found[start] = np.where(known[at] == keys, at, -1)
-        return found
+            numbers[start] = np.where(known[at] == keys, at, -1)
+        return numbers
 
     def _closed(self, documents: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Each document with a -1 behind it."""
+        """Each document followed by a -1."""
         for document in documents:
             if len(document) and not 0 <= document.min() <= document.max() < self._vocab_size:
                 raise FormatError(f"token ids outside the vocabulary of {self._vocab_size}: another tokenizer's?")
@@ -95,7 +95,7 @@ def write_ngrams(counter: NgramCounter, path: Path) -> dict[int, tuple[np.ndarra
 
 
 def _pieces(documents: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Whole documents together, at least `PIECE` tokens at a time."""
+    """Documents concatenated to at least `PIECE` tokens."""
     waiting: list[np.ndarray] = []
     size = 0
     for document in documents:

@@ -86,9 +86,9 @@ def merge_shards(job: Job, *names: str) -> str:
     return name
 
 
-def _name(kind: str, *contents: object) -> str:
+def _name(prefix: str, *contents: object) -> str:
     text = json.dumps(contents, sort_keys=True)
-    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def _is_there(job: Job, name: str) -> bool:

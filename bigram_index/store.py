@@ -134,11 +134,11 @@ def write_index(
         csr.write(folder, contents, folder / csr.FOLDER, identity)
 
 
-def require_tokenizer(index: BigramIndex, fingerprint: str, owner: str) -> None:
-    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of ``owner``."""
+def check_tokenizer(index: BigramIndex, tokenizer: str, fingerprint: str) -> None:
+    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of that fingerprint."""
     if index.tokenizer_fingerprint != fingerprint:
         raise MismatchError(
-            f"{index.folder}: counted with tokenizer {index.tokenizer} "
-            f"({index.tokenizer_fingerprint[:12]}), but {owner} has another ({fingerprint[:12]}); build the "
-            f"right one with `argap index build DATA --tokenizer {owner} --out DIR`"
+            f"{index.folder}: counted with the tokenizer {index.tokenizer} ({index.tokenizer_fingerprint[:12]}), "
+            f"the text is tokenized with {tokenizer} ({fingerprint[:12]}); build the right index with "
+            f"`argap index build TRAINING_TEXT --tokenizer {tokenizer} --out DIR`"
         )

@@ -106,7 +106,7 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
 
 
 def _groups(documents: Iterable[np.ndarray], eos: int) -> Iterator[tuple[list[np.ndarray], int]]:
-    """Documents, each with EOS behind it, for about `SHARD_TOKENS` tokens; and how many were empty."""
+    """Documents, each followed by EOS, for about `SHARD_TOKENS` tokens; and the number of empty ones."""
     end = np.array([eos], dtype=np.int32)
     group: list[np.ndarray] = []
     empty = tokens = 0

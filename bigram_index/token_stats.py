@@ -32,16 +32,16 @@ class TokenStats:
 
 
 class TokenCounter:
-    """Takes a stream in pieces, a boundary (the id ``vocab_size``) behind every document."""
+    """Takes a stream in pieces, a boundary (the id ``vocab_size``) after every document."""
 
     def __init__(self, vocab_size: int) -> None:
         self._count = np.zeros(vocab_size, dtype=np.int64)
         self._documents = np.zeros(vocab_size, dtype=np.int64)
-        self._last = np.full(vocab_size, -1, dtype=np.int64)  # the last document that had the token
+        self._last = np.full(vocab_size, -1, dtype=np.int64)  # the last document with the token
         self._document = 0
 
     def add(self, tokens: np.ndarray) -> None:
-        """Count a piece, `[N]`; a document may go on in the next."""
+        """Count a piece, `[N]`; a document may continue in the next."""
         self._document = count_tokens(tokens, self._document, self._last, self._count, self._documents)
 
     def result(self) -> TokenStats:

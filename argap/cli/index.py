@@ -154,12 +154,12 @@ def count(
     """Print how often each bigram of TEXT occurs in training."""
     import json as json_library
 
-    from argap.bigram_index.store import open_index, require_tokenizer
+    from argap.bigram_index.store import check_tokenizer, open_index
     from argap.tokenizer import load_tokenizer
 
     index = open_index(folder)
     loaded = load_tokenizer(tokenizer or index.tokenizer)
-    require_tokenizer(index, loaded.fingerprint, loaded.name)
+    check_tokenizer(index, loaded.name, loaded.fingerprint)
     (ids,) = loaded.encode([text])
     counts = index.count(ids[:-1], ids[1:])
     rows = [
@@ -227,13 +227,13 @@ def profile(
     from dataclasses import asdict
 
     from argap.bigram_index.frequency_profile import frequency_profile
-    from argap.bigram_index.store import open_index, require_tokenizer
+    from argap.bigram_index.store import check_tokenizer, open_index
     from argap.corpus.tokenize import encode_corpora
     from argap.tokenizer import load_tokenizer
 
     index = open_index(folder)
     loaded = load_tokenizer(tokenizer or index.tokenizer)
-    require_tokenizer(index, loaded.fingerprint, loaded.name)
+    check_tokenizer(index, loaded.name, loaded.fingerprint)
     bins = frequency_profile(index, encode_corpora(data, loaded, text_column=text_column))
     if json:
         print(json_library.dumps([asdict(row) for row in bins], indent=2))

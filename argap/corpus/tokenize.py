@@ -1,4 +1,4 @@
-"""From documents of text to documents of token ids: batched, parallel, streaming."""
+"""Documents of text to documents of token ids: batched, parallel, streaming."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from argap.atomic import read_json, write_json
-from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.store import BigramIndex, check_tokenizer, open_index
 from argap.checkpoint import load_model, max_positions, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
-from argap.labels import check_tokenizer
 from argap.recall.adapter import ArgapLM
 from argap.recall.analysis import Sample, flips, link_to_gap, score_row
 from argap.recall.copying import NAME as COPY

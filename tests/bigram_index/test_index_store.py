@@ -13,7 +13,7 @@ import pytest
 
 from argap.bigram_index.build import build_index
 from argap.bigram_index.manifest import read_manifest, write_manifest
-from argap.bigram_index.store import open_index, require_tokenizer
+from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 
 RNG = np.random.default_rng(1)
@@ -197,9 +197,9 @@ def test_flipped_bit_is_found_and_located(index, monkeypatch):
 
 
 def test_another_tokenizer_is_refused(index):
-    require_tokenizer(index, "ab" * 32, "M")
-    with pytest.raises(MismatchError, match="argap index build DATA --tokenizer M"):
-        require_tokenizer(index, "cd" * 32, "M")
+    check_tokenizer(index, "M", "ab" * 32)
+    with pytest.raises(MismatchError, match="argap index build TRAINING_TEXT --tokenizer M"):
+        check_tokenizer(index, "M", "cd" * 32)
 
 
 def test_index_can_be_moved(index, tmp_path):
