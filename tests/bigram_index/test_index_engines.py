@@ -182,13 +182,13 @@ def build(out, tokens, vocab_size):
 
 
 @pytest.mark.parametrize("vocab_size", [2, 300, 65_536, 70_000])
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint16])
-def test_probe_equals_the_bisection(vocab_size, kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_probe_equals_the_bisection(vocab_size, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_numba, "ONE_THREAD_PAIRS", 100)  # two threads
     # Rows of all lengths: token 0 is followed by everything, others by few.
     tokens = RNG.zipf(1.1, 30_000).clip(max=vocab_size) - 1
     index = build(tmp_path / "index", tokens, vocab_size)
-    pairs = RNG.integers(-3 if kind != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(kind)
+    pairs = RNG.integers(-3 if dtype != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(dtype)
     pairs[:, :2500] = [tokens[:2500] % 65_536, tokens[1:2501] % 65_536]  # half of them are there
     found = lookup_numba.count_pairs(index._csr, *pairs)
     np.testing.assert_array_equal(found, csr.count_pairs(index._csr, *pairs))

@@ -27,10 +27,10 @@ def tokenizer(tmp_path):
 TABLE = pd.DataFrame({"count": [5, 1, 2**40, 7], "second": [1, 0, 2, 1], "first": [0, 2, 1, 0], "note": list("wxyz")})
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_counts_are_added_up(kind, tokenizer, tmp_path):
-    path = tmp_path / f"counts.{kind}"
-    TABLE.to_csv(path, index=False) if kind == "csv" else TABLE.to_parquet(path)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_counts_are_added_up(suffix, tokenizer, tmp_path):
+    path = tmp_path / f"counts.{suffix}"
+    TABLE.to_csv(path, index=False) if suffix == "csv" else TABLE.to_parquet(path)
     index = index_from_counts(path, tmp_path / "index", tokenizer)
     assert index.count([0, 1, 2, 0], [1, 2, 0, 0]).tolist() == [12, 2**40, 1, 0]
     assert (index.documents, index.tokens, index.bigrams, index.distinct) == (0, 13 + 2**40, 13 + 2**40, 3)

@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster: the same bytes as without one, also when a worker is killed on the way."""
+"""Counting on a Ray cluster gives the same bytes as a local build, even when a worker is killed."""
 
 import json
 import sys
@@ -63,7 +63,7 @@ def test_tasks_by_hand_make_the_same_bytes(corpus, whole, tmp_path):
     assert len({*names, left, top}) == 5
 
 
-def test_share_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
+def test_shard_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
     made = job(corpus, tmp_path, shards=3)
     name = ray_tasks.count_shard(made, 1)
     monkeypatch.setattr(ray_tasks, "build_from_source", None)  # would raise
@@ -131,7 +131,7 @@ def test_killed_worker_changes_nothing(two_nodes, corpus, whole, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_failure_of_a_share_is_told_as_it_is(two_nodes, corpus, tmp_path):
+def test_failure_of_a_shard_is_raised_unchanged(two_nodes, corpus, tmp_path):
     made = job(corpus, tmp_path, text_column="body")
     with pytest.raises(ArgapError, match="no text in column 'body'"):
         build_on_ray(made, tmp_path / "index", address=two_nodes.address)

@@ -48,9 +48,9 @@ def test_attributes_and_counts(index):
     assert {(a, b): counts[a, b] for a, b in zip(*np.nonzero(counts), strict=True)} == ORACLE
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
-def test_any_integer_type_is_looked_up(index, kind):
-    pairs = np.array([p for p in ORACLE if max(p) < 128], dtype=kind)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_any_integer_type_is_looked_up(index, dtype):
+    pairs = np.array([p for p in ORACLE if max(p) < 128], dtype=dtype)
     expected = [ORACLE[tuple(p)] for p in pairs.tolist()]
     assert index.count(pairs[:, 0], pairs[:, 1]).tolist() == expected
 
