@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from argap.cli.engine import check_engine
 from argap.cli.index_output import Meter, describe, describe_bins, describe_plan, parse_bytes, parse_tokens
+
+if TYPE_CHECKING:
+    from argap.bigram_index.store import BigramIndex
+    from argap.corpus import Corpus
 
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
@@ -53,13 +57,6 @@ def build(
     shard: Annotated[str, typer.Option(help="I/N: count shard I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
     """Count every token bigram of DATA, document by document."""
-    from argap.bigram_index.build import build_from_source, tokens_beside
-    from argap.bigram_index.manifest import refuse_existing
-    from argap.bigram_index.shard import Shard
-    from argap.bigram_index.token_source import TokenSource
-    from argap.corpus import open_corpus
-    from argap.tokenizer import load_tokenizer
-
     limit = parse_bytes(memory)
     check_engine(
         engine,
@@ -73,27 +70,35 @@ def build(
         job = Job(tuple(data), tokenizer, folder, shards, text_column, token_dtype, stats, limit, passes)
         print(describe(build_on_ray(job, out, address=address, overwrite=overwrite)))
         return
+    from argap.bigram_index.build import tokens_beside
+    from argap.bigram_index.manifest import refuse_existing
+    from argap.corpus import open_corpus
+
     refuse_existing(out, overwrite=overwrite)
     corpora = [open_corpus(spec, text_column=text_column, token_dtype=token_dtype) for spec in data]
-    source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
-    meter = Meter(source.fraction_read)
-    index = build_from_source(
-        source,
-        out,
-        keep=keep_tokens,
-        stats=stats,
-        memory=limit,
-        device=device,
-        passes=passes,
-        overwrite=overwrite,
-        progress=meter,
-    )
-    for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
-        print(f"argap: {remark}", file=sys.stderr)
-    meter.finish(index)
+    options = {"stats": stats, "memory": limit, "device": device, "passes": passes, "overwrite": overwrite}
+    index = _build_with_progress(corpora, tokenizer, shard, out, keep=keep_tokens, **options)
     if keep_tokens:
         print(f"argap: tokens kept in {tokens_beside(out)}", file=sys.stderr)
     print(describe(index))
+
+
+def _build_with_progress(
+    corpora: "list[Corpus]", tokenizer: str, shard: str, out: Path, **options: Any
+) -> "BigramIndex":
+    """Build on this machine with progress and remarks on stderr. ``options``: those of `build_from_source`."""
+    from argap.bigram_index.build import build_from_source
+    from argap.bigram_index.shard import Shard
+    from argap.bigram_index.token_source import TokenSource
+    from argap.tokenizer import load_tokenizer
+
+    source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
+    meter = Meter(source.fraction_read)
+    index = build_from_source(source, out, progress=meter, **options)
+    for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
+        print(f"argap: {remark}", file=sys.stderr)
+    meter.finish(index)
+    return index
 
 
 @app.command()
