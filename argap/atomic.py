@@ -1,10 +1,12 @@
-"""Files that are whole or absent: write to a temporary name beside the target, then rename.
+"""Files and folders that are whole or absent: write to a temporary name beside the target, then rename.
 
 A reader never sees half a file, and a kill at any moment leaves the old file or the new one.
 """
 
+import glob
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +38,41 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # where even the folder could not be made, there is nothing to remove
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder beside ``target``; on success it becomes ``target``, else it is removed.
+
+    Every file is synced before the rename. ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other
+    process writes ``target``, so temporary folders that killed processes left behind are removed first. Raises
+    `ArgapError` where the disk refuses.
+    """
+    target = Path(target).absolute()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    old = temporary.with_suffix(".old")
+    try:
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if sole_writer else [temporary]:
+            shutil.rmtree(left, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+        if target.exists():
+            os.rename(target, old)
+        os.rename(temporary, target)
+    except OSError as error:
+        raise ArgapError(
+            f"{target}: could not be written ({error.strerror or error}); nothing was left half-written. "
+            f"{remedy or 'Free some space or choose another folder and run the same command again'}"
+        ) from error
+    finally:
+        if old.exists() and not target.exists():  # the second rename failed
+            os.rename(old, target)
+        for path in (temporary, old):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,20 +7,16 @@ train_count:int64, domain:dict<string>``, the rows of SCORES in the same order.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from argap.errors import MismatchError
+from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
 from argap.records import IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from argap.bigram_index.store import BigramIndex
 
 FORMAT = 1
 
@@ -59,7 +55,7 @@ class Labels:
         return self.repeated & (self.train_count <= threshold)
 
 
-def label(data: EvaluationSet, index: "BigramIndex") -> Labels:
+def label(data: EvaluationSet, index: BigramIndex) -> Labels:
     """Label every token of ``data`` with the counts of ``index``.
 
     Raises `MismatchError` where the two were made with different tokenizers.
@@ -84,7 +80,7 @@ def label(data: EvaluationSet, index: "BigramIndex") -> Labels:
     )
 
 
-def index_record(index: "BigramIndex") -> IndexRecord:
+def index_record(index: BigramIndex) -> IndexRecord:
     """How ``labels.json`` and ``gap.json`` describe an index."""
     return IndexRecord(
         folder=str(index.folder),
@@ -95,16 +91,6 @@ def index_record(index: "BigramIndex") -> IndexRecord:
         distinct=index.distinct,
         proxy=index.proxy,
     )
-
-
-def check_tokenizer(index: "BigramIndex", tokenizer: str, fingerprint: str) -> None:
-    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of that fingerprint."""
-    if index.tokenizer_fingerprint != fingerprint:
-        raise MismatchError(
-            f"{index.folder}: counted with the tokenizer {index.tokenizer} ({index.tokenizer_fingerprint[:12]}), "
-            f"the text is tokenized with {tokenizer} ({fingerprint[:12]}); build the right index with "
-            f"`argap index build TRAINING_TEXT --tokenizer {tokenizer} --out DIR`"
-        )
 
 
 def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:

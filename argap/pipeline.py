@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from argap.bigram_index.store import open_index
+from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import check_length, check_loadable
 from argap.comparison import check_same_set, write_gap
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
-from argap.labels import check_tokenizer, label, write_labels
+from argap.labels import label, write_labels
 from argap.records import EvaluationSpec, Gap, SourceRecord
 from argap.references import absolute
 from argap.resumable import folder_name

@@ -47,7 +47,7 @@ def measure_lookup(name: str, stream: str, scratch: Path, repeats: int) -> dict:
 def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """A stream from disk, in blocks, through the whole of `BigramCounter` with ``--memory 2GB``."""
     from argap.bigram_index.count import BigramCounter, chunk_tokens
-    from argap.bigram_index.parts import write_parts
+    from argap.bigram_index.parquet_parts import write_parts
 
     COUNTERS["argap"](np.load(scratch / "real.npy", mmap_mode="r")[:1_000_000].copy())
     path = scratch / f"{stream}.bin"
@@ -66,7 +66,7 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
         "tokens": counter.tokens,
         **best.rates("tokens", counter.tokens),
         "seconds with the index written": time.perf_counter() - begun,
-        "distinct": sum(part["rows"] for part in parts),
+        "distinct": sum(part.rows for part in parts),
     }
 
 
@@ -192,7 +192,7 @@ def prepare(scratch: Path, tokens: int, sustained: int, entries: int) -> None:
             shuffled(tokens).tofile(file)
 
     def entries_of(name: str, stream: np.ndarray) -> None:
-        from argap.bigram_index.scatter import count_stream
+        from argap.bigram_index.count_numba import count_stream
 
         run = count_stream(stream, VOCAB)
         first = np.repeat(np.arange(VOCAB, dtype=np.uint64), np.diff(run.indptr))

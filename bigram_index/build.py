@@ -1,20 +1,21 @@
-"""From documents of tokens, or a corpus of text and token files, to an index on disk."""
+"""Build an index on disk from documents of tokens, or from a corpus of text and token files."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from argap.atomic import replacing_folder
 from argap.bigram_index.count import BigramCounter, chunk_tokens
-from argap.bigram_index.folder import replacing_folder
-from argap.bigram_index.kept import keep_tokens
-from argap.bigram_index.source import Source
-from argap.bigram_index.store import BigramIndex, open_index
-from argap.bigram_index.write import write_index
+from argap.bigram_index.manifest import check_multiplier, refuse_existing
+from argap.bigram_index.store import BigramIndex, open_index, write_index
+from argap.bigram_index.token_cache import cached_tokens
+from argap.bigram_index.token_source import TokenSource
 from argap.errors import ArgapError
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the documents and tokens so far."""
+"""Called from time to time with the documents and tokens counted so far."""
 
 
 def build_index(
@@ -26,18 +27,19 @@ def build_index(
     tokenizer_fingerprint: str,
     sources: list[str],
     memory: int | None = None,
+    passes: float = 1.0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BigramIndex:
     """Count the bigrams of ``documents`` and write the index ``out``.
 
-    Each document is `[N]` token ids of any integer type; bigrams never cross from one to the next, one
-    with a single token adds a token and no bigram, one with none is skipped and counted as empty. The
-    folder appears whole or not at all. ``memory``: bytes the process may use (default 2 GB); what does not
-    fit is spilled beside ``out``.
+    Each document is `[N]` token ids of any integer type. Bigrams never cross documents: a document of one token adds
+    a token and no bigram, an empty one is skipped and counted as empty. The folder appears whole or not at all.
+    ``memory``: bytes the process may use (default 2 GB); what does not fit is spilled beside ``out``. ``passes``: how
+    often the training run reads the documents.
 
-    Raises `ArgapError` for a corpus without a token, for an index that is already there (unless
-    ``overwrite``), and where the disk refuses; `FormatError` for an id outside the vocabulary.
+    Raises `ArgapError` for a corpus without a token, for an existing index (unless ``overwrite``), for ``passes`` of 0
+    or less, and where the disk refuses; `FormatError` for an id outside the vocabulary.
     """
 
     def add_documents(counter: BigramCounter) -> None:
@@ -46,63 +48,80 @@ def build_index(
             if progress is not None:
                 progress(counter.documents, counter.tokens)
 
-    return _build(add_documents, out, vocab_size, tokenizer, tokenizer_fingerprint, sources, memory, overwrite)
+    made_from = _Origin(vocab_size, tokenizer, tokenizer_fingerprint, sources, passes)
+    return _build(add_documents, out, made_from, memory=memory, overwrite=overwrite)
 
 
 def build_from_source(
-    source: Source,
+    source: TokenSource,
     out: Path,
     *,
     keep: bool = False,
     stats: bool = False,
     memory: int | None = None,
     device: str = "cpu",
+    passes: float = 1.0,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BigramIndex:
-    """Count a share of text corpora and token files and write the index ``out``, as `build_index` does.
+    """Count a shard of text corpora and token files and write the index ``out``, as `build_index` does.
 
-    ``keep``: write the text's tokens to the folder `tokens_beside`, and go on behind those that are there.
-    ``stats``: also count single tokens (`argap.bigram_index.stats`). ``device``: ``cuda`` sorts on a GPU.
+    ``keep``: write the text's tokens to the folder `tokens_beside`, resuming after those that are there. ``stats``:
+    also count single tokens (`argap.bigram_index.token_stats`). ``device``: ``cuda`` sorts on a GPU.
     """
     tokenizer = source.tokenizer
-    sources = sorted(source.share.label(corpus.spec) for corpus in source.corpora)
+    sources = sorted(source.shard.label(corpus.spec) for corpus in source.corpora)
+
+    def report(counter: BigramCounter) -> None:
+        if progress is not None:
+            progress(counter.documents, counter.tokens)
 
     def add_all(counter: BigramCounter) -> None:
         if keep:
-            for shard in keep_tokens(source, tokens_beside(out), sources):
+            for shard in cached_tokens(source, tokens_beside(out), sources):
                 counter.empty_documents += shard.empty_documents
                 counter.add_stream(shard.tokens, tokenizer.eos)
-                if progress is not None:
-                    progress(counter.documents, counter.tokens)
+                report(counter)
         else:
             for document in source.documents():
                 counter.add(document)
-                if progress is not None:
-                    progress(counter.documents, counter.tokens)
+                report(counter)
         for _ in source.count_token_files(counter):
-            if progress is not None:
-                progress(counter.documents, counter.tokens)
+            report(counter)
 
-    name, fingerprint = tokenizer.name, tokenizer.fingerprint
-    may_be_empty = source.share.of > 1  # the others have the documents, and the merge wants all N
     return _build(
-        add_all, out, tokenizer.vocab_size, name, fingerprint, sources, memory, overwrite, may_be_empty, stats, device
+        add_all,
+        out,
+        _Origin(tokenizer.vocab_size, tokenizer.name, tokenizer.fingerprint, sources, passes),
+        memory=memory,
+        overwrite=overwrite,
+        may_be_empty=source.shard.of > 1,  # the other shards may have the documents, and the merge needs all N
+        stats=stats,
+        device=device,
     )
 
 
 def tokens_beside(out: Path) -> Path:
-    """The folder of kept tokens that belongs to the index ``out``."""
+    """The folder of the tokens that are kept beside the index ``out``."""
     return Path(out).with_name(f"{Path(out).name}.tokens")
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What an index is counted from, as its manifest records it."""
+
+    vocab_size: int
+    tokenizer: str
+    tokenizer_fingerprint: str
+    sources: list[str]
+    passes: float
 
 
 def _build(
     add_all: Callable[[BigramCounter], None],
     out: Path,
-    vocab_size: int,
-    tokenizer: str,
-    tokenizer_fingerprint: str,
-    sources: list[str],
+    origin: _Origin,
+    *,
     memory: int | None,
     overwrite: bool,
     may_be_empty: bool = False,
@@ -110,25 +129,24 @@ def _build(
     device: str = "cpu",
 ) -> BigramIndex:
     out = Path(out)
-    chunk = chunk_tokens(memory, vocab_size)
-    with replacing_folder(out, overwrite=overwrite) as folder:
-        counter = BigramCounter(vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats, device=device)
+    check_multiplier("passes", origin.passes)
+    chunk = chunk_tokens(memory, origin.vocab_size)
+    refuse_existing(out, overwrite=overwrite)
+    with replacing_folder(out) as folder:
+        counter = BigramCounter(origin.vocab_size, chunk=chunk, scratch=folder / "runs", stats=stats, device=device)
         add_all(counter)
         if not counter.tokens and not may_be_empty:
             raise ArgapError(
-                f"{', '.join(sources) or 'the corpus'}: no tokens in {counter.empty_documents} documents; "
+                f"{', '.join(origin.sources) or 'the corpus'}: no tokens in {counter.empty_documents} documents; "
                 "expected a corpus with text"
             )
         write_index(
             folder,
             counter.rows(),
-            tokenizer=tokenizer,
-            tokenizer_fingerprint=tokenizer_fingerprint,
-            vocab_size=vocab_size,
+            **vars(origin),
             documents=counter.documents,
             empty_documents=counter.empty_documents,
             tokens=counter.tokens,
-            sources=sources,
             stats=counter.stats.result if counter.stats else None,
         )
         counter.close()

@@ -1,53 +1,54 @@
-"""Counting the bigrams of any number of documents in bounded memory.
+"""Counting the bigrams of any number of documents in bounded memory, and the k-way merge of sorted runs.
 
-Tokens gather in one buffer, a boundary id behind every document. A full buffer is counted into a sorted
-run; with more than one, runs go to disk and are merged, all at once, at the end.
+Tokens are collected in one buffer, with a boundary id after every document. A full buffer is counted into a sorted
+run; with more than one, runs go to disk and are merged in one pass at the end.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from argap.bigram_index.engine import SCRATCH, count_stream, gather
-from argap.bigram_index.kway import merge_runs
-from argap.bigram_index.runs import FileRun, MemoryRun, Rows, Run, spill
-from argap.bigram_index.stats import TokenCounter
+from argap.bigram_index.engines import count_stream, mark_boundaries, merge_rows, scratch_bytes
+from argap.bigram_index.sorted_runs import FileRun, MemoryRun, Rows, Run, row_ranges, spill
+from argap.bigram_index.token_stats import TokenCounter
 from argap.errors import ArgapError, FormatError
 
 DEFAULT_MEMORY = 2 * 10**9
 RESERVED = 400 * 10**6
 """Bytes for the interpreter, the tokenizer and its batches, and the k-way merge."""
 SCAN = 2**22
+MERGE_ENTRIES = 2**22
+"""Entries of all runs together that a merge has in memory at a time, some 40 bytes each."""
 
 
 def token_type(vocab_size: int) -> np.dtype:
-    """uint16 where every id and a boundary behind the last one fit, else uint32."""
+    """uint16 where every id and one more for the boundary fit, else uint32."""
     return np.dtype(np.uint16 if vocab_size < 2**16 else np.uint32)
 
 
 def chunk_tokens(memory: int | None, vocab_size: int) -> int:
-    """How many tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
+    """Tokens to count at a time so that the process stays below ``memory`` bytes (None: 2 GB).
 
     Raises `ArgapError` where that is less than the process needs before the first token.
     """
     memory = DEFAULT_MEMORY if memory is None else memory
-    each = SCRATCH + 3 * token_type(vocab_size).itemsize
+    each = scratch_bytes() + 3 * token_type(vocab_size).itemsize
     smallest = RESERVED + each * 2**20
     if memory < smallest:
-        raise ArgapError(f"memory: {memory / 1e6:.0f} MB is too little, expected at least {-(-smallest // 10**6)} MB")
+        raise ArgapError(f"`memory` {memory / 1e6:.0f} MB is too little, expected at least {-(-smallest // 10**6)} MB")
     return min((memory - RESERVED) // each, 2**32 - 2)  # positions in a chunk are 32 bits wide
 
 
 class BigramCounter:
-    """Takes documents in any number and order, then gives their bigrams, sorted, once.
+    """Takes documents in any number and order, then gives their sorted bigram counts once.
 
-    ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, made
-    when it is needed and removed by `close`. ``stats``: also count tokens and the documents that have them.
-    ``device``: a GPU that sorts each chunk instead, by a name that `argap.device.resolve_device` takes.
+    ``chunk``: tokens to count at a time (`chunk_tokens`). ``scratch``: a folder for spilled runs, created when needed
+    and removed by `close`. ``stats``: also count tokens and the documents that contain them. ``device``: a GPU sorts
+    each chunk instead; a name that `argap.device.resolve_device` takes.
 
-    Raises `ArgapError` for a device that is unknown or not here.
+    Raises `ArgapError` for a device that is unknown or not available.
     """
 
     def __init__(self, vocab_size: int, *, chunk: int, scratch: Path, stats: bool = False, device: str = "cpu") -> None:
@@ -60,7 +61,7 @@ class BigramCounter:
         self._scratch = scratch
         self._runs: list[FileRun] = []
         self.stats = TokenCounter(vocab_size) if stats else None
-        if device != "cpu":  # torch takes long to load, and here it serves a GPU alone
+        if device != "cpu":  # torch is slow to import and needed for a GPU only
             from argap.device import resolve_device
 
             device = resolve_device(device)
@@ -83,14 +84,14 @@ class BigramCounter:
     def add_stream(self, tokens: np.ndarray, eos: int | None) -> None:
         """Count a flat stream, `[N]` of any integer type, of documents separated by ``eos``.
 
-        The same as `add` for each stretch between two ``eos``, empty ones aside, without a step per
-        document. The stream begins and ends at a document's end. None: the stream is one document.
+        Equivalent to `add` for every non-empty stretch between two ``eos``, without a step per document. The stream
+        begins and ends at a document's end. ``eos`` None: the stream is one document.
         """
         inside, at = False, 0
         while at < len(tokens):
             space = self._buffer[self._filled : self._filled + SCAN]
             block = tokens[at : at + len(space)]
-            got = gather(block, eos, self.vocab_size, inside, space[: len(block)])
+            got = mark_boundaries(block, eos, self.vocab_size, inside, space[: len(block)])
             self._check(got.low, got.high)
             self.documents += got.documents
             self.tokens += len(block) - got.ends
@@ -133,7 +134,7 @@ class BigramCounter:
 
     def _count(self) -> MemoryRun:
         if self.stats is not None:
-            # The first token of a chunk behind the first was the last of the one before.
+            # Every chunk but the first begins with the last token of the chunk before.
             self.stats.add(self._buffer[min(len(self._runs), 1) : self._filled])
         filled = self._buffer[: self._filled]
         if self.device != "cpu":
@@ -142,3 +143,25 @@ class BigramCounter:
             on_device = count_torch.to_device(filled, self.device)
             return count_torch.count_stream(on_device, self.vocab_size, boundary=self.vocab_size)
         return count_stream(filled, self.vocab_size, boundary=self.vocab_size)
+
+
+def merge_runs(runs: Sequence[Run], entries: int = MERGE_ENTRIES) -> Iterator[Rows]:
+    """Yield the rows of the sum of ``runs`` in order; rows without an entry may be left out.
+
+    All runs are merged in one pass, because merging in pairs would read and write every entry once per level.
+    """
+    if not runs:
+        return
+    vocab_size = len(runs[0].indptr) - 1
+    total = np.sum([run.indptr for run in runs], axis=0)
+    for start, stop in row_ranges(total, entries):
+        pieces = [run.read(int(run.indptr[start]), int(run.indptr[stop])) for run in runs]
+        indptrs = np.stack([run.indptr[start : stop + 1] - run.indptr[start] for run in runs])
+        if len(runs) == 1:
+            yield Rows(start, indptrs[0], *pieces[0])
+            continue
+        indptrs += np.cumsum([0] + [len(second) for second, _ in pieces[:-1]])[:, None]
+        second = np.concatenate([second for second, _ in pieces])
+        count = np.concatenate([count for _, count in pieces])
+        merged = merge_rows(indptrs, second, count, vocab_size)
+        yield Rows(start, merged.indptr, merged.second, merged.count)

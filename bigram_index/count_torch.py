@@ -1,14 +1,14 @@
-"""Counting a stream of tokens on a GPU, by a sort: a convenience where the tokens lie there already."""
+"""Counting a stream of tokens on a GPU, by sorting."""
 
 import numpy as np
 import torch
 
-from argap.bigram_index.runs import MemoryRun
+from argap.bigram_index.sorted_runs import MemoryRun
 
 
 def count_stream(tokens: torch.Tensor, vocab_size: int, boundary: int | None = None) -> MemoryRun:
-    """What `argap.bigram_index.count_reference.count_stream` gives, in memory, from ``tokens``, `[N]` of any
-    integer type on any device: packs each pair into one int64, sorts, and counts equal neighbours."""
+    """The result of `argap.bigram_index.count_numpy.count_stream` from ``tokens``, `[N]` of any integer type on any
+    device: packs each pair into one int64, sorts, and counts equal neighbours."""
     ids = tokens.to(torch.int64)
     first, second = ids[:-1], ids[1:]
     keys = first * (vocab_size + 1) + second

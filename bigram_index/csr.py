@@ -1,8 +1,8 @@
-"""The counts as lookups want them: compressed sparse rows with a directory, in memory or memory-mapped.
+"""The counts in the form that lookups use: compressed sparse rows with a directory, in memory or memory-mapped.
 
-A cache and nothing else: everything in it is made from the Parquet parts. A small index is read into
-memory when it is first asked. A larger one is written out once as ``.npy`` files, beside the parts where
-that folder can be written, else into the user's cache folder, and mapped from then on.
+Only a cache: everything in it is made from the Parquet parts. A small index is read into memory at its first lookup.
+A larger one is written once as ``.npy`` files, beside the parts if that folder is writable, else into the user's
+cache folder, and memory-mapped from then on.
 """
 
 import hashlib
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from argap.atomic import read_json, write_json
-from argap.bigram_index import checksum
-from argap.bigram_index.folder import replacing_folder
-from argap.bigram_index.manifest import FILE, Manifest
-from argap.bigram_index.parts import ParquetRun
-from argap.bigram_index.runs import Run, row_ranges
+from argap.atomic import read_json, replacing_folder, write_json
+from argap.bigram_index import checksums
+from argap.bigram_index.checksums import Checksums
+from argap.bigram_index.manifest import FILE, Manifest, as_record, refuse_existing
+from argap.bigram_index.parquet_parts import ParquetRun
+from argap.bigram_index.sorted_runs import Run, row_ranges
 from argap.errors import ArgapError, FormatError
+from argap.records import Record, as_json
 
 FOLDER = "csr"
 IN_MEMORY = 2**23
@@ -29,11 +30,20 @@ BUCKET = 2  # entries of a row's bucket, on average
 PIECE = 2**22  # entries handled at a time
 
 REMEDY = f"delete the folder {FOLDER}, it is made again from the parts"
+STATE = "csr.json"
+
+
+class CsrState(Record, frozen=True):
+    """``csr.json``: which index the rows belong to, and their files."""
+
+    index: str
+    """SHA-256 (hex) of its ``index.json``."""
+    files: dict[str, Checksums]
 
 
 @dataclass(frozen=True)
 class Csr:
-    """Counts by row, and where in its row a second token may be.
+    """Counts by row, with a directory into each row.
 
     The ids of a row are cut into buckets of ``2 ** shift[row]`` ids; bucket ``k`` of the row, counted from
     ``base[row]`` on, holds the entries ``bucket[base[row] + k]:bucket[base[row] + k + 1]``.
@@ -56,8 +66,8 @@ class Csr:
 Allocate = Callable[[str, int, Any], np.ndarray]
 
 
-def _allocate(name: str, size: int, kind: Any) -> np.ndarray:
-    return np.empty(size, dtype=kind)
+def _allocate(name: str, size: int, dtype: Any) -> np.ndarray:
+    return np.empty(size, dtype=dtype)
 
 
 def from_run(run: Run, largest_count: int, allocate: Allocate = _allocate) -> Csr:
@@ -107,39 +117,44 @@ def load(index: Path, manifest: Manifest) -> Csr:
     write(index, manifest, folder, identity)
     csr = _map(folder, identity)
     if csr is None:
-        raise ArgapError(f"{folder}: just written and not readable; expected a folder that keeps its files")
+        raise ArgapError(f"{folder}: was just written and cannot be read back; expected a folder that keeps its files")
     return csr
 
 
 def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
-    """Write the rows of ``index`` to ``folder``, whole or not at all; ``csr.json`` has their checksums."""
+    """Write the rows of ``index`` to ``folder``, whole or not at all; ``csr.json`` records their checksums."""
 
-    def allocate(name: str, size: int, kind: Any) -> np.ndarray:
-        return np.lib.format.open_memmap(temporary / f"{name}.npy", "w+", np.dtype(kind), (size,))
+    def allocate(name: str, size: int, dtype: Any) -> np.ndarray:
+        return np.lib.format.open_memmap(temporary / f"{name}.npy", "w+", np.dtype(dtype), (size,))
 
-    with replacing_folder(folder, marker="csr.json", overwrite=True) as temporary:
+    refuse_existing(folder, marker=STATE, overwrite=True)
+    with replacing_folder(folder) as temporary:
         run = ParquetRun(index, manifest.parts, manifest.vocab_size)
         from_run(run, run.largest_count(), allocate)
-        files = {path.name: checksum.describe(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / "csr.json", {"index": identity, "files": files})
+        files = {path.name: checksums.checksums_of(path) for path in sorted(temporary.iterdir())}
+        write_json(temporary / STATE, as_json(CsrState(identity, files)))
 
 
 def verify(index: Path) -> None:
     """Check every byte of the rows written beside the parts, if there are any. Raises `FormatError`."""
     folder = index / FOLDER
-    if (folder / "csr.json").is_file():
-        for name, expected in read_json(folder / "csr.json")["files"].items():
-            checksum.check(folder / name, expected, REMEDY)
+    if (folder / STATE).is_file():
+        for name, expected in _read_state(folder).files.items():
+            checksums.check(folder / name, expected, REMEDY)
+
+
+def _read_state(folder: Path) -> CsrState:
+    return as_record(folder / STATE, read_json(folder / STATE), CsrState, REMEDY)
 
 
 def _map(folder: Path, identity: str) -> Csr | None:
-    """The rows in ``folder``; None where there are none, or not those of this index, or not whole."""
+    """The rows in ``folder``; None where they are missing, incomplete or those of another index."""
     try:
-        state = read_json(folder / "csr.json")
-        if state.get("index") != identity:
+        state = _read_state(folder)
+        if state.index != identity:
             return None
-        for name, expected in state["files"].items():
-            checksum.check_size(folder / name, expected, REMEDY)
+        for name, expected in state.files.items():
+            checksums.check_size(folder / name, expected, REMEDY)
     except FormatError:
         return None
     return Csr(*(np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(Csr)))
@@ -148,3 +163,28 @@ def _map(folder: Path, identity: str) -> Csr | None:
 def _user_cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "argap" / "index"
+
+
+def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Counts, `[N]` int64, of the pairs of ``first`` and ``second``, `[N]` of any integer type.
+
+    A pair that does not occur counts 0, as does one with an id outside the vocabulary. Bisects the rows of all pairs
+    at once; the reference of the compiled lookup.
+    """
+    known = (first >= 0) & (first < len(csr.indptr) - 1)
+    row = np.where(known, first, 0).astype(np.int64)
+    low = csr.indptr[row]
+    end = np.where(known, csr.indptr[row + 1], low)
+    high = end
+    last = max(len(csr.second) - 1, 0)
+    while np.any(low < high):
+        middle = (low + high) // 2
+        right = csr.second[np.minimum(middle, last)] < second
+        right &= low < high
+        low = np.where(right, middle + 1, low)
+        high = np.where(right, high, np.minimum(middle, high))
+    result = np.zeros(len(row), dtype=np.int64)
+    inside = np.flatnonzero(low < end)
+    inside = inside[csr.second[low[inside]] == second[inside]]
+    result[inside] = csr.count[low[inside]]
+    return result

@@ -1,59 +1,99 @@
-"""``index.json``: what an index says of itself.
+"""``index.json``: what an index records about itself.
 
-Nothing in it depends on when, where or in how many pieces the counting was done, so equal contents are
-equal bytes.
+Its contents do not depend on when, where or in how many pieces the bigrams were counted: equal counts give equal
+bytes.
 """
 
 import re
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from argap.atomic import read_json, write_json
-from argap.errors import FormatError
+from argap.errors import ArgapError, FormatError
+from argap.records import Record, as_json
 
 FORMAT = "argap bigram index"
 VERSION = 1
 FILE = "index.json"
 COUNTED = "counted"
+REBUILD = "copy the index again or build it with `argap index build`"
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The contents of ``index.json``."""
+class Part(Record, frozen=True, forbid_unknown_fields=True):
+    """One Parquet part, with its checksums (`argap.bigram_index.checksums`)."""
+
+    file: str
+    rows: int
+    bytes: int
+    crc32: tuple[str, ...]
+
+
+class StatsFile(Record, frozen=True, forbid_unknown_fields=True):
+    """``stats.parquet``, with its checksums."""
+
+    file: str
+    bytes: int
+    crc32: tuple[str, ...]
+
+
+class Weight(Record, frozen=True, forbid_unknown_fields=True):
+    """How often the training run read some of an index's sources."""
+
+    weight: float
+    sources: tuple[str, ...]
+
+
+class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of ``index.json``. An entry with its default value is not written."""
 
     tokenizer: str
     tokenizer_fingerprint: str
-    """SHA-256 of what makes the tokenizer (`argap.tokenizer.Tokenizer.fingerprint`)."""
+    """SHA-256 over the tokenizer's parts (`argap.tokenizer.Tokenizer.fingerprint`)."""
     vocab_size: int
     documents: int
     """Documents with at least one token."""
     empty_documents: int
-    """Documents without a token: skipped, counted here alone."""
+    """Documents without a token, which are skipped."""
     tokens: int
-    """Tokens of all documents, EOS between documents not among them."""
+    """Tokens of all documents, without the EOS between them."""
     bigrams: int
     """Adjacent pairs inside documents: the sum of all counts."""
     distinct: int
-    sources: list[str] = field(default_factory=list)
-    """What was counted, sorted; a source counted twice stands here twice."""
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    """Of each Parquet part, in order: file, rows, bytes and the CRC-32 of every mebibyte."""
+    sources: tuple[str, ...]
+    """What was counted, sorted; a source that was counted twice is listed twice."""
+    parts: tuple[Part, ...]
+    """The Parquet parts, in order."""
     origin: str = COUNTED
-    """``counted`` from documents, which ``index.json`` does not mention; else where the counts come from:
-    ``counts`` (a table), ``arpa`` (a model), or several of these joined by ``+``."""
-    stats: dict[str, Any] = field(default_factory=dict)
-    """Of ``stats.parquet``: file, bytes and checksums; empty, and not mentioned, where there is none."""
+    """Where the counts come from: ``counted`` (documents), ``counts`` (a table), ``arpa`` (a model), or several of
+    these joined by ``+``."""
+    stats: StatsFile | None = None
+    passes: float = 1.0
+    """How often the training run read the corpus: a bigram's exposures are ``count * passes``."""
+    weights: tuple[Weight, ...] = ()
+    """For counts that are exposures, merged from indexes of sources that were read unequally often. ``tokens`` and
+    ``bigrams`` are weighted too; ``documents`` and ``empty_documents`` are not."""
+
+    def __post_init__(self) -> None:
+        check_multiplier("passes", self.passes)
+        for weight in self.weights:
+            check_multiplier("weight", weight.weight)
 
 
-OPTIONAL = {"origin": COUNTED, "stats": {}}
-"""Entries that ``index.json`` leaves out where they say no more than this."""
+UNWRITTEN = {"origin": COUNTED, "passes": 1.0}
+"""Defaults that msgspec, which compares by identity, may not recognise."""
+
+
+def check_multiplier(name: str, value: float) -> None:
+    """Raise `ArgapError` unless ``value`` can say how often a corpus was read."""
+    if not 0 < value < float("inf"):
+        raise ArgapError(f"`{name}` {value:g}: expected a finite number above 0")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write ``index.json``: the last file of an index to be written."""
-    value = asdict(manifest)
-    stated = {name: entry for name, entry in value.items() if OPTIONAL.get(name) != entry}
+    """Write ``index.json``, the last file of an index to be written."""
+    stated = {name: value for name, value in as_json(manifest).items() if UNWRITTEN.get(name) != value}
     write_json(folder / FILE, {"format": FORMAT, "version": VERSION, **stated})
 
 
@@ -72,29 +112,37 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: index of format version {version}, this argap reads version {VERSION}: "
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
-    _check_fields(path, value)
-    return Manifest(**value)
+    manifest = as_record(path, value, Manifest, REBUILD)
+    for number, part in enumerate(manifest.parts):
+        if not re.fullmatch(r"part-\d+\.parquet", part.file):
+            raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")
+    if manifest.stats is not None and manifest.stats.file != "stats.parquet":
+        raise FormatError(f"{path}: `$.stats.file` is {manifest.stats.file!r}, expected stats.parquet; {REBUILD}")
+    rows = sum(part.rows for part in manifest.parts)
+    if rows != manifest.distinct:
+        raise FormatError(f"{path}: its parts hold {rows} rows, but distinct is {manifest.distinct}; {REBUILD}")
+    return manifest
 
 
-def _check_fields(path: Path, value: dict[str, Any]) -> None:
-    types = {f.name: f.type for f in fields(Manifest)}
-    for name, kind in types.items():
-        expected = type(OPTIONAL[name]) if name in OPTIONAL else {str: str, int: int}.get(kind, list)  # type: ignore[arg-type]
-        if name in OPTIONAL:
-            value.setdefault(name, OPTIONAL[name])
-        if not isinstance(value.get(name), expected):
-            raise FormatError(f"{path}: {name!r} is missing or no {expected.__name__}; {REBUILD}")
-    if unknown := sorted(set(value) - set(types)):
-        raise FormatError(f"{path}: unknown entry {unknown[0]!r}; known ones are {', '.join(types)}")
-    rows = 0
-    for part in value["parts"]:
-        if not isinstance(part, dict) or not {"file", "rows", "bytes", "crc32"} <= part.keys():
-            raise FormatError(f"{path}: a part without file, rows, bytes or crc32; {REBUILD}")
-        if not re.fullmatch(r"part-\d+\.parquet", str(part["file"])):
-            raise FormatError(f"{path}: {part['file']!r} is no name of a part; {REBUILD}")
-        rows += part["rows"]
-    if rows != value["distinct"]:
-        raise FormatError(f"{path}: its parts hold {rows} rows, but distinct is {value['distinct']}; {REBUILD}")
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-REBUILD = "copy the index again or build it with `argap index build`"
+def as_record(path: Path, value: dict[str, Any], record_type: type[AnyRecord], remedy: str) -> AnyRecord:
+    """The contents of the JSON file ``path`` as a record. Raises `FormatError`: path, key, found, expected."""
+    try:
+        return msgspec.convert(value, record_type, strict=True)
+    except (msgspec.ValidationError, ArgapError) as error:
+        raise FormatError(f"{path}: {error}; {remedy}") from None
+
+
+def refuse_existing(out: Path, *, overwrite: bool, marker: str = FILE) -> None:
+    """Raise `ArgapError` where ``out`` must not be replaced: before the work is done, not after.
+
+    An index, recognised by the file ``marker``, is replaced with ``overwrite`` only; any other folder never.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / marker).is_file():
+        raise ArgapError(f"{out}: exists and is no index; choose another `out`")
+    if not overwrite:
+        raise ArgapError(f"{out}: an index is already there; use `overwrite=True` to replace it")

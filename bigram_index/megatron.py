@@ -1,9 +1,8 @@
-"""Megatron's and GPT-NeoX's token files: a ``.bin`` of tokens and an ``.idx`` that says where each ends.
+"""Token files of Megatron and GPT-NeoX: a ``.bin`` of tokens and an ``.idx`` with the sequences' bounds.
 
-So are the Pile and Pythia's training data published: tokenised, shuffled, cut into samples of 2,049
-tokens, of which the last is the first of the next before shuffling. Each sequence counts as a document of
-its own, and EOS inside it ends one, so every pair of a sample counts once; the shared token of two samples
-is counted as a token of both.
+The Pile and Pythia's training data are published in this form: tokenized, cut into samples of 2,049 tokens, each
+overlapping the next by one token, and shuffled. Every sequence counts as a document, and an EOS inside it ends one, so
+every pair of a sample counts once; the token that two samples share is counted in both.
 """
 
 import struct
@@ -20,7 +19,7 @@ TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.u
 
 
 def is_pair(path: Path) -> bool:
-    """Whether ``path`` is a ``.bin`` with an ``.idx`` of Megatron's beside it."""
+    """Whether ``path`` is a ``.bin`` with a Megatron ``.idx`` beside it."""
     index = path.with_suffix(".idx")
     if path.suffix != ".bin" or not index.is_file():
         return False
@@ -31,7 +30,7 @@ def is_pair(path: Path) -> bool:
 def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of ``path``, `[N]`, memory-mapped, and each sequence's bounds, `[sequences, 2]` int64.
 
-    Raises `FormatError` naming the file where header, length or bounds do not fit.
+    Raises `FormatError` naming the file for an inconsistent header, length or bound.
     """
     index = path.with_suffix(".idx")
     with index.open("rb") as file:
@@ -48,12 +47,12 @@ def open_sequences(path: Path) -> tuple[np.ndarray, np.ndarray]:
             )
         sizes = np.frombuffer(file.read(4 * sequences), "<i4").astype(np.int64)
         pointers = np.frombuffer(file.read(8 * sequences), "<i8")
-    kind = np.dtype(TYPES[code]).newbyteorder("<")
+    dtype = np.dtype(TYPES[code]).newbyteorder("<")
     if not path.stat().st_size:
-        return np.empty(0, kind), np.empty((0, 2), np.int64)
+        return np.empty(0, dtype), np.empty((0, 2), np.int64)
     with local_file(path) as local:
-        tokens = np.memmap(local, kind, "r", shape=path.stat().st_size // kind.itemsize)
-    starts = pointers // kind.itemsize
+        tokens = np.memmap(local, dtype, "r", shape=path.stat().st_size // dtype.itemsize)
+    starts = pointers // dtype.itemsize
     bounds = np.stack([starts, starts + sizes], axis=1)
     if len(bounds) and (bounds.min() < 0 or bounds.max() > len(tokens) or sizes.min() < 0):
         raise FormatError(

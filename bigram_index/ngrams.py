@@ -1,18 +1,21 @@
-"""How often the n-grams of one text occur in a training corpus: longer AR hits without a suffix array.
+"""Counts of one text's n-grams in a training corpus: longer AR hits without a suffix array.
 
 Only the n-grams of the query text, an evaluation set, are counted, in one pass over the corpus, so memory
-grows with the query alone. An n-gram is found through its first n - 1 tokens: those have a number among the
+grows with the query alone. An n-gram is looked up by its first n - 1 tokens: those have a number among the
 (n - 1)-grams of the query, and (number, last token) is one key. Exact: nothing is hashed.
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from argap.errors import ArgapError, FormatError
+from argap.parquet import write_parquet
 
 LONGEST = 5
-PIECE = 2**20  # tokens looked at together
+PIECE = 2**20  # tokens handled at a time
 
 
 class NgramCounter:
@@ -25,6 +28,7 @@ class NgramCounter:
     def __init__(self, query: Iterable[np.ndarray], *, vocab_size: int, longest: int = LONGEST) -> None:
         if not 2 <= longest <= LONGEST:
             raise ArgapError(f"n-grams of {longest} tokens: expected 2 to {LONGEST}")
+        self.longest = longest
         self._vocab_size = vocab_size
         tokens = np.concatenate([np.empty(0, np.int64), *self._closed(query)])
         self._keys: list[np.ndarray] = []  # of each n: prefix number * vocab_size + last token, sorted
@@ -46,7 +50,7 @@ class NgramCounter:
                 counts += np.bincount(numbers[numbers >= 0], minlength=len(counts))
 
     def result(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The query's n-grams, `[M, n]` int64 in ascending order, and how often each was met, `[M]` int64."""
+        """The query's n-grams, `[M, n]` int64 in ascending order, and their counts, `[M]` int64."""
         last = self._keys[n - 2] % self._vocab_size
         number = self._keys[n - 2] // self._vocab_size
         if n == 2:
@@ -55,31 +59,43 @@ class NgramCounter:
         return np.concatenate([prefixes[number], last[:, None]], axis=1), self._counts[n - 2]
 
     def _extend(self, numbers: np.ndarray, tokens: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the n-grams whose first n - 1 tokens are known, and where these begin."""
+        """Keys of the n-grams whose first n - 1 tokens are known, and their start positions."""
         last = tokens[n - 1 :]
         start = np.flatnonzero((numbers[: len(last)] >= 0) & (last >= 0))
         return numbers[start] * self._vocab_size + last[start], start
 
     def _find(self, numbers: np.ndarray, tokens: np.ndarray, n: int) -> np.ndarray:
-        """For each position the number of the n-gram that begins there; -1 where the query lacks it."""
+        """For each position the number of the n-gram that begins there; -1 where it is not in the query."""
         keys, start = self._extend(numbers, tokens, n)
         known = self._keys[n - 2]
-        found = np.full(len(tokens), -1, dtype=np.int64)
+        numbers = np.full(len(tokens), -1, dtype=np.int64)
         if len(known):
             at = np.searchsorted(known, keys).clip(max=len(known) - 1)
-            found[start] = np.where(known[at] == keys, at, -1)
-        return found
+            numbers[start] = np.where(known[at] == keys, at, -1)
+        return numbers
 
     def _closed(self, documents: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Each document with a -1 behind it."""
+        """Each document followed by a -1."""
         for document in documents:
             if len(document) and not 0 <= document.min() <= document.max() < self._vocab_size:
                 raise FormatError(f"token ids outside the vocabulary of {self._vocab_size}: another tokenizer's?")
             yield np.append(np.asarray(document, dtype=np.int64), -1)
 
 
+def write_ngrams(counter: NgramCounter, path: Path) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Write ``n:int8, tokens:list<int32>, count:int64`` as Parquet; return `NgramCounter.result` of each n."""
+    schema = pa.schema([("n", pa.int8()), ("tokens", pa.list_(pa.int32())), ("count", pa.int64())])
+    results = {n: counter.result(n) for n in range(2, counter.longest + 1)}
+    tables = [
+        pa.Table.from_pydict({"n": [n] * len(grams), "tokens": grams.tolist(), "count": counts}, schema=schema)
+        for n, (grams, counts) in results.items()
+    ]
+    write_parquet(path, pa.concat_tables(tables))
+    return results
+
+
 def _pieces(documents: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Whole documents together, at least `PIECE` tokens at a time."""
+    """Documents concatenated to at least `PIECE` tokens."""
     waiting: list[np.ndarray] = []
     size = 0
     for document in documents:

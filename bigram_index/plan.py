@@ -1,4 +1,4 @@
-"""What counting a corpus of a given size would take, from measured rates.
+"""Estimates of the time and space to count a corpus, from measured rates.
 
 Rates are those of ``benchmarks/results/index.json``, per core, unless others are given.
 """
@@ -27,39 +27,39 @@ HEAPS_FACTOR = 27.33
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimates for one corpus on so many nodes; times in seconds, sizes in bytes."""
+    """Estimates for one corpus; times in seconds, sizes in bytes."""
 
     tokenize: float
     count: float
     merge: float
     token_bytes: float
-    """Kept tokens, of all nodes together."""
+    """Kept tokens of all nodes."""
     spill_bytes: float
-    """Spilled runs, of one node."""
+    """Spilled runs of one node."""
     shuffle_bytes: float
-    """Shares' indexes that are sent to where they are merged."""
+    """Shards' indexes sent to the merging node."""
     index_bytes: float
     distinct: float
     memory: int
-    """Of one process."""
+    """Memory of one process."""
 
 
 def estimate(tokens: float, *, nodes: int, cores: int, vocab_size: int, memory: int) -> Plan:
-    """Estimate a build of ``nodes`` shares, each on a node of ``cores`` cores, and their merge.
+    """Estimate a build of ``nodes`` shards, each on a node with ``cores`` cores, and their merge.
 
     Raises `ArgapError` for fewer than one token, node or core.
     """
     if tokens < 1 or nodes < 1 or cores < 1:
         raise ArgapError(f"{tokens:g} tokens on {nodes} nodes of {cores} cores: expected at least one of each")
-    share = tokens / nodes
+    shard = tokens / nodes
     chunk = chunk_tokens(memory, vocab_size)
-    chunks = -(-share // chunk)
-    spilled = chunks * distinct_bigrams(min(chunk, share), vocab_size) if chunks > 1 else 0.0
-    one, whole = distinct_bigrams(share, vocab_size), distinct_bigrams(tokens, vocab_size)
+    chunks = -(-shard // chunk)
+    spilled = chunks * distinct_bigrams(min(chunk, shard), vocab_size) if chunks > 1 else 0.0
+    one, whole = distinct_bigrams(shard, vocab_size), distinct_bigrams(tokens, vocab_size)
     shuffle = nodes * one * PART_BYTES if nodes > 1 else 0.0
     return Plan(
-        tokenize=share / (TOKENIZE_RATE * cores),
-        count=share / (COUNT_RATE * cores) + 2 * spilled * RUN_BYTES / DISK_RATE,
+        tokenize=shard / (TOKENIZE_RATE * cores),
+        count=shard / (COUNT_RATE * cores) + 2 * spilled * RUN_BYTES / DISK_RATE,
         merge=shuffle / DISK_RATE + (nodes * one / (COUNT_RATE / 10) if nodes > 1 else 0.0),
         token_bytes=tokens * token_type(vocab_size).itemsize,
         spill_bytes=spilled * RUN_BYTES,
@@ -71,5 +71,5 @@ def estimate(tokens: float, *, nodes: int, cores: int, vocab_size: int, memory: 
 
 
 def distinct_bigrams(tokens: float, vocab_size: int) -> float:
-    """By Heaps' law, and never more than there can be."""
+    """Expected distinct bigrams by Heaps' law, capped at the possible ones."""
     return min(HEAPS_FACTOR * tokens**HEAPS, tokens, float(vocab_size) ** 2)

@@ -1,20 +1,24 @@
-"""An index on disk, opened: who made it from what, and how often a bigram occurs."""
+"""An index on disk: written, opened, and asked for the count of a bigram."""
 
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from argap.bigram_index import checksum, csr
-from argap.bigram_index.engine import count_pairs
-from argap.bigram_index.manifest import COUNTED, REBUILD, Manifest, read_manifest
-from argap.bigram_index.stats import TokenStats, read_stats
+from argap.bigram_index import checksums, csr
+from argap.bigram_index.engines import count_pairs
+from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
+from argap.bigram_index.parquet_parts import write_parts
+from argap.bigram_index.sorted_runs import Rows
+from argap.bigram_index.token_stats import TokenStats, read_stats, write_stats
 from argap.errors import ArgapError, MismatchError
 
 
 class BigramIndex:
-    """The bigram counts of a training corpus. Made by `open_index`; the counts are read when first asked."""
+    """The bigram counts of a training corpus. Made by `open_index`; the counts are read at the first lookup."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -26,35 +30,46 @@ class BigramIndex:
         self.tokens = manifest.tokens
         self.bigrams = manifest.bigrams
         self.distinct = manifest.distinct
-        self.sources = manifest.sources
+        self.sources = list(manifest.sources)
+        self.passes = manifest.passes
+        """How often the training run read the corpus."""
         self.proxy = manifest.origin != COUNTED
-        """Whether the counts are not, or not all, those of the training documents themselves."""
+        """Whether some or all counts were not counted from the training documents themselves."""
 
     def count(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
-        """How often each bigram (first, second) occurs in the corpus.
+        """Occurrences of each bigram (first, second) in the corpus.
 
-        ``first``, ``second``: integers of one shape, any dtype. Returns int64 of that shape; a bigram that
-        was never seen counts 0, and so does one with an id outside the vocabulary.
+        ``first``, ``second``: integers of one shape, any dtype. Returns int64 of that shape, 0 for a bigram that does
+        not occur and for one with an id outside the vocabulary.
         """
         firsts, seconds = np.asarray(first), np.asarray(second)
         if firsts.shape != seconds.shape:
-            raise ArgapError(f"{firsts.shape} first tokens for {seconds.shape} second ones: expected as many")
+            raise ArgapError(f"{firsts.shape} first tokens for {seconds.shape} second tokens: expected equal shapes")
         for ids in (firsts, seconds):
             if ids.size and ids.dtype.kind not in "iu":
                 raise ArgapError(f"token ids of type {ids.dtype}: expected integers")
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
+    def exposures(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:
+        """Times that training read each bigram (first, second): `count` × ``passes``, float64."""
+        return self.count(first, second) * self.passes
+
+    @property
+    def exposed_tokens(self) -> float:
+        """Tokens that training read: ``tokens`` × ``passes``."""
+        return self.tokens * self.passes
+
     @cached_property
     def stats(self) -> TokenStats:
-        """Counts of single tokens. Raises `ArgapError` where the index was built without ``--stats``."""
+        """Counts of single tokens. Raises `ArgapError` for an index built without them."""
         return read_stats(self.folder, self.manifest.stats)
 
     def verify(self) -> None:
         """Check every byte of every part. Raises `FormatError` naming the file and where it is damaged."""
         for part in self.manifest.parts:
-            checksum.check(self.folder / part["file"], part, REBUILD)
-        if self.manifest.stats:
-            checksum.check(self.folder / self.manifest.stats["file"], self.manifest.stats, REBUILD)
+            checksums.check(self.folder / part.file, part, REBUILD)
+        if self.manifest.stats is not None:
+            checksums.check(self.folder / self.manifest.stats.file, self.manifest.stats, REBUILD)
         csr.verify(self.folder)
 
     @cached_property
@@ -71,15 +86,59 @@ def open_index(folder: str | Path) -> BigramIndex:
     folder = Path(folder)
     manifest = read_manifest(folder)
     for part in manifest.parts:
-        checksum.check_size(folder / part["file"], part, REBUILD)
+        checksums.check_size(folder / part.file, part, REBUILD)
     return BigramIndex(folder, manifest)
 
 
-def require_tokenizer(index: BigramIndex, fingerprint: str, owner: str) -> None:
-    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of ``owner``."""
+def write_index(
+    folder: Path,
+    rows: Iterable[Rows],
+    *,
+    tokenizer: str,
+    tokenizer_fingerprint: str,
+    vocab_size: int,
+    documents: int,
+    empty_documents: int,
+    tokens: int,
+    sources: list[str],
+    origin: str = COUNTED,
+    stats: Callable[[], TokenStats] | None = None,
+    passes: float = 1.0,
+    weights: Sequence[Weight] = (),
+) -> None:
+    """Write parts, ``index.json`` and, for an index too large for memory, its rows for lookups.
+
+    ``stats``: called for the counts of tokens once ``rows`` are exhausted. For the others see `Manifest`. Raises
+    `OSError` where the disk refuses (`argap.atomic.replacing_folder` reports it in one line).
+    """
+    parts, bigrams = write_parts(folder, rows)
+    contents = Manifest(
+        tokenizer=tokenizer,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        vocab_size=vocab_size,
+        documents=documents,
+        empty_documents=empty_documents,
+        tokens=tokens,
+        bigrams=bigrams,
+        distinct=sum(part.rows for part in parts),
+        sources=tuple(sorted(sources)),
+        parts=tuple(parts),
+        origin=origin,
+        stats=write_stats(folder, stats()) if stats else None,
+        passes=float(passes),
+        weights=tuple(weights),
+    )
+    write_manifest(folder, contents)
+    if contents.distinct > csr.IN_MEMORY:
+        identity = hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+        csr.write(folder, contents, folder / csr.FOLDER, identity)
+
+
+def check_tokenizer(index: BigramIndex, tokenizer: str, fingerprint: str) -> None:
+    """Raise `MismatchError` unless ``index`` was counted with the tokenizer of that fingerprint."""
     if index.tokenizer_fingerprint != fingerprint:
         raise MismatchError(
-            f"{index.folder}: counted with tokenizer {index.tokenizer} "
-            f"({index.tokenizer_fingerprint[:12]}), but {owner} has another ({fingerprint[:12]}); build the "
-            f"right one with `argap index build DATA --tokenizer {owner} --out DIR`"
+            f"{index.folder}: counted with the tokenizer {index.tokenizer} ({index.tokenizer_fingerprint[:12]}), "
+            f"the text is tokenized with {tokenizer} ({fingerprint[:12]}); build the right index with "
+            f"`argap index build TRAINING_TEXT --tokenizer {tokenizer} --out DIR`"
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import read_json, replacing, replacing_folder, write_json
 from argap.errors import ArgapError, FormatError
 
 
@@ -59,3 +59,33 @@ def test_broken_json_is_named(tmp_path, text):
         read_json(tmp_path / "a.json")
     with pytest.raises(FormatError, match="no such file"):
         read_json(tmp_path / "b.json")
+
+
+def replace_folder(target: Path, error: BaseException | None = None, **options) -> None:
+    with replacing_folder(target, **options) as temporary:
+        (temporary / "file").write_text("new")
+        if error is not None:
+            raise error
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "old").write_text("old")
+    with pytest.raises(ZeroDivisionError):
+        replace_folder(target, ZeroDivisionError())
+    with pytest.raises(ArgapError, match=r"folder: could not be written \(No space left on device\); .*buy a disk"):
+        replace_folder(target, OSError(28, "No space left on device"), remedy="buy a disk")
+    assert [path.name for path in target.iterdir()] == ["old"]
+    replace_folder(target)
+    assert [path.name for path in target.iterdir()] == ["file"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_sole_writer_removes_what_a_killed_process_left(tmp_path):
+    left = tmp_path / ".folder.1.tmp"
+    left.mkdir()
+    replace_folder(tmp_path / "folder")
+    assert left.exists()  # another process may be writing it
+    replace_folder(tmp_path / "folder", sole_writer=True)
+    assert not left.exists()

@@ -1,21 +1,23 @@
-"""What the commands of ``argap index`` share: reading amounts, describing an index, showing progress."""
+"""Output and amounts of ``argap index``: an index described, amounts parsed, progress shown."""
 
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
+    from argap.bigram_index.frequency_profile import FrequencyBin
+    from argap.bigram_index.plan import Plan
     from argap.bigram_index.store import BigramIndex
 
 
 def describe(index: "BigramIndex") -> str:
     """A few lines on an index, for people."""
     manifest = index.manifest
-    size = sum(part["bytes"] for part in manifest.parts)
+    size = sum(part.bytes for part in manifest.parts)
     lines = [
         ("index", str(index.folder)),
         ("tokenizer", f"{index.tokenizer} ({index.tokenizer_fingerprint[:12]}, {index.vocab_size:,} ids)"),
@@ -24,16 +26,43 @@ def describe(index: "BigramIndex") -> str:
         ("tokens", f"{index.tokens:,}"),
         ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),
         ("size", f"{size:,} bytes in {len(manifest.parts)} parts"),
+        ("passes", f"{index.passes:g}"),
         ("sources", ", ".join(index.sources)),
+        *[("weight", f"{each.weight:g}: {', '.join(each.sources)}") for each in manifest.weights],
     ]
     return "\n".join(f"{name:<10} {value}" for name, value in lines)
+
+
+def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
+    """A line for each bin of training counts."""
+    lines = [f"{'training count':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
+    for row in bins:
+        end = "" if row.high is None else f"{row.high:,}"
+        span = f"{row.low:,}" if row.low == row.high else f"{row.low:,} to {end}"
+        lines.append(f"{span:>27}  {row.bigrams:>15,}  {row.share:>6.1%}")
+    return "\n".join(lines)
+
+
+def describe_plan(plan: "Plan") -> str:
+    """A line for each resource."""
+    rows = [
+        ("tokenize", f"{plan.tokenize / 3600:,.2f} h on each node (none if the tokens are kept)"),
+        ("count", f"{plan.count / 3600:,.2f} h on each node"),
+        ("merge", f"{plan.merge / 3600:,.2f} h on one node"),
+        ("memory", f"{plan.memory / 1e9:,.1f} GB on each node"),
+        ("tokens", f"{plan.token_bytes / 1e9:,.1f} GB on disk, if they are kept"),
+        ("spilled", f"{plan.spill_bytes / 1e9:,.1f} GB on each node's disk"),
+        ("shuffle", f"{plan.shuffle_bytes / 1e9:,.1f} GB over the network"),
+        ("index", f"{plan.index_bytes / 1e9:,.2f} GB, {plan.distinct / 1e6:,.0f} M distinct bigrams"),
+    ]
+    return "\n".join(f"{name:<9} {value}" for name, value in rows)
 
 
 def parse_bytes(text: str) -> int:
     """``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
-        raise ArgapError(f"{text!r} is no amount of memory; expected for instance 2GB or 512MiB")
+        raise ArgapError(f"`memory` {text!r}: expected an amount such as 2GB or 512MiB")
     number, prefix, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
 
@@ -42,33 +71,34 @@ def parse_tokens(text: str) -> float:
     """``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     if match is None:
-        raise ArgapError(f"{text!r} is no number of tokens; expected for instance 10B or 1T")
+        raise ArgapError(f"`tokens` {text!r}: expected a number such as 10B or 1T")
     return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
 
 
-def time_left(seconds: float, share: float) -> str:
-    """What is left after ``seconds`` for ``share`` (0 to 1) of the work: ``42 s``, ``3:05 min``, ``2:10 h``."""
-    left = round(seconds * (1 - share) / share)
+def time_left(seconds: float, fraction: float) -> str:
+    """Time left when ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
+    left = round(seconds * (1 - fraction) / fraction)
     if left < 60:
         return f"{left} s"
     return f"{left // 60}:{left % 60:02} min" if left < 3600 else f"{left // 3600}:{left % 3600 // 60:02} h"
 
 
-LOOK = 2**16
+TOKENS_PER_LOOK = 2**16
+"""Looking at the clock for every document would cost more than counting it."""
 
 
 class Meter:
-    """Progress on stderr: one line that is rewritten on a terminal, a line every half minute elsewhere."""
+    """Progress on stderr: one updated line on a terminal, a line every half minute elsewhere."""
 
-    def __init__(self, share_read: Callable[[], float | None]) -> None:
-        self._share_read = share_read
+    def __init__(self, fraction_read: Callable[[], float | None]) -> None:
+        self._fraction_read = fraction_read
         self._terminal = sys.stderr.isatty()
         self._begun = self._shown = time.monotonic()
         self._looked = self._documents = self._tokens = 0
 
     def __call__(self, documents: int, tokens: int) -> None:
         self._documents, self._tokens = documents, tokens
-        if tokens - self._looked < LOOK:  # at the clock; for every document it would cost more than counting it
+        if tokens - self._looked < TOKENS_PER_LOOK:
             return
         self._looked = tokens
         now = time.monotonic()
@@ -85,8 +115,8 @@ class Meter:
 
     def _print(self, start: str) -> None:
         seconds = max(time.monotonic() - self._begun, 1e-9)
-        rate, share = self._tokens / seconds, self._share_read()
+        rate, fraction = self._tokens / seconds, self._fraction_read()
         line = f"argap: {self._documents:,} documents, {self._tokens:,} tokens, {rate / 1e6:.2f} M tokens/s"
-        if share and share < 1:
-            line += f", {share:.0%} read, {time_left(seconds, share)} left"
+        if fraction and fraction < 1:
+            line += f", {fraction:.0%} read, {time_left(seconds, fraction)} left"
         print(start + line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)

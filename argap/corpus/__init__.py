@@ -40,7 +40,7 @@ class Corpus:
         self.spec = spec
         self.tally = Tally()
         self.size = size
-        """Bytes of its files, where they are known."""
+        """Bytes of its files, if known."""
         self._open_items = open_items
 
     def __iter__(self) -> Iterator[TextDocument | TokenShard]:
@@ -52,8 +52,7 @@ def open_corpus(spec: str | Path, *, text_column: str = "text", token_dtype: str
 
     ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text.
     ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or ``uint32``.
-    Raises `ArgapError` where nothing readable is found; a file that turns out to be broken raises while
-    it is read.
+    Raises `ArgapError` where nothing readable is found; a broken file raises while it is read.
     """
     name = str(spec)
     if name.startswith("stdlib:"):
@@ -96,7 +95,7 @@ def _read_files(
         if path.suffix in shards.SUFFIXES:
             yield TokenShard(path, dtype, domain)
         else:
-            reader = _reader(path) or text.read  # a file that was named itself is text, whatever its name
+            reader = _reader(path) or text.read  # a file named explicitly is text, whatever its suffix
             yield from reader(path, domain, text_column, tally)
 
 
@@ -106,7 +105,7 @@ def _reader(path: Path) -> Reader | None:
 
 
 def _domain(root: Path, path: Path) -> str:
-    """The folder directly below ``root`` that holds ``path``, else the name of ``root`` itself."""
+    """The folder directly below ``root`` that contains ``path``, else the name of ``root`` itself."""
     parts = path.relative_to(root).parts if root.is_dir() else ()
     return parts[0] if len(parts) > 1 else root.name.split(".")[0]
 

@@ -1,4 +1,4 @@
-"""What a corpus is made of: documents of text, shards of tokens, and a tally of what was met."""
+"""The items of a corpus: documents of text, shards of tokens, and a tally of both."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class TextDocument:
-    """One document of text. ``domain`` groups documents in reports, ``source`` says where it stands."""
+    """One document of text. ``domain`` groups documents in reports, ``source`` names file and position."""
 
     text: str
     domain: str
@@ -37,19 +37,19 @@ class TokenDocument:
 
 @dataclass
 class Tally:
-    """What a corpus held that a user should hear of; filled while the corpus is read."""
+    """Counts worth reporting, filled while the corpus is read."""
 
     documents: int = 0
     empty: int = 0
     """Documents without a token: skipped."""
     invalid_utf8: int = 0
-    """Documents with bytes that are no UTF-8, read with U+FFFD in their place."""
+    """Documents with invalid UTF-8, read as U+FFFD."""
     bytes_read: float = 0
-    """Of the files of text, as they lie on disk: what progress is measured by."""
+    """Bytes of the text files, as stored; the measure of progress."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def decode(self, data: bytes) -> str:
-        """``data`` as text; a document with bytes that are no UTF-8 is counted, not refused."""
+        """``data`` as text; a document with invalid UTF-8 is counted, not refused."""
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
@@ -58,10 +58,10 @@ class Tally:
             return data.decode("utf-8", errors="replace")
 
     def remarks(self) -> list[str]:
-        """One line for each thing worth a remark."""
+        """One line for each remark."""
         lines = []
         if self.invalid_utf8:
-            lines.append(f"{self.invalid_utf8} documents hold invalid UTF-8, read as U+FFFD")
+            lines.append(f"{self.invalid_utf8} documents contain invalid UTF-8, read as U+FFFD")
         if self.empty:
-            lines.append(f"{self.empty} documents hold no token and were skipped")
+            lines.append(f"{self.empty} documents contain no token and were skipped")
         return lines

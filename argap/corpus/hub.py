@@ -42,6 +42,6 @@ def _load(name: str, options: dict[str, str]):
             revision=options.get("revision"),
             streaming=True,
         )
-    except Exception as error:  # the library raises many kinds, all of them the user's or the network's
+    except Exception as error:  # the library raises many types, all of them the user's or the network's
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"hub:{name}: the data set could not be opened ({reason})") from error

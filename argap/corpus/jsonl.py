@@ -15,10 +15,10 @@ SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
-    """The documents of one file; a row's own ``domain`` (or the Pile's set name) goes before ``domain``.
+    """The documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence over ``domain``.
 
-    Raises `FormatError` naming file and line for a line that is no JSON object, lacks the column (its
-    columns are listed), and for a truncated archive.
+    Raises `FormatError` naming file and line for a line that is not a JSON object or lacks the
+    column (its columns are listed), and for a truncated archive.
     """
     number = 0
     try:
@@ -32,11 +32,11 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
                 if not isinstance(row.get(text_column), str):
                     raise FormatError(
                         f"{path}, line {number}: no text in column {text_column!r}; its columns are "
-                        f"{', '.join(map(repr, row)) or 'none'}: name one with --text-column"
+                        f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
                     )
                 yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}")
     except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{path}: broken off or unreadable after line {number} ({error})") from error
+        raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
 
 
 def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
@@ -53,7 +53,7 @@ def _parse(line: bytes, path: Path, number: int, tally: Tally) -> dict[str, Any]
     try:
         row = json.loads(tally.decode(line))
     except ValueError as error:
-        raise FormatError(f"{path}, line {number}: no JSON ({error})") from None
+        raise FormatError(f"{path}, line {number}: not JSON ({error})") from None
     if not isinstance(row, dict):
         raise FormatError(f"{path}, line {number}: expected an object, found {type(row).__name__}")
     return row

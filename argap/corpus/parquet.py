@@ -1,4 +1,4 @@
-"""Parquet with a text column, read a batch of rows at a time."""
+"""Parquet with a text column, read in batches of rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ ROWS = 256  # rows decoded at once; documents can be long
 
 
 def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
-    """The documents of one file; its columns ``domain`` and ``source``, where it has them, are kept.
+    """The documents of one file; its columns ``domain`` and ``source`` are kept if present.
 
     Raises `FormatError` for a broken file and for one without the column (its columns are listed).
     """
@@ -38,11 +38,11 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
                 sources = batch.column("source").to_pylist() if "source" in columns else [None] * len(texts)
                 tally.bytes_read += a_row * len(batch)
                 for text, own, source in zip(texts, domains, sources, strict=True):
-                    place = f"{path}#{number}" if source is None else f"{source}#{number}"
-                    yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), place)
+                    position = f"{path}#{number}" if source is None else f"{source}#{number}"
+                    yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), position)
                     number += 1
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from error
+        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
 
 
 def _open(path: Path) -> "pq.ParquetFile":
@@ -57,10 +57,10 @@ def _check_column(path: Path, schema, text_column: str) -> None:
     if text_column not in schema.names:
         raise FormatError(
             f"{path}: no column {text_column!r}; its columns are {', '.join(map(repr, schema.names))}: "
-            "name one with --text-column"
+            "name one with `text_column`"
         )
-    kind = schema.field(text_column).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise FormatError(f"{path}: column {text_column!r} holds {kind}, expected strings")
+    found = schema.field(text_column).type
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if not (pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found)):
+        raise FormatError(f"{path}: column {text_column!r} has type {found}, expected strings")

@@ -1,4 +1,4 @@
-"""Corpora on object stores: ``s3://``, ``gs://`` and whatever else fsspec reaches, through paths like local ones."""
+"""Corpora on object stores that fsspec reaches (``s3://``, ``gs://``), with the interface of local paths."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ def is_remote(spec: str) -> bool:
 
 
 def remote_path(spec: str) -> Path:
-    """What has the methods of a `Path` that reading needs: ``open``, ``rglob``, ``stat``.
+    """An object with the methods of `Path` that readers use: ``open``, ``rglob``, ``stat``.
 
     Raises `ArgapError` for a protocol that is unknown or whose package is not installed.
     """
@@ -28,7 +28,7 @@ def remote_path(spec: str) -> Path:
         ) from None
     try:
         path = UPath(spec)
-        path.exists()  # the protocol's package is imported and the store asked
+        path.exists()  # imports the protocol's package and asks the store
     except (ValueError, ImportError, OSError) as error:
         raise ArgapError(f"{spec}: cannot be reached ({str(error).splitlines()[0]})") from error
     return cast(Path, path)
@@ -36,9 +36,9 @@ def remote_path(spec: str) -> Path:
 
 @contextmanager
 def local_file(path: Path) -> Iterator[Path]:
-    """``path`` itself where it is local, else a copy for as long as the block lasts.
+    """``path`` itself if it is local, else a copy that lasts as long as the block.
 
-    A memory map of the copy outlives it: the system keeps the file's blocks until the map is gone.
+    A memory map of the copy outlives it, because the system keeps the file's blocks until the map is closed.
     """
     if isinstance(path, Path):
         yield path

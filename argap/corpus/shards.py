@@ -1,7 +1,7 @@
 """Token shards: flat files of token ids, documents separated by EOS.
 
-``.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32), ``.npy`` says its
-own type. Shards are memory-mapped (of an object store: a local copy) and documents are copied out one at a time.
+``.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32), ``.npy`` records its type.
+Shards are memory-mapped (from an object store: a local copy) and documents are copied one at a time.
 """
 
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ def token_dtype(name: str | np.dtype | None) -> np.dtype | None:
     if name is None:
         return None
     if str(name) not in ("uint16", "uint32"):
-        raise ArgapError(f"token dtype {name}: expected uint16 or uint32")
+        raise ArgapError(f"`token_dtype` {name}: expected uint16 or uint32")
     return np.dtype(str(name)).newbyteorder("<")
 
 
 def read(shard: TokenShard, *, eos: int | None, vocab_size: int) -> Iterator[TokenDocument]:
     """The documents of ``shard``. Without an EOS id the whole shard is one document.
 
-    Raises `FormatError` naming file and offset for a size that is no whole number of tokens and for a
-    token outside the vocabulary.
+    Raises `FormatError` naming file and offset for a size that is not a multiple of the token size and for
+    a token outside the vocabulary.
     """
     tokens = open_tokens(shard, vocab_size)
     start = 0
@@ -49,7 +49,7 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
             with local_file(path) as local:
                 tokens = np.load(local, mmap_mode="r")
         except (ValueError, OSError, EOFError) as error:
-            raise FormatError(f"{path}: not a whole .npy file ({error})") from error
+            raise FormatError(f"{path}: not a complete .npy file ({error})") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
             raise FormatError(f"{path}: expected a flat array of integers, found {tokens.dtype} {tokens.shape}")
         return tokens
@@ -57,15 +57,15 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
     size = path.stat().st_size
     if size % dtype.itemsize:
         raise FormatError(
-            f"{path}: {size} bytes are no whole number of {dtype.name} tokens; is it truncated, or is "
-            "another --token-dtype meant?"
+            f"{path}: {size} bytes are not a multiple of {dtype.itemsize} ({dtype.name} tokens); is it truncated, or "
+            "is another `token_dtype` meant?"
         )
     with local_file(path) as local:
         return np.memmap(local, dtype=dtype, mode="r")
 
 
 def _document_ends(tokens: np.ndarray, eos: int | None, vocab_size: int, shard: TokenShard) -> Iterator[int]:
-    """Positions just behind each document: where EOS stands, and the end of the shard."""
+    """Positions just after each document: those of EOS, and the end of the shard."""
     for offset in range(0, len(tokens), SCAN):
         block = tokens[offset : offset + SCAN]
         outside = (block >= vocab_size) | (block < 0)
@@ -73,7 +73,7 @@ def _document_ends(tokens: np.ndarray, eos: int | None, vocab_size: int, shard: 
             at = offset + int(np.argmax(outside))
             raise FormatError(
                 f"{shard.path}: token {int(tokens[at])} at offset {at} is outside the vocabulary of "
-                f"{vocab_size}; is it another tokenizer's, or is another --token-dtype meant?"
+                f"{vocab_size}; is it another tokenizer's, or is another `token_dtype` meant?"
             )
         if eos is not None:
             yield from (offset + np.flatnonzero(block == eos)).tolist()

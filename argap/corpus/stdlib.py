@@ -1,6 +1,6 @@
-"""Real text that every machine has: the source of this Python's standard library.
+"""Real text on every machine: the source of this Python's standard library.
 
-Split once and for all: the modules of `HELD_OUT` are evaluation text (``stdlib:heldout``), the rest is
+The split is fixed: the modules of `HELD_OUT` are evaluation text (``stdlib:heldout``), the rest is
 training text (``stdlib:train``). Test packages, site packages and generated tables are neither. The
 held-out modules exist, as single files, in Python 3.11 to 3.13.
 """
@@ -45,7 +45,7 @@ def modules(split: str) -> list[Path]:
     else:
         raise ArgapError(f"stdlib:{split}: unknown split; expected stdlib:heldout or stdlib:train")
     if not files:
-        raise ArgapError(f"stdlib:{split}: {root} holds no Python source; give another text with --data PATH")
+        raise ArgapError(f"stdlib:{split}: {root} contains no Python source; give another text as `data`")
     return files
 
 

@@ -1,9 +1,11 @@
-"""From documents of text to documents of token ids: batched, parallel, streaming."""
+"""Documents of text to documents of token ids: batched, parallel, streaming."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from argap.corpus import Corpus, shards
+import numpy as np
+
+from argap.corpus import Corpus, open_corpus, shards
 from argap.corpus.document import TextDocument, TokenDocument, TokenShard
 from argap.tokenizer import Tokenizer
 
@@ -24,6 +26,13 @@ def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) ->
                 yield document
             else:
                 corpus.tally.empty += 1
+
+
+def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: str = "text") -> Iterator[np.ndarray]:
+    """The documents of the corpora that ``specs`` name, in order, as token ids, `[N]` int32."""
+    corpora = [open_corpus(spec, text_column=text_column) for spec in specs]
+    for document in token_documents(corpora, tokenizer):
+        yield document.ids
 
 
 def _documents(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[TokenDocument]:

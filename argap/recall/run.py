@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from argap.atomic import write_json
-from argap.bigram_index.store import open_index
+from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import load_model, max_positions, read_config, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
-from argap.labels import check_tokenizer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder
 from argap.recall.examples import Examples, TaskData
 from argap.recall.lm_eval_model import ArgapLM

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from argap.atomic import write_json
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.token_source import TokenSource
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
 from argap.device import DTYPES, resolve_dtype
@@ -110,7 +110,7 @@ def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
         return open_index(folder)
     config = suite.entries(size)[0].config
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in config.data]
-    return build_from_source(Source(corpora, load_tokenizer(config.tokenizer)), folder)
+    return build_from_source(TokenSource(corpora, load_tokenizer(config.tokenizer)), folder)
 
 
 def evaluation_set(suite: Suite, size: str) -> tuple[EvaluationSet, Tokenizer]:

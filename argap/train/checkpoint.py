@@ -6,11 +6,8 @@ the losses that the log has not had yet. No pickle anywhere. Random numbers need
 seeds them anew.
 """
 
-import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,11 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel
 
-from argap.atomic import read_json, write_json
-from argap.errors import ArgapError, FormatError
+from argap.atomic import read_json, replacing_folder, write_json
+from argap.errors import FormatError
 from argap.train.model import copy_tokenizer, save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+REMEDY = "free some space and run the same command again: it resumes from the previous checkpoint"
+"""What to do about a disk that refuses a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def save_checkpoint(
 
     The tokenizer's files are copied from the folder ``beside``.
     """
-    with replacing_folder(folder / f"step-{position.step}") as temporary:
+    with replacing_folder(folder / f"step-{position.step}", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)
         copy_tokenizer(beside, temporary)
         moments = {
@@ -97,30 +96,3 @@ def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints below ``folder``, earliest first."""
     found = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
     return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
-
-
-@contextmanager
-def replacing_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder; on success it becomes ``target``, on failure it is removed.
-
-    Every file is synced before the rename. What a killed process left under the temporary name is
-    removed first.
-    """
-    temporary = target.with_name(f".{target.name}.tmp")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in temporary.iterdir():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise ArgapError(
-            f"{target}: could not be written ({error.strerror or error}); free some space and run the same "
-            "command again: it goes on from the checkpoint before"
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

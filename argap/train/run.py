@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from argap.atomic import read_json, write_json
+from argap.atomic import read_json, replacing_folder, write_json
 from argap.errors import ArgapError, MismatchError
 from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
 from argap.train.checkpoint import (
+    REMEDY,
     Position,
     checkpoints,
     load_checkpoint,
-    replacing_folder,
     save_checkpoint,
 )
 from argap.train.config import TrainConfig
@@ -182,7 +182,7 @@ def _discard(out: Path) -> None:
 def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
     """The finished model in ``save_dtype``, each file whole or absent."""
     model.to(getattr(torch, config.save_dtype))
-    with replacing_folder(out / "model") as temporary:
+    with replacing_folder(out / "model", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)
     for path in (out / "model").iterdir():
         os.replace(path, out / path.name)

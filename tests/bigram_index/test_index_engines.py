@@ -13,12 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_reference, count_scipy, count_torch, csr, gather, lookup, probe, scatter
+from argap.bigram_index import count_numba, count_numpy, count_torch, csr, engines, lookup_numba
 from argap.bigram_index.build import build_index
 from argap.bigram_index.count import BigramCounter
-from argap.bigram_index.runs import Rows
-from argap.bigram_index.store import open_index
-from argap.bigram_index.write import write_index
+from argap.bigram_index.sorted_runs import Rows
+from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
 
 RNG = np.random.default_rng(3)
@@ -35,7 +34,7 @@ def count_by_torch(tokens, vocab_size, boundary=None):
     return count_torch.count_stream(count_torch.to_device(tokens, "cpu"), vocab_size, boundary)
 
 
-COUNTING = [count_reference.count_stream, count_scipy.count_stream, scatter.count_stream, count_by_torch]
+COUNTING = [count_numpy.count_stream, count_numpy.count_stream_scipy, count_numba.count_stream, count_by_torch]
 
 
 @pytest.mark.parametrize("count", COUNTING)
@@ -66,22 +65,22 @@ def streams():
 @pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
 def test_scatter_equals_the_reference(case, threads):
     _, tokens, vocab_size, boundary = case
-    run = scatter.count_stream(tokens, vocab_size, boundary, threads=threads)
-    equal(run, count_reference.count_stream(tokens, vocab_size, boundary))
+    run = count_numba.count_stream(tokens, vocab_size, boundary, threads=threads)
+    equal(run, count_numpy.count_stream(tokens, vocab_size, boundary))
 
 
 @pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
-@pytest.mark.parametrize("count", [count_scipy.count_stream, count_by_torch])
+@pytest.mark.parametrize("count", [count_numpy.count_stream_scipy, count_by_torch])
 def test_scipy_and_torch_equal_the_reference(count, case):
     _, tokens, vocab_size, boundary = case
-    equal(count(tokens, vocab_size, boundary), count_reference.count_stream(tokens, vocab_size, boundary))
+    equal(count(tokens, vocab_size, boundary), count_numpy.count_stream(tokens, vocab_size, boundary))
 
 
 @pytest.mark.gpu
 def test_a_stream_on_the_gpu():
     tokens = RNG.zipf(1.2, 100_000).clip(max=50_000).astype(np.uint16)
     run = count_torch.count_stream(count_torch.to_device(tokens, "cuda"), 50_001, 3)
-    equal(run, count_reference.count_stream(tokens, 50_001, 3))
+    equal(run, count_numpy.count_stream(tokens, 50_001, 3))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -95,7 +94,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_token_is_read(tmp_path: Pat
 @given(tokens=st.lists(st.integers(0, 9), max_size=200), threads=st.integers(1, 4))
 def test_scatter_on_any_stream(tokens, threads):
     array = np.array(tokens, dtype=np.uint16)
-    equal(scatter.count_stream(array, 10, 9, threads=threads), count_reference.count_stream(array, 10, 9))
+    equal(count_numba.count_stream(array, 10, 9, threads=threads), count_numpy.count_stream(array, 10, 9))
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,8 +106,8 @@ def test_scatter_on_any_stream(tokens, threads):
 def test_gather_equals_the_reference(tokens, eos, inside):
     array = np.array(tokens)
     here, there = np.empty((2, len(array)), dtype=np.int64)
-    found = gather.gather(array, eos, 5, inside, here)
-    assert found == count_reference.gather(array, eos, 5, inside, there)
+    found = count_numba.mark_boundaries(array, eos, 5, inside, here)
+    assert found == count_numpy.mark_boundaries(array, eos, 5, inside, there)
     assert here.tolist() == there.tolist()
 
 
@@ -121,15 +120,15 @@ def test_gather_equals_the_reference(tokens, eos, inside):
 def test_gather_in_slices_equals_the_reference(tokens, eos, inside, threads):
     array = np.array(tokens)
     here, there = np.empty((2, len(array)), dtype=np.int64)
-    with mock.patch.object(gather, "A_THREAD", 3):
-        found = gather.gather(array, eos, 5, inside, here, threads=threads)
-    assert found == count_reference.gather(array, eos, 5, inside, there)
+    with mock.patch.object(count_numba, "TOKENS_PER_THREAD", 3):
+        found = count_numba.mark_boundaries(array, eos, 5, inside, here, threads=threads)
+    assert found == count_numpy.mark_boundaries(array, eos, 5, inside, there)
     assert here.tolist() == there.tolist()
 
 
 def test_gather_by_hand():
     tokens, out = np.array([3, 0, 0, 1, 2, 0, 9], dtype=np.uint16), np.empty(7, dtype=np.uint16)
-    for gathering in (gather.gather, count_reference.gather):
+    for gathering in (count_numba.mark_boundaries, count_numpy.mark_boundaries):
         assert gathering(tokens, 0, 5, True, out) == (0, 9, 3, 2)  # the 3 ends a document, 1 and 9 begin one
         assert out.tolist() == [3, 5, 5, 1, 2, 5, 9]
 
@@ -144,11 +143,11 @@ def dense(indptrs, second, count, vocab_size):
     return matrix
 
 
-@pytest.mark.parametrize("add", [count_reference.merge_rows, scatter.merge_rows])
+@pytest.mark.parametrize("add", [count_numpy.merge_rows, count_numba.merge_rows])
 @pytest.mark.parametrize("rows", [slice(0, 101), slice(3, 50)])
 def test_sum_of_rows(add, rows):
     streams = [RNG.zipf(1.3, n).clip(max=99).astype(np.uint16) for n in (0, 9, 800, 5000)]
-    runs = [count_reference.count_stream(stream, 100) for stream in streams]
+    runs = [count_numpy.count_stream(stream, 100) for stream in streams]
     ends = np.cumsum([0] + [len(run.second) for run in runs[:-1]])
     indptrs = (np.stack([run.indptr for run in runs]) + ends[:, None])[:, rows]
     # The rows of each run, one behind another, as the merge reads them.
@@ -165,7 +164,7 @@ def test_sum_of_rows(add, rows):
 
 
 def test_sum_of_rows_of_both_paths_agree():
-    runs = [count_reference.count_stream(RNG.integers(0, 50, n).astype(np.uint32), 50) for n in (700, 900)]
+    runs = [count_numpy.count_stream(RNG.integers(0, 50, n).astype(np.uint32), 50) for n in (700, 900)]
     indptrs = np.stack([runs[0].indptr, runs[1].indptr + len(runs[0].second)])
     given = (
         indptrs,
@@ -173,7 +172,7 @@ def test_sum_of_rows_of_both_paths_agree():
         np.concatenate([run.count for run in runs]),
         50,
     )
-    equal(scatter.merge_rows(*given), count_reference.merge_rows(*given))
+    equal(count_numba.merge_rows(*given), count_numpy.merge_rows(*given))
 
 
 def build(out, tokens, vocab_size):
@@ -183,20 +182,20 @@ def build(out, tokens, vocab_size):
 
 
 @pytest.mark.parametrize("vocab_size", [2, 300, 65_536, 70_000])
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint16])
-def test_probe_equals_the_bisection(vocab_size, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(probe, "ALONE", 100)  # two threads
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_probe_equals_the_bisection(vocab_size, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup_numba, "ONE_THREAD_PAIRS", 100)  # two threads
     # Rows of all lengths: token 0 is followed by everything, others by few.
     tokens = RNG.zipf(1.1, 30_000).clip(max=vocab_size) - 1
     index = build(tmp_path / "index", tokens, vocab_size)
-    pairs = RNG.integers(-3 if kind != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(kind)
+    pairs = RNG.integers(-3 if dtype != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(dtype)
     pairs[:, :2500] = [tokens[:2500] % 65_536, tokens[1:2501] % 65_536]  # half of them are there
-    found = probe.count_pairs(index._csr, *pairs)
-    np.testing.assert_array_equal(found, lookup.count_pairs(index._csr, *pairs))
+    found = lookup_numba.count_pairs(index._csr, *pairs)
+    np.testing.assert_array_equal(found, csr.count_pairs(index._csr, *pairs))
     assert (found > 0).sum() >= (2500 if vocab_size <= 65_536 else 1000)
 
 
-@pytest.mark.parametrize("count", [probe.count_pairs, lookup.count_pairs])
+@pytest.mark.parametrize("count", [lookup_numba.count_pairs, csr.count_pairs])
 def test_index_without_a_bigram(count, tmp_path):
     index = build(tmp_path / "index", np.array([3]), 5)
     assert (index.tokens, index.bigrams, index.distinct) == (1, 0, 0)
@@ -265,14 +264,45 @@ def test_read_only_index_puts_its_rows_into_the_user_cache(large, tmp_path, monk
     assert (made / "csr.json").stat().st_mtime_ns == before  # used, not made again
 
 
-def test_without_numba_scipy_counts(tmp_path):
+@pytest.fixture
+def handled(monkeypatch):
+    """The engines as in a process that has counted nothing yet."""
+    monkeypatch.setattr(engines, "_handled", 0)
+
+
+def test_numba_takes_over_after_the_small_work(handled, monkeypatch):
+    tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
+    monkeypatch.setattr(engines, "SMALL", 7)
+    used = []
+    monkeypatch.setattr(engines, "import_module", lambda name: used.append(name) or count_numba)
+    equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert used == []
+    equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert used == ["argap.bigram_index.count_numba"]
+
+
+def test_without_numba_scipy_counts(handled, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.setattr(engines, "SMALL", 3)
+    monkeypatch.setattr(engines, "import_module", None)  # would raise
+    tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
+    with mock.patch.object(count_numpy, "count_stream_scipy", wraps=count_numpy.count_stream_scipy) as scipy:
+        equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert scipy.called
+    assert engines.scratch_bytes() == 40
+
+
+def test_small_work_loads_neither_numba_nor_pandas_nor_torch(tmp_path):
     code = (
-        "import sys; sys.modules['numba'] = None\n"
-        "from argap.bigram_index import engine\n"
-        "print(engine.count_stream.__module__, engine.merge_rows.__module__, engine.count_pairs.__module__)"
+        "import sys, numpy as np\n"
+        "from argap.bigram_index.build import build_index\n"
+        "made = dict(vocab_size=3, tokenizer='t', tokenizer_fingerprint='f', sources=['s'])\n"
+        "index = build_index([np.array([1, 2, 1])], sys.argv[1], **made)\n"
+        "assert index.count([1], [2]).tolist() == [1]\n"
+        "print({'numba', 'pandas', 'scipy', 'torch', 'transformers'} & set(sys.modules))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.split() == [f"argap.bigram_index.{name}" for name in ("count_scipy", "count_reference", "lookup")]
+    command = [sys.executable, "-c", code, str(tmp_path / "index")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_pairs_may_be_scalars(large):

@@ -1,4 +1,4 @@
-"""From text and token files: shares, kept tokens, resuming after a kill, Megatron's files."""
+"""From text and token files: shards, kept tokens, resuming after a kill, Megatron's files."""
 
 import json
 import os
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tokenizers
 
-from argap.bigram_index import kept, megatron
+from argap.bigram_index import megatron, token_cache
 from argap.bigram_index.build import build_from_source, build_index, tokens_beside
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.share import Share, repeated, unite
-from argap.bigram_index.source import Source
+from argap.bigram_index.shard import Shard, repeated, unite
+from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.tokenizer import load_tokenizer
@@ -43,9 +43,9 @@ def text(tmp_path):
     return tmp_path / "text.jsonl"
 
 
-def from_source(tokenizer, out, *specs, share="0/1", **options):
+def from_source(tokenizer, out, *specs, shard="0/1", **options):
     corpora = [open_corpus(spec, token_dtype=options.pop("token_dtype", None)) for spec in specs]
-    return build_from_source(Source(corpora, tokenizer, Share.parse(share)), out, **options)
+    return build_from_source(TokenSource(corpora, tokenizer, Shard.parse(shard)), out, **options)
 
 
 def from_documents(tokenizer, out, documents, sources):
@@ -73,45 +73,45 @@ def test_text_equals_its_documents(tokenizer, text, tmp_path, whole):
 
 
 @pytest.mark.parametrize("of", [2, 3, 5])
-def test_shares_of_text_merge_to_the_whole(of, tokenizer, text, tmp_path, whole):
-    shares = [from_source(tokenizer, tmp_path / f"{i}", text, share=f"{i}/{of}").folder for i in range(of)]
-    assert contents(merge_indexes(shares[::-1], tmp_path / "merged").folder) == whole
+def test_shards_of_text_merge_to_the_whole(of, tokenizer, text, tmp_path, whole):
+    shards = [from_source(tokenizer, tmp_path / f"{i}", text, shard=f"{i}/{of}").folder for i in range(of)]
+    assert contents(merge_indexes(shards[::-1], tmp_path / "merged").folder) == whole
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
-def test_shares_of_a_token_file_merge_to_the_whole(of, tokenizer, tmp_path):
+def test_shards_of_a_token_file_merge_to_the_whole(of, tokenizer, tmp_path):
     path = tmp_path / "tokens.bin"
     stream(DOCUMENTS).tofile(path)
     filled = [d for d in DOCUMENTS if len(d)]  # two EOS in a row are no document
     whole = contents(from_documents(tokenizer, tmp_path / "whole", filled, [path]).folder)
-    # A document of half the file leaves some shares without a beginning: empty, and welcome all the same.
-    shares = [from_source(tokenizer, tmp_path / f"{i}", path, share=f"{i}/{of}").folder for i in range(of)]
-    assert contents(merge_indexes(shares, tmp_path / "merged").folder) == whole
+    # A document of half the file leaves some shards without a beginning; they are empty.
+    shards = [from_source(tokenizer, tmp_path / f"{i}", path, shard=f"{i}/{of}").folder for i in range(of)]
+    assert contents(merge_indexes(shards, tmp_path / "merged").folder) == whole
 
 
-def test_merge_of_nothing_but_empty_shares_is_refused(tokenizer, text, tmp_path):
-    empty = from_source(tokenizer, tmp_path / "empty", text, share="2/500")  # of document 2, which is empty
+def test_merge_of_nothing_but_empty_shards_is_refused(tokenizer, text, tmp_path):
+    empty = from_source(tokenizer, tmp_path / "empty", text, shard="2/500")  # of document 2, which is empty
     assert (empty.tokens, empty.manifest.empty_documents, empty.distinct) == (0, 1, 0)
     assert empty.count([1], [2]).tolist() == [0]
     with pytest.raises(ArgapError, match="no tokens in any"):
         merge_indexes([empty.folder], tmp_path / "merged")
 
 
-def test_share_cuts_where_documents_end():
+def test_shard_cuts_where_documents_end():
     tokens = np.array([5, 6, 0, 7, 0, 0, 8, 9, 9, 9])
-    pieces = [Share(i, 3).cut(tokens, 0).tolist() for i in range(3)]  # nominally [:3], [3:6], [6:]
+    pieces = [Shard(i, 3).cut(tokens, 0).tolist() for i in range(3)]  # nominally [:3], [3:6], [6:]
     assert pieces == [[5, 6, 0], [7, 0, 0], [8, 9, 9, 9]]
-    assert np.concatenate([Share(i, 10).cut(tokens, 0) for i in range(10)]).tolist() == tokens.tolist()
+    assert np.concatenate([Shard(i, 10).cut(tokens, 0) for i in range(10)]).tolist() == tokens.tolist()
 
 
-def test_share_is_parsed():
-    assert Share.parse("2/3") == Share(2, 3)
+def test_shard_is_parsed():
+    assert Shard.parse("2/3") == Shard(2, 3)
     for text in ("3/3", "1", "-1/2", "a/b", "1/2/3"):
         with pytest.raises(ArgapError, match="expected I/N"):
-            Share.parse(text)
+            Shard.parse(text)
 
 
-def test_shares_unite_to_their_source():
+def test_shards_unite_to_their_source():
     assert unite(["b", "a#1/2", "a#0/2"]) == ["a", "b"]
     assert unite(["a#0/2", "a#0/2", "a#1/2"]) == ["a", "a#0/2"]
     assert unite(["a#0/2", "c#1/2"]) == ["a#0/2", "c#1/2"]
@@ -119,7 +119,7 @@ def test_shares_unite_to_their_source():
 
 
 def test_kept_tokens_change_nothing_and_are_readable(tokenizer, text, tmp_path, whole, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TOKENS", 100)
+    monkeypatch.setattr(token_cache, "SHARD_TOKENS", 100)
     index = from_source(tokenizer, tmp_path / "index", text, keep=True)
     assert contents(index.folder) == whole
     folder = tokens_beside(index.folder)
@@ -133,14 +133,14 @@ def test_kept_tokens_change_nothing_and_are_readable(tokenizer, text, tmp_path, 
 
 
 def test_kept_tokens_are_not_tokenized_again(tokenizer, text, tmp_path, whole, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TOKENS", 100)
+    monkeypatch.setattr(token_cache, "SHARD_TOKENS", 100)
     index = from_source(tokenizer, tmp_path / "index", text, keep=True)
     monkeypatch.setattr(type(tokenizer), "encode", None)  # would raise
     assert contents(from_source(tokenizer, index.folder, text, keep=True, overwrite=True).folder) == whole
 
 
 def test_kept_tokens_of_other_text_are_refused(tokenizer, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD_TOKENS", 100)
+    monkeypatch.setattr(token_cache, "SHARD_TOKENS", 100)
     out = tmp_path / "index"
     from_source(tokenizer, out, text, keep=True)
     (tmp_path / "other.txt").write_text("w1 w2")
@@ -165,15 +165,15 @@ def test_killed_again_and_again_it_resumes_to_the_same_bytes(tokenizer, text, tm
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from argap.bigram_index import build, kept, source\n"
+        "from argap.bigram_index import build, token_cache, token_source\n"
         "from argap.corpus import open_corpus\n"
         "from argap.tokenizer import load_tokenizer\n"
-        "kept.SHARD_TOKENS = 100\n"
-        "write = kept.write_json\n"
+        "token_cache.SHARD_TOKENS = 100\n"
+        "write = token_cache.write_json\n"
         "def slowly(path, value):\n"
         "    write(path, value); print('shard', flush=True); time.sleep(0.2)\n"
-        "kept.write_json = slowly\n"
-        "made = source.Source([open_corpus(sys.argv[1])], load_tokenizer(sys.argv[2]))\n"
+        "token_cache.write_json = slowly\n"
+        "made = token_source.TokenSource([open_corpus(sys.argv[1])], load_tokenizer(sys.argv[2]))\n"
         "build.build_from_source(made, Path(sys.argv[3]), keep=True)\n"
         "print('done', flush=True)\n"
     )
@@ -195,27 +195,27 @@ def test_killed_again_and_again_it_resumes_to_the_same_bytes(tokenizer, text, tm
     assert written == whole
 
 
-def megatron_pair(path, sequences, kind=np.uint16, code=8):
-    np.concatenate([np.empty(0, kind), *sequences]).astype(kind).tofile(path)
+def megatron_pair(path, sequences, dtype=np.uint16, code=8):
+    np.concatenate([np.empty(0, dtype), *sequences]).astype(dtype).tofile(path)
     sizes = np.array([len(s) for s in sequences], "<i4")
-    pointers = (np.cumsum([0, *sizes[:-1]]) * np.dtype(kind).itemsize).astype("<i8")
+    pointers = (np.cumsum([0, *sizes[:-1]]) * np.dtype(dtype).itemsize).astype("<i8")
     header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(sizes), len(sizes) + 1)
     documents = np.arange(len(sizes) + 1, dtype="<i8")
     data = header + sizes.tobytes() + pointers.tobytes() + documents.tobytes()
     path.with_suffix(".idx").write_bytes(data)
 
 
-@pytest.mark.parametrize(("kind", "code"), [(np.uint16, 8), (np.int32, 4)])
+@pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4)])
 @pytest.mark.parametrize("of", [1, 3])
-def test_megatron_pair(kind, code, of, tokenizer, tmp_path):
-    # Two samples of 5 that share a token, EOS 0 inside: documents 1 2 | 3 4 and 4 | 5 6 | (nothing) and 7.
+def test_megatron_pair(dtype, code, of, tokenizer, tmp_path):
+    # Two samples of 5 that overlap by a token, EOS 0 inside: documents 1 2 | 3 4 and 4 | 5 6 | (nothing) and 7.
     sequences = [[1, 2, 0, 3, 4], [4, 0, 5, 6, 0], [7]]
     path = tmp_path / "pile.bin"
-    megatron_pair(path, [np.array(s) for s in sequences], kind, code)
+    megatron_pair(path, [np.array(s) for s in sequences], dtype, code)
     documents = [np.array(d) for d in ([1, 2], [3, 4], [4], [5, 6], [7])]
     whole = from_documents(tokenizer, tmp_path / "whole", documents, [path])
-    shares = [from_source(tokenizer, tmp_path / f"{i}", path, share=f"{i}/{of}").folder for i in range(of)]
-    assert contents(merge_indexes(shares, tmp_path / "merged").folder) == contents(whole.folder)
+    shards = [from_source(tokenizer, tmp_path / f"{i}", path, shard=f"{i}/{of}").folder for i in range(of)]
+    assert contents(merge_indexes(shards, tmp_path / "merged").folder) == contents(whole.folder)
 
 
 def test_broken_megatron_pairs_are_named(tokenizer, tmp_path):
@@ -252,9 +252,9 @@ def test_text_and_token_files_together(tokenizer, text, tmp_path):
     assert contents(index.folder) == contents(whole.folder)
 
 
-def test_token_file_without_eos_is_one_document_of_the_first_share(tokenizer, tmp_path):
+def test_token_file_without_eos_is_one_document_of_the_first_shard(tokenizer, tmp_path):
     tokenizer.eos = None
     np.array([1, 2, 3, 0, 4], dtype=np.uint16).tofile(tmp_path / "tokens.bin")
-    shares = [from_source(tokenizer, tmp_path / f"{i}", tmp_path / "tokens.bin", share=f"{i}/2") for i in range(2)]
-    assert [share.tokens for share in shares] == [5, 0]
-    assert shares[0].documents == 1
+    shards = [from_source(tokenizer, tmp_path / f"{i}", tmp_path / "tokens.bin", shard=f"{i}/2") for i in range(2)]
+    assert [share.tokens for share in shards] == [5, 0]
+    assert shards[0].documents == 1

@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index import count_reference, gather
+from argap.bigram_index import count_numba, count_numpy
 from argap.bigram_index.count import BigramCounter
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.store import open_index
-from argap.bigram_index.write import write_index
+from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
 
 
-@pytest.mark.parametrize("tally", [gather.tally, count_reference.tally])
-def test_tally_by_hand(tally):
+@pytest.mark.parametrize("count_tokens", [count_numba.count_tokens, count_numpy.count_tokens])
+def test_count_tokens_by_hand(count_tokens):
     # vocabulary 3, boundary 3; the first piece ends inside a document that goes on in the second.
     last, count, documents = np.full(3, -1), np.zeros(3, np.int64), np.zeros(3, np.int64)
-    assert tally(np.array([0, 0, 1, 3, 0]), 0, last, count, documents) == 1
-    assert tally(np.array([0, 2, 3, 3, 2]), 1, last, count, documents) == 3
+    assert count_tokens(np.array([0, 0, 1, 3, 0]), 0, last, count, documents) == 1
+    assert count_tokens(np.array([0, 2, 3, 3, 2]), 1, last, count, documents) == 3
     # documents 001 | 002 | (empty) | 2
     assert count.tolist() == [4, 1, 2]
     assert documents.tolist() == [2, 1, 2]
@@ -74,7 +73,7 @@ def test_stats_are_written_read_and_merged(tmp_path):
 
 def test_index_without_stats_says_so(tmp_path):
     bare = write(tmp_path / "bare", DOCUMENTS, stats=False)
-    with pytest.raises(ArgapError, match="build it again with --stats"):
+    with pytest.raises(ArgapError, match="build it again with `stats=True`"):
         _ = bare.stats
     full = write(tmp_path / "full", DOCUMENTS)
     merged = merge_indexes([bare.folder, full.folder], tmp_path / "merged")

@@ -5,13 +5,15 @@ import os
 import shutil
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from argap.bigram_index.build import build_index
-from argap.bigram_index.store import open_index, require_tokenizer
+from argap.bigram_index.manifest import read_manifest, write_manifest
+from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 
 RNG = np.random.default_rng(1)
@@ -46,9 +48,9 @@ def test_attributes_and_counts(index):
     assert {(a, b): counts[a, b] for a, b in zip(*np.nonzero(counts), strict=True)} == ORACLE
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
-def test_any_integer_type_is_looked_up(index, kind):
-    pairs = np.array([p for p in ORACLE if max(p) < 128], dtype=kind)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_any_integer_type_is_looked_up(index, dtype):
+    pairs = np.array([p for p in ORACLE if max(p) < 128], dtype=dtype)
     expected = [ORACLE[tuple(p)] for p in pairs.tolist()]
     assert index.count(pairs[:, 0], pairs[:, 1]).tolist() == expected
 
@@ -80,8 +82,8 @@ def test_parts_are_plain_sorted_parquet(index):
 
 
 def test_part_and_group_ends_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("argap.bigram_index.parts.GROUP_ROWS", 100)
-    monkeypatch.setattr("argap.bigram_index.parts.PART_ROWS", 300)
+    monkeypatch.setattr("argap.bigram_index.parquet_parts.GROUP_ROWS", 100)
+    monkeypatch.setattr("argap.bigram_index.parquet_parts.PART_ROWS", 300)
     whole = build(tmp_path / "whole")
     monkeypatch.setattr("argap.bigram_index.build.chunk_tokens", lambda memory, vocab_size: 97)
     monkeypatch.setattr("argap.bigram_index.count.merge_runs.__defaults__", (211,))
@@ -119,7 +121,7 @@ def test_interrupted_build_leaves_nothing(tmp_path):
 
 def test_existing_index_is_kept_unless_overwritten(index):
     before = (index.folder / "index.json").read_bytes()
-    with pytest.raises(ArgapError, match="--overwrite"):
+    with pytest.raises(ArgapError, match="`overwrite=True`"):
         build(index.folder, [np.array([1, 2])])
     with pytest.raises(ArgapError, match="no tokens"):
         build(index.folder, [], overwrite=True)
@@ -146,8 +148,15 @@ def test_damaged_manifest_is_named(index):
         (whole[:40], "not readable as JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "not the index.json of a bigram index"),
-        (whole.replace('"tokens"', '"toknes"'), "'tokens' is missing"),
-        (whole.replace("part-00000", "../part-00000"), "no name of a part"),
+        (whole.replace('"tokens"', '"toknes"'), "unknown field `toknes`"),
+        (whole.replace('  "tokens": 3543,\n', ""), "missing required field `tokens`"),
+        (whole.replace('"tokens": 3543', '"tokens": "many"'), r"Expected `int`, got `str` - at `\$\.tokens`"),
+        (whole.replace('"rows": ', '"row": '), r"unknown field `row` - at `\$\.parts\[0\]`"),
+        (whole.replace("part-00000", "../part-00000"), r"parts\[0\]\.file` is '../part-.*expected part-N"),
+        (
+            whole.replace('"tokens": 3543', '"passes": 0, "tokens": 3543'),
+            "`passes` 0: expected a finite number above 0",
+        ),
         (whole.replace('"distinct": ', '"distinct": 1'), "but distinct is"),
     ]:
         path.write_text(text)
@@ -176,7 +185,7 @@ def test_missing_and_truncated_parts_are_named_at_opening(index):
 
 
 def test_flipped_bit_is_found_and_located(index, monkeypatch):
-    monkeypatch.setattr("argap.bigram_index.checksum.BLOCK", 512)
+    monkeypatch.setattr("argap.bigram_index.checksums.BLOCK", 512)
     flipped = build(index.folder.parent / "flipped")
     part = flipped.folder / "part-00000.parquet"
     data = bytearray(part.read_bytes())
@@ -188,11 +197,17 @@ def test_flipped_bit_is_found_and_located(index, monkeypatch):
 
 
 def test_another_tokenizer_is_refused(index):
-    require_tokenizer(index, "ab" * 32, "M")
-    with pytest.raises(MismatchError, match="argap index build DATA --tokenizer M"):
-        require_tokenizer(index, "cd" * 32, "M")
+    check_tokenizer(index, "M", "ab" * 32)
+    with pytest.raises(MismatchError, match="argap index build TRAINING_TEXT --tokenizer M"):
+        check_tokenizer(index, "M", "cd" * 32)
 
 
 def test_index_can_be_moved(index, tmp_path):
     shutil.move(index.folder, tmp_path / "elsewhere")
     assert open_index(tmp_path / "elsewhere").count(*next(iter(ORACLE))) == next(iter(ORACLE.values()))
+
+
+def test_manifest_of_the_demo_is_written_as_it_was(tmp_path):
+    demo = Path(__file__).parents[2] / "argap" / "demo" / "index"
+    write_manifest(tmp_path, read_manifest(demo))
+    assert (tmp_path / "index.json").read_bytes() == (demo / "index.json").read_bytes()

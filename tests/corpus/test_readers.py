@@ -81,7 +81,7 @@ def test_invalid_utf8_is_counted_and_read(tmp_path):
     corpus = open_corpus(path)
     assert texts(corpus) == ["caf\ufffd au lait"]
     assert corpus.tally.invalid_utf8 == 1
-    assert "1 documents hold invalid UTF-8" in corpus.tally.remarks()[0]
+    assert "1 documents contain invalid UTF-8" in corpus.tally.remarks()[0]
 
 
 def test_invalid_utf8_in_parquet_is_counted_and_read(tmp_path):
@@ -100,7 +100,7 @@ def test_a_missing_text_column_lists_the_columns(tmp_path, suffix):
         path.write_text('{"content": "a", "id": 1}\n')
     else:
         pq.write_table(pa.table({"content": ["a"], "id": [1]}), path)
-    with pytest.raises(FormatError, match=r"'text'.*'content', 'id'.*--text-column"):
+    with pytest.raises(FormatError, match=r"'text'.*'content', 'id'.*`text_column`"):
         texts(open_corpus(path))
     assert texts(open_corpus(path, text_column="content")) == ["a"]
 
@@ -108,7 +108,7 @@ def test_a_missing_text_column_lists_the_columns(tmp_path, suffix):
 def test_a_broken_json_line_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(LINES + "{broken\n")
-    with pytest.raises(FormatError, match=r"rows\.jsonl, line 3: no JSON"):
+    with pytest.raises(FormatError, match=r"rows\.jsonl, line 3: not JSON"):
         texts(open_corpus(path))
 
 
@@ -122,7 +122,7 @@ def test_a_truncated_archive_is_named(tmp_path, suffix):
         with pa.output_stream(str(path), compression="zstd") as file:
             file.write(lines.encode())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(FormatError, match=r"rows\.jsonl.*broken off"):
+    with pytest.raises(FormatError, match=r"rows\.jsonl.*truncated or unreadable after line"):
         texts(open_corpus(path))
 
 
@@ -130,7 +130,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": ["a" * 1000] * 100}), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(FormatError, match=r"rows\.parquet: not a whole Parquet file"):
+    with pytest.raises(FormatError, match=r"rows\.parquet: not a complete Parquet file"):
         texts(open_corpus(path))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.source import Source
+from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
 from argap.tokenizer import load_tokenizer
@@ -43,10 +43,10 @@ def test_the_index_of_an_object_store_is_that_of_the_files(both, tmp_path):
     tokenizer = load_tokenizer(TOKENIZER)
     built = []
     for number, spec in enumerate(both):
-        source = Source([open_corpus(spec)], tokenizer)
+        source = TokenSource([open_corpus(spec)], tokenizer)
         index = build_from_source(source, tmp_path / str(number))
-        built.append([(index.folder / part["file"]).read_bytes() for part in index.manifest.parts])
-        assert source.share_read() == pytest.approx(1)  # every byte of every format was accounted for
+        built.append([(index.folder / part.file).read_bytes() for part in index.manifest.parts])
+        assert source.fraction_read() == pytest.approx(1)  # every byte of every format was accounted for
         assert index.manifest.documents > 600
     assert built[0] == built[1]
 
@@ -56,15 +56,15 @@ def test_domains_are_the_folders_of_the_store(both):
     assert {item.domain for item in open_corpus(remote)} == {"books", "corpus"}
 
 
-def test_the_share_read_grows_with_the_files(both):
+def test_the_fraction_read_grows_with_the_files(both):
     root, _ = both
-    source = Source([open_corpus(root)], load_tokenizer(TOKENIZER))
+    source = TokenSource([open_corpus(root)], load_tokenizer(TOKENIZER))
     text = sum(path.stat().st_size for path in root.rglob("*") if path.suffix in (".txt", ".gz", ".parquet"))
     tokens = sum(path.stat().st_size for path in root.rglob("*") if path.suffix in (".bin", ".npy"))
-    assert source.share_read() == 0
+    assert source.fraction_read() == 0
     for _ in source.documents():
         pass
-    assert source.share_read() == pytest.approx(text / (text + tokens))  # the token files are not counted yet
+    assert source.fraction_read() == pytest.approx(text / (text + tokens))  # the token files are not counted yet
 
 
 @pytest.mark.parametrize("spec", ["nosuch://bucket/x", "memory://not/there"])

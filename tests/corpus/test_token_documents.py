@@ -30,7 +30,7 @@ def test_documents_without_tokens_are_skipped_and_counted(tmp_path, tokenizer):
     corpus = open_corpus(tmp_path)
     assert len(ids(corpus, tokenizer)) == 1
     assert (corpus.tally.documents, corpus.tally.empty) == (1, 1)
-    assert corpus.tally.remarks() == ["1 documents hold no token and were skipped"]
+    assert corpus.tally.remarks() == ["1 documents contain no token and were skipped"]
 
 
 def test_an_eos_written_in_the_text_stays_text(tmp_path, tokenizer):
@@ -77,7 +77,7 @@ def test_a_token_outside_the_vocabulary_is_named_by_path_and_offset(tmp_path, to
 def test_a_truncated_shard_and_a_wrong_dtype_are_named(tmp_path, tokenizer):
     path = tmp_path / "tokens.bin"
     path.write_bytes(b"\x01\x00\x02")
-    with pytest.raises(FormatError, match=r"3 bytes are no whole number of uint16 tokens"):
+    with pytest.raises(FormatError, match=r"3 bytes are not a multiple of 2 \(uint16 tokens\)"):
         ids(open_corpus(path), tokenizer)
     with pytest.raises(ArgapError, match="expected uint16 or uint32"):
         open_corpus(path, token_dtype="int8")

@@ -1,4 +1,4 @@
-"""How a text's bigrams spread over the training frequencies: what an index knows of a text."""
+"""The distribution of a text's bigrams over training frequencies."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ PIECE = 2**20  # bigrams looked up at a time
 
 @dataclass(frozen=True)
 class FrequencyBin:
-    """The bigrams of a text that the training corpus has ``low`` to ``high`` times, both included."""
+    """The bigrams of a text that occur ``low`` to ``high`` times in training, both included."""
 
     low: int
     high: int | None
     """None: the last bin, without an end."""
     bigrams: int
     share: float
-    """Of all bigrams of the text."""
+    """Fraction of the text's bigrams."""
 
 
 def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> list[FrequencyBin]:
@@ -29,16 +29,16 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     Every occurrence counts; bigrams never cross documents. Raises `ArgapError` for a text without one.
     """
     ends = np.array([0, *(10**power for power in range(9))])  # counts up to which a bin reaches
-    found = np.zeros(len(ends) + 1, dtype=np.int64)
+    totals = np.zeros(len(ends) + 1, dtype=np.int64)
     for first, second in _pairs(documents):
         bins = np.searchsorted(ends, index.count(first, second), side="left")
-        found += np.bincount(bins, minlength=len(found))
-    total = int(found.sum())
+        totals += np.bincount(bins, minlength=len(totals))
+    total = int(totals.sum())
     if not total:
-        raise ArgapError("no bigram in the text; expected a document of at least two tokens")
+        raise ArgapError("the text contains no bigram; expected a document of at least two tokens")
     lows = [0, *(int(end) + 1 for end in ends)]
     highs = [*(int(end) for end in ends), None]
-    rows = [FrequencyBin(low, high, int(n), n / total) for low, high, n in zip(lows, highs, found, strict=True)]
+    rows = [FrequencyBin(low, high, int(n), n / total) for low, high, n in zip(lows, highs, totals, strict=True)]
     while not rows[-1].bigrams:
         rows.pop()
     return rows

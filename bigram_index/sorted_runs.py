@@ -1,8 +1,7 @@
 """Sorted runs: the bigram counts of one chunk of tokens in compressed sparse rows.
 
-Row ``f`` of a run holds the bigrams that begin with token ``f``: their second tokens, ascending, and
-their counts. Two bytes of index a token and no key per bigram, and any range of rows can be read alone,
-which is what a k-way merge wants.
+Row ``f`` of a run holds the bigrams that begin with token ``f``: their second tokens, ascending, and their counts. No
+bigram needs a key, and any range of rows can be read alone, as a k-way merge does.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ class Rows(NamedTuple):
 
 
 class Run(Protocol):
-    """Anything sorted by (first, second) of which entries can be read by position."""
+    """Bigrams sorted by (first, second) that can be read by position."""
 
     @property
     def indptr(self) -> np.ndarray:
@@ -39,7 +38,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """A run held in memory."""
+    """A run in memory."""
 
     indptr: np.ndarray
     second: np.ndarray
@@ -51,7 +50,7 @@ class MemoryRun:
 
 
 class FileRun:
-    """A run spilled to disk. Read with plain reads: pages of a memory map would count as ours."""
+    """A run spilled to disk. It is read, not mapped: mapped pages would count as memory of the process."""
 
     def __init__(self, folder: Path, indptr: np.ndarray, second: np.dtype, count: np.dtype) -> None:
         self.indptr = indptr
@@ -68,7 +67,7 @@ class FileRun:
 
 
 def spill(run: MemoryRun, folder: Path) -> FileRun:
-    """Write ``run`` below ``folder`` and return it as it lies on disk."""
+    """Write ``run`` below ``folder`` and return the run on disk."""
     folder.mkdir(parents=True)
     run.second.tofile(folder / "second")
     run.count.tofile(folder / "count")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from argap.bigram_index import profile
+from argap.bigram_index import frequency_profile as profile
 from argap.bigram_index.build import build_index
+from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
 from argap.bigram_index.plan import distinct_bigrams, estimate
-from argap.bigram_index.profile import FrequencyBin, frequency_profile
 from argap.errors import ArgapError
 
 

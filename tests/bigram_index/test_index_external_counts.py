@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import tokenizers
 
-from argap.bigram_index import foreign
+from argap.bigram_index import external_counts
 from argap.bigram_index.build import build_index
-from argap.bigram_index.foreign import index_from_arpa, index_from_counts
+from argap.bigram_index.external_counts import index_from_arpa, index_from_counts
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, FormatError
@@ -27,10 +27,10 @@ def tokenizer(tmp_path):
 TABLE = pd.DataFrame({"count": [5, 1, 2**40, 7], "second": [1, 0, 2, 1], "first": [0, 2, 1, 0], "note": list("wxyz")})
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_counts_are_added_up(kind, tokenizer, tmp_path):
-    path = tmp_path / f"counts.{kind}"
-    TABLE.to_csv(path, index=False) if kind == "csv" else TABLE.to_parquet(path)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_counts_are_added_up(suffix, tokenizer, tmp_path):
+    path = tmp_path / f"counts.{suffix}"
+    TABLE.to_csv(path, index=False) if suffix == "csv" else TABLE.to_parquet(path)
     index = index_from_counts(path, tmp_path / "index", tokenizer)
     assert index.count([0, 1, 2, 0], [1, 2, 0, 0]).tolist() == [12, 2**40, 1, 0]
     assert (index.documents, index.tokens, index.bigrams, index.distinct) == (0, 13 + 2**40, 13 + 2**40, 3)
@@ -47,7 +47,7 @@ def test_counts_are_added_up(kind, tokenizer, tmp_path):
         (TABLE.assign(first=-1), "token -1 is outside"),
         (TABLE.assign(count=0), "a count of 0, expected at least 1"),
         (TABLE.assign(count="many"), "not readable as CSV"),
-        (TABLE.iloc[:0], "no bigram in it"),
+        (TABLE.iloc[:0], "contains no bigram"),
     ],
 )
 def test_bad_tables_are_refused(table, message, tokenizer, tmp_path):
@@ -96,7 +96,7 @@ def test_arpa_probabilities_become_counts(words, tokenizer, tmp_path):
 def test_arpa_in_pieces(tokenizer, tmp_path, monkeypatch):
     (tmp_path / "lm.arpa").write_text(ARPA.format(a="a", b="b", c="c"))
     whole = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "whole", tokenizer, tokens=1000)
-    monkeypatch.setattr(foreign, "BATCH", 1)
+    monkeypatch.setattr(external_counts, "BATCH", 1)
     cut = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "cut", tokenizer, tokens=1000)
     assert [(cut.folder / p.name).read_bytes() == p.read_bytes() for p in whole.folder.iterdir()] == [True, True]
 
@@ -104,13 +104,13 @@ def test_arpa_in_pieces(tokenizer, tmp_path, monkeypatch):
 def test_bad_arpa_is_refused(tokenizer, tmp_path):
     path = tmp_path / "lm.arpa"
     path.write_text(ARPA.format(a="a", b="bee", c="c"))
-    with pytest.raises(FormatError, match=r"lm\.arpa: 2 bigrams of words"):
+    with pytest.raises(FormatError, match=r"lm\.arpa: 2 bigrams with words outside the vocabulary"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text(ARPA.format(a="a", b="b", c="c").replace("-1.0\tb a", "minus one\tb a"))
     with pytest.raises(FormatError, match=r"lm\.arpa, line 17: "):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text("a novel\n")
-    with pytest.raises(ArgapError, match=r"lm\.arpa: no bigram"):
+    with pytest.raises(ArgapError, match=r"lm\.arpa: contains no bigram"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
 
 

@@ -1,8 +1,7 @@
-"""Indexes from other people's counts, where the training data itself is not at hand.
+"""Indexes from counts made elsewhere, for models whose training data is not available.
 
-Counts of (first, second) pairs from CSV or Parquet, and n-gram models in the ARPA format, as KenLM writes
-them. What is made from a model's probabilities, or handed in without its corpus, is marked in
-``index.json`` (``origin``), and such an index is a proxy wherever its counts are used.
+Counts of (first, second) pairs come from CSV or Parquet, or from n-gram models in KenLM's ARPA format. ``index.json``
+records where they come from (``origin``), and such an index is marked as a proxy wherever its counts are used.
 """
 
 import math
@@ -15,11 +14,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from argap.bigram_index.folder import replacing_folder
-from argap.bigram_index.kway import merge_runs
-from argap.bigram_index.runs import MemoryRun, Run, spill
-from argap.bigram_index.store import BigramIndex, open_index
-from argap.bigram_index.write import write_index
+from argap.atomic import replacing_folder
+from argap.bigram_index.count import merge_runs
+from argap.bigram_index.manifest import refuse_existing
+from argap.bigram_index.sorted_runs import MemoryRun, Run, spill
+from argap.bigram_index.store import BigramIndex, open_index, write_index
 from argap.errors import ArgapError, FormatError
 from argap.tokenizer import Tokenizer
 
@@ -32,9 +31,9 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 def index_from_counts(path: Path, out: Path, tokenizer: Tokenizer, *, overwrite: bool = False) -> BigramIndex:
     """Make an index from a CSV or Parquet file with columns first, second (token ids) and count.
 
-    Rows may come in any order; equal pairs are added up. Documents and the tokens that begin them are not
-    known: documents is 0 and tokens the sum of the counts. Raises `FormatError` naming the file for
-    missing columns, ids outside the vocabulary and counts below 1.
+    Rows may come in any order; equal pairs are added up. The number of documents and their first tokens are unknown:
+    ``documents`` is 0 and ``tokens`` the sum of the counts. Raises `FormatError` naming the file for missing columns,
+    ids outside the vocabulary and counts below 1.
     """
     return _write(_read_counts(path), path, out, tokenizer, "counts", overwrite)
 
@@ -44,10 +43,9 @@ def index_from_arpa(
 ) -> BigramIndex:
     """Make an index from the 1-grams and 2-grams of an ARPA file whose words are ``tokenizer``'s tokens.
 
-    A word is a token as the vocabulary spells it, or its id. ``tokens``: how many the model was trained
-    on. A bigram that the file lists is given ``tokens * P(first) * P(second | first)`` occurrences,
-    rounded, at least one, because it was seen. Sentence marks and ``<unk>`` are left out. Raises
-    `FormatError` naming file and line.
+    A word is a token as the vocabulary spells it, or its id. ``tokens``: the number the model was trained on. A bigram
+    in the file gets ``tokens * P(first) * P(second | first)`` occurrences, rounded, and at least one. Sentence marks
+    and ``<unk>`` are skipped. Raises `FormatError` naming file and line.
     """
     return _write(_read_arpa(path, tokenizer, tokens), path, out, tokenizer, "arpa", overwrite)
 
@@ -60,7 +58,9 @@ def _write(
     origin: str,
     overwrite: bool,
 ) -> BigramIndex:
-    with replacing_folder(out, overwrite=overwrite) as folder:
+    out = Path(out)
+    refuse_existing(out, overwrite=overwrite)
+    with replacing_folder(out) as folder:
         runs: list[Run] = []
         total, scratch = 0, folder / "runs"
         for first, second, count in batches:
@@ -69,7 +69,7 @@ def _write(
             )
             total += int(count.sum())
         if not total:
-            raise ArgapError(f"{path}: no bigram in it; expected first, second, count or an ARPA file's 2-grams")
+            raise ArgapError(f"{path}: contains no bigram; expected first, second, count or an ARPA file's 2-grams")
         write_index(
             folder,
             merge_runs(runs),
@@ -147,7 +147,8 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]
         raise FormatError(f"{path}, line {number}: not a line of an ARPA file ({error})") from error
     if unknown:
         raise FormatError(
-            f"{path}: {unknown} bigrams of words that {tokenizer.name} does not have; expected a model of its tokens"
+            f"{path}: {unknown} bigrams with words outside the vocabulary of {tokenizer.name}; "
+            "expected a model of its tokens"
         )
     yield _columns(rows)
 

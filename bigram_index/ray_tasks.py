@@ -1,8 +1,8 @@
-"""Counting on a Ray cluster: shares as tasks, their indexes merged in a tree of tasks.
+"""Counting on a Ray cluster: one task per shard, and a tree of tasks that merges their indexes.
 
-Every task writes its index under a name made from what it counts, ``index.json`` last, into a folder that
-all nodes reach (any fsspec path: ``s3://``, ``gs://``, a shared disk). What is there is not counted again,
-so Ray may retry the tasks of a lost worker as often as it likes and nothing is counted twice.
+Every task writes its index, ``index.json`` last, to a folder that all nodes reach (any fsspec path: ``s3://``, ``gs://``,
+a shared disk), under a name derived from what it counts. A finished index is not counted again, so Ray may retry the
+tasks of a lost worker and nothing is counted twice.
 """
 
 import hashlib
@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.folder import refuse_existing
-from argap.bigram_index.manifest import FILE
+from argap.bigram_index.manifest import FILE, refuse_existing
 from argap.bigram_index.merge import merge_indexes
-from argap.bigram_index.share import Share
-from argap.bigram_index.source import Source
+from argap.bigram_index.shard import Shard
 from argap.bigram_index.store import BigramIndex
+from argap.bigram_index.token_source import TokenSource
 from argap.cluster import connect, result_of
 from argap.corpus import open_corpus
 from argap.tokenizer import load_tokenizer
@@ -29,53 +28,54 @@ RETRIES = 10
 
 @dataclass(frozen=True)
 class Job:
-    """What is counted, the same for every share. Paths are those that the nodes see."""
+    """What is counted, the same for every shard. Paths are as the nodes see them."""
 
     data: tuple[str, ...]
     tokenizer: str
     work: str
-    """fsspec path of the folder for the shares' indexes."""
-    shares: int
+    """fsspec path of the folder for the shards' indexes."""
+    shards: int
     text_column: str = "text"
     token_dtype: str | None = None
     stats: bool = False
     memory: int | None = None
+    passes: float = 1.0
 
 
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The bytes are those of a build without a cluster. Raises `ArgapError` as `argap.cluster.connect`
-    does, and whatever a share's build raises.
+    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.cluster.connect` does, and whatever
+    a shard's build raises.
     """
     refuse_existing(out, overwrite=overwrite)
     ray = connect(address)
-    count = ray.remote(max_retries=RETRIES)(count_share)
-    merge = ray.remote(max_retries=RETRIES)(merge_shares)
-    level = [count.remote(job, number) for number in range(job.shares)]
+    count = ray.remote(max_retries=RETRIES)(count_shard)
+    merge = ray.remote(max_retries=RETRIES)(merge_shards)
+    level = [count.remote(job, number) for number in range(job.shards)]
     while len(level) > 1:
         level = [merge.remote(job, *level[at : at + FAN_IN]) for at in range(0, len(level), FAN_IN)]
     name = result_of(ray, level[0])
     with tempfile.TemporaryDirectory() as scratch:
-        # A merge of one: it unites the shares' sources, refuses an empty corpus, and writes whole or not at all.
+        # Merging a single index unites the shards' sources, refuses an empty corpus, and writes whole or not at all.
         return merge_indexes([_fetch(job, name, Path(scratch))], out, overwrite=overwrite)
 
 
-def count_share(job: Job, number: int) -> str:
-    """Count one share; return the name of its index below ``job.work``."""
+def count_shard(job: Job, number: int) -> str:
+    """Count one shard; return the name of its index below ``job.work``."""
     tokenizer = load_tokenizer(job.tokenizer)
-    name = _name("share", asdict(job) | {"work": "", "memory": 0}, tokenizer.fingerprint, number)
+    name = _name("shard", asdict(job) | {"work": "", "memory": 0}, tokenizer.fingerprint, number)
     if not _is_there(job, name):
         corpora = [open_corpus(s, text_column=job.text_column, token_dtype=job.token_dtype) for s in job.data]
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "index"
-            source = Source(corpora, tokenizer, Share(number, job.shares))
-            build_from_source(source, folder, stats=job.stats, memory=job.memory)
+            source = TokenSource(corpora, tokenizer, Shard(number, job.shards))
+            build_from_source(source, folder, stats=job.stats, memory=job.memory, passes=job.passes)
             _publish(folder, job, name)
     return name
 
 
-def merge_shares(job: Job, *names: str) -> str:
+def merge_shards(job: Job, *names: str) -> str:
     """Merge indexes below ``job.work``; return the name of their sum."""
     name = _name("merge", *names)
     if not _is_there(job, name):
@@ -86,9 +86,9 @@ def merge_shares(job: Job, *names: str) -> str:
     return name
 
 
-def _name(kind: str, *contents: object) -> str:
+def _name(prefix: str, *contents: object) -> str:
     text = json.dumps(contents, sort_keys=True)
-    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def _is_there(job: Job, name: str) -> bool:
@@ -99,7 +99,7 @@ def _is_there(job: Job, name: str) -> bool:
 
 
 def _publish(folder: Path, job: Job, name: str) -> None:
-    """Upload an index; ``index.json`` last and by a rename, so that what is not whole is not there."""
+    """Upload an index, ``index.json`` last and renamed into place, so that its presence means a complete index."""
     import fsspec
 
     fs, work = fsspec.core.url_to_fs(job.work)

@@ -1,8 +1,8 @@
-"""Looking pairs up, compiled: a directory into the row, a short bisection, many pairs at a time.
+"""Compiled lookups: a directory into the row, a short bisection, many pairs at a time.
 
-A lookup is a chain of three cache misses: bucket, second tokens, count. Pairs are looked up in groups,
-each step for all of a group before the next step, and every step fetches the line that the next one
-reads, so the misses of a group overlap.
+A lookup is a chain of three cache misses: bucket, second tokens, count. Pairs are looked up in groups:
+each step is done for the whole group before the next one and prefetches the line that the next one reads, so
+the misses of a group overlap.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
-from argap.bigram_index.cores import available_cores
 from argap.bigram_index.csr import Csr
-from argap.bigram_index.intrinsics import prefetch_read
+from argap.bigram_index.intrinsics import available_cores, prefetch_read
 
 GROUP = 32
-ALONE = 2**14  # pairs that one thread finds sooner than a second one starts
+ONE_THREAD_PAIRS = 2**14  # a second thread starts later than one finishes these
 
 
 @numba.njit(nogil=True, cache=True, boundscheck=False)
@@ -24,7 +23,7 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
     at = np.empty(GROUP, dtype=np.int64)
     for group in range(start, stop, GROUP):
         size = min(GROUP, stop - group)
-        # 1. The bucket where the pair must be; -1 where an id is outside the vocabulary.
+        # 1. The bucket of the pair; -1 for an id outside the vocabulary.
         for j in range(size):
             row, token = firsts[group + j], seconds[group + j]
             if row >= 0 and row < vocab_size and token >= 0 and token < vocab_size:
@@ -37,7 +36,7 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
             if at[j] >= 0:
                 prefetch_read(second, (np.int64(bucket[at[j]]) + np.int64(bucket[at[j] + 1])) >> 1)
         # 3. The entry, by a bisection that keeps the last entry not above the token; -1 where absent.
-        #    Whether a pair is there is a coin's toss to the branch predictor, hence selections.
+        #    Whether a pair occurs is unpredictable, hence selections in place of branches.
         for j in range(size):
             if at[j] < 0:
                 continue
@@ -54,17 +53,17 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
             prefetch_read(count, max(at[j], 0))
         # 4. Its count.
         for j in range(size):
-            found = count[max(at[j], 0)]
-            result[group + j] = found if at[j] >= 0 else 0
+            occurrences = count[max(at[j], 0)]
+            result[group + j] = occurrences if at[j] >= 0 else 0
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """What `argap.bigram_index.lookup.count_pairs` gives. ``threads``: all cores by default."""
+    """The result of `argap.bigram_index.csr.count_pairs`. ``threads``: all cores by default."""
     first, second = _as_signed(first), _as_signed(second)
     result = np.empty(len(first), dtype=np.int64)
     if not len(csr.second):
         return np.zeros(len(first), dtype=np.int64)
-    threads = (threads or available_cores()) if len(first) > ALONE else 1
+    threads = (threads or available_cores()) if len(first) > ONE_THREAD_PAIRS else 1
     edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
     seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view
     shift, base, bucket = np.asarray(csr.shift), np.asarray(csr.base), np.asarray(csr.bucket)
@@ -82,8 +81,8 @@ def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int
 
 
 def _as_signed(ids: np.ndarray) -> np.ndarray:
-    """int32 as it is, everything else as int64: two compiled versions instead of eight each.
+    """int32 unchanged, everything else as int64: two compiled versions instead of eight each.
 
-    A uint64 beyond int64 turns negative, and is as far outside the vocabulary as before.
+    A uint64 beyond int64 turns negative, which is outside the vocabulary too.
     """
     return np.ascontiguousarray(ids if ids.dtype == np.int32 else ids.astype(np.int64))

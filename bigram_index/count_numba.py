@@ -1,12 +1,12 @@
 """Counting a stream of tokens without a hash, a comparison sort or an atomic.
 
 1. Histogram of the first tokens: how long each row is.
-2. Counting-sort scatter of the second tokens into one list a row.
-3. Each row is counted in a table of one counter a token, which stays in the L2 cache (200 KB for a
-   vocabulary of 50 k), and emitted in order through a bitmap of the tokens that were met.
+2. Counting-sort scatter of the second tokens into one list per row.
+3. Each row is counted in a table of one counter per token, which stays in the L2 cache (200 KB for a
+   vocabulary of 50 k), and emitted in order through a bitmap of the tokens that occur.
 
-Every step costs one cached random update a token, and the scratch is the size of the stream. Threads
-own slices of the stream in 1 and 2 and ranges of rows in 3, so they never write to the same place.
+Every step costs one cached random update per token, and the scratch memory is the size of the stream. Threads
+own slices of the stream in 1 and 2 and ranges of rows in 3, so they never write to the same memory.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,17 @@ from itertools import pairwise
 import numba
 import numpy as np
 
-from argap.bigram_index.cores import available_cores
-from argap.bigram_index.intrinsics import ONE, lowest_bit, prefetch_write
-from argap.bigram_index.runs import MemoryRun
+from argap.bigram_index.count_numpy import StreamSummary
+from argap.bigram_index.intrinsics import ONE, available_cores, lowest_bit, prefetch_write
+from argap.bigram_index.sorted_runs import MemoryRun
 
 AHEAD = 24
-"""How many tokens ahead of the scatter its target line is fetched."""
+"""Distance of the prefetch ahead of the scatter, in tokens."""
 BLOCKS_PER_THREAD = 8
+
+NO_TOKEN = -(2**63)
+TOKENS_PER_THREAD = 2**18
+"""Tokens that make an extra thread worthwhile."""
 
 jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
@@ -34,26 +38,26 @@ def _histogram(tokens, start, stop, row_sizes):
 
 
 @jit
-def _scatter(tokens, start, stop, places, scattered):
-    far = max(start, stop - AHEAD)
-    for i in range(start, far):
-        prefetch_write(scattered, places[tokens[i + AHEAD]])
+def _scatter(tokens, start, stop, targets, scattered):
+    prefetched = max(start, stop - AHEAD)
+    for i in range(start, prefetched):
+        prefetch_write(scattered, targets[tokens[i + AHEAD]])
         first = tokens[i]
-        place = places[first]
-        places[first] = place + 1
-        scattered[place] = tokens[i + 1]
-    for i in range(far, stop):
+        target = targets[first]
+        targets[first] = target + 1
+        scattered[target] = tokens[i + 1]
+    for i in range(prefetched, stop):
         first = tokens[i]
-        place = places[first]
-        places[first] = place + 1
-        scattered[place] = tokens[i + 1]
+        target = targets[first]
+        targets[first] = target + 1
+        scattered[target] = tokens[i + 1]
 
 
 @jit
 def _emit(words, summary, table, boundary, seconds, counts, out):
-    """Write what ``table`` holds in ascending order from ``out`` on and leave everything zeroed.
+    """Write the non-zero entries of ``table`` in ascending order from ``out`` on, and zero all three arrays.
 
-    A bit of ``words`` is set for each token met, a bit of ``summary`` for each word with a bit set.
+    A bit of ``words`` is set for each token that occurs, a bit of ``summary`` for each non-zero word.
     """
     for s in range(len(summary)):
         group = summary[s]
@@ -77,7 +81,7 @@ def _emit(words, summary, table, boundary, seconds, counts, out):
 @jit
 def _count_rows(scattered, starts, row_start, row_stop, boundary, table, words, summary, counts, sizes):
     """Count rows ``row_start:row_stop``; seconds overwrite the lists they come from, from the block's
-    start on, without gaps: what is emitted is never more than what has been read."""
+    start on, without gaps: never more entries are written than have been read."""
     out = starts[row_start]
     for row in range(row_start, row_stop):
         begun = out
@@ -113,13 +117,13 @@ def _add_rows(indptrs, second, count, row_start, row_stop, out, table, words, su
 def count_stream(
     tokens: np.ndarray, vocab_size: int, boundary: int | None = None, *, threads: int | None = None
 ) -> MemoryRun:
-    """What `argap.bigram_index.count_reference.count_stream` gives, many times sooner.
+    """The result of `argap.bigram_index.count_numpy.count_stream`, many times faster.
 
     ``tokens``: `[N]` uint16 or uint32, N below 2³², each at most ``vocab_size`` (not checked).
     ``threads``: all cores by default.
     """
     threads = threads or available_cores()
-    rows = vocab_size + 1  # one for a boundary behind the last id
+    rows = vocab_size + 1  # one more for the boundary
     pairs = max(len(tokens) - 1, 0)
     edges = np.linspace(0, pairs, threads + 1).astype(np.int64)
     row_sizes = np.zeros((threads, rows), dtype=np.uint32)
@@ -128,25 +132,25 @@ def count_stream(
         list(pool.map(lambda t: _histogram(tokens, edges[t], edges[t + 1], row_sizes[t]), range(threads)))
         starts = np.zeros(rows + 1, dtype=np.int64)
         np.cumsum(row_sizes.sum(axis=0, dtype=np.int64), out=starts[1:])
-        # Where each thread's share of each row begins: behind the shares of the threads before it.
-        places = (starts[:-1] + np.cumsum(row_sizes, axis=0, dtype=np.int64) - row_sizes).astype(np.uint32)
-        list(pool.map(lambda t: _scatter(tokens, edges[t], edges[t + 1], places[t], scattered), range(threads)))
+        # Where each thread writes in each row: after the entries of the threads before it.
+        targets = (starts[:-1] + np.cumsum(row_sizes, axis=0, dtype=np.int64) - row_sizes).astype(np.uint32)
+        list(pool.map(lambda t: _scatter(tokens, edges[t], edges[t + 1], targets[t], scattered), range(threads)))
 
-        counts = np.empty(pairs, dtype=np.uint32)  # its pages come where something is written
+        counts = np.empty(pairs, dtype=np.uint32)  # only the pages that are written take memory
         sizes = np.zeros(vocab_size, dtype=np.int64)
         skipped = -1 if boundary is None else boundary
 
         def count_block(begin: int, end: int, tools: Tools) -> None:
             _count_rows(scattered, starts, begin, end, skipped, *tools, counts, sizes)
 
-        edges = _share(pool, threads, count_block, starts[:rows], np.uint32, vocab_size)
+        edges = _balance(pool, threads, count_block, starts[:rows], np.uint32, vocab_size)
     return _compact(edges, starts, sizes, scattered, counts)
 
 
 def merge_rows(
     indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int, *, threads: int | None = None
 ) -> MemoryRun:
-    """What `argap.bigram_index.count_reference.merge_rows` gives, by the table and bitmap of step 3."""
+    """The result of `argap.bigram_index.count_numpy.merge_rows`, with the table and bitmap of step 3."""
     threads = threads or available_cores()
     starts = (indptrs - indptrs[:, :1]).sum(axis=0)
     seconds = np.empty(len(second), dtype=second.dtype)
@@ -157,15 +161,15 @@ def merge_rows(
         _add_rows(indptrs, second, count, begin, end, starts[begin], *tools, seconds, counts, sizes)
 
     with ThreadPoolExecutor(threads) as pool:
-        edges = _share(pool, threads, add_block, starts, np.int64, vocab_size)
+        edges = _balance(pool, threads, add_block, starts, np.int64, vocab_size)
     return _compact(edges, starts, sizes, seconds, counts)
 
 
 Tools = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of each thread: the table, the bitmap and the bitmap's summary, all zero between rows."""
+"""A thread's table, bitmap and summary of the bitmap, all zero between rows."""
 
 
-def _share(
+def _balance(
     pool: ThreadPoolExecutor,
     threads: int,
     work: Callable[[int, int, Tools], None],
@@ -173,7 +177,7 @@ def _share(
     counter: type,
     vocab_size: int,
 ) -> np.ndarray:
-    """Call ``work`` on blocks of rows of about equal length; return the blocks' edges.
+    """Call ``work`` on blocks of rows with about equal numbers of entries; return the blocks' edges.
 
     ``starts``: `[rows + 1]`, where each row begins and the last one ends.
     """
@@ -195,7 +199,7 @@ def _share(
 def _compact(
     edges: np.ndarray, starts: np.ndarray, sizes: np.ndarray, seconds: np.ndarray, counts: np.ndarray
 ) -> MemoryRun:
-    """Close the gaps between the blocks' results, each of which begins where its input began."""
+    """Close the gaps between the blocks' results; each result begins where its input began."""
     indptr = np.concatenate([[0], np.cumsum(sizes)])
     second = np.empty(indptr[-1], dtype=seconds.dtype)
     count = np.empty(indptr[-1], dtype=counts.dtype)
@@ -205,3 +209,60 @@ def _compact(
         second[there] = seconds[here]
         count[there] = counts[here]
     return MemoryRun(indptr, second, count)
+
+
+@jit
+def _mark_boundaries(tokens, eos, boundary, inside, out):
+    token = np.int64(tokens[0])
+    low = high = token
+    ends = np.int64(token == eos)
+    documents = np.int64(token != eos and not inside)
+    out[0] = boundary if token == eos else token
+    for i in range(1, len(tokens)):  # without a branch, so that it is vectorised
+        token = np.int64(tokens[i])
+        low = min(low, token)
+        high = max(high, token)
+        end = token == eos
+        out[i] = boundary if end else token
+        ends += end
+        documents += (not end) & (np.int64(tokens[i - 1]) == eos)
+    return low, high, ends, documents
+
+
+def mark_boundaries(
+    tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray, *, threads: int | None = None
+) -> StreamSummary:
+    """The same as `argap.bigram_index.count_numpy.mark_boundaries`. ``threads``: all cores by default."""
+    if tokens.dtype == np.uint64:
+        tokens = tokens.astype(np.int64)  # ids beyond int64 turn negative, which are refused
+    plain = np.asarray(tokens)  # of a memory map, a plain view
+    end = NO_TOKEN if eos is None else eos
+
+    def mark_slice(start: int, stop: int) -> StreamSummary:
+        continues = inside if start == 0 else int(plain[start - 1]) != end
+        summary = _mark_boundaries(plain[start:stop], end, boundary, continues, out[start:stop])
+        return StreamSummary(*(int(n) for n in summary))
+
+    pieces = min(threads or available_cores(), -(-len(plain) // TOKENS_PER_THREAD))
+    if pieces == 1:
+        return mark_slice(0, len(plain))
+    edges = np.linspace(0, len(plain), pieces + 1).astype(np.int64).tolist()
+    with ThreadPoolExecutor(pieces) as pool:
+        summaries = list(pool.map(mark_slice, edges[:-1], edges[1:]))
+    low, high, ends, documents = zip(*summaries, strict=True)
+    return StreamSummary(min(low), max(high), sum(ends), sum(documents))
+
+
+@jit
+def count_tokens(tokens, document, last, count, documents):
+    """The same as `argap.bigram_index.count_numpy.count_tokens`."""
+    for i in range(len(tokens)):
+        token = tokens[i]
+        if token == len(count):
+            document += 1
+            continue
+        count[token] += 1
+        if last[token] != document:
+            last[token] = document
+            documents[token] += 1
+    return document

@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster: the same bytes as without one, also when a worker is killed on the way."""
+"""Counting on a Ray cluster gives the same bytes as a local build, even when a worker is killed."""
 
 import json
 import sys
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from argap.bigram_index import cluster
+from argap.bigram_index import ray_tasks
 from argap.bigram_index.build import build_from_source
-from argap.bigram_index.cluster import Job, build_on_ray
-from argap.bigram_index.source import Source
+from argap.bigram_index.ray_tasks import Job, build_on_ray
+from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
 from argap.tokenizer import load_tokenizer
@@ -35,7 +35,7 @@ def corpus(tmp_path):
 
 def job(corpus, tmp_path, **changes):
     data, tokenizer = corpus
-    given = {"data": (data,), "tokenizer": tokenizer, "work": str(tmp_path / "work"), "shares": 20}
+    given = {"data": (data,), "tokenizer": tokenizer, "work": str(tmp_path / "work"), "shards": 20}
     return Job(**given | changes)
 
 
@@ -47,42 +47,44 @@ def contents(folder):
 def whole(corpus, tmp_path):
     data, tokenizer = corpus
     return contents(
-        build_from_source(Source([open_corpus(data)], load_tokenizer(tokenizer)), tmp_path / "whole", stats=True).folder
+        build_from_source(
+            TokenSource([open_corpus(data)], load_tokenizer(tokenizer)), tmp_path / "whole", stats=True
+        ).folder
     )
 
 
 def test_tasks_by_hand_make_the_same_bytes(corpus, whole, tmp_path):
-    made = job(corpus, tmp_path, shares=3, stats=True)
-    names = [cluster.count_share(made, number) for number in (2, 0, 1)]
-    assert cluster.count_share(made, 0) == names[1]  # is there, and is not counted again
-    left = cluster.merge_shares(made, *names[:2])
-    top = cluster.merge_shares(made, left, names[2])
-    assert contents(cluster._fetch(made, top, tmp_path)) == whole
+    made = job(corpus, tmp_path, shards=3, stats=True)
+    names = [ray_tasks.count_shard(made, number) for number in (2, 0, 1)]
+    assert ray_tasks.count_shard(made, 0) == names[1]  # is there, and is not counted again
+    left = ray_tasks.merge_shards(made, *names[:2])
+    top = ray_tasks.merge_shards(made, left, names[2])
+    assert contents(ray_tasks._fetch(made, top, tmp_path)) == whole
     assert len({*names, left, top}) == 5
 
 
-def test_share_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
-    made = job(corpus, tmp_path, shares=3)
-    name = cluster.count_share(made, 1)
-    monkeypatch.setattr(cluster, "build_from_source", None)  # would raise
-    assert cluster.count_share(made, 1) == name
+def test_shard_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
+    made = job(corpus, tmp_path, shards=3)
+    name = ray_tasks.count_shard(made, 1)
+    monkeypatch.setattr(ray_tasks, "build_from_source", None)  # would raise
+    assert ray_tasks.count_shard(made, 1) == name
     (tmp_path / "work" / name / "index.json").unlink()  # as a worker leaves it that is killed in time
     with pytest.raises(TypeError):
-        cluster.count_share(made, 1)
+        ray_tasks.count_shard(made, 1)
 
 
 def test_index_json_comes_last(corpus, tmp_path, monkeypatch):
-    put, order = cluster._put, []
-    monkeypatch.setattr(cluster, "_put", lambda fs, path, target: (order.append(path.name), put(fs, path, target)))
-    cluster.count_share(job(corpus, tmp_path, shares=2), 0)
+    put, order = ray_tasks._put, []
+    monkeypatch.setattr(ray_tasks, "_put", lambda fs, path, target: (order.append(path.name), put(fs, path, target)))
+    ray_tasks.count_shard(job(corpus, tmp_path, shards=2), 0)
     assert order == ["part-00000.parquet", "index.json"]
 
 
 def test_other_work_has_another_name(corpus, tmp_path):
     names = {
-        cluster.count_share(job(corpus, tmp_path, **changes), number)
+        ray_tasks.count_shard(job(corpus, tmp_path, **changes), number)
         for number in (0, 1)
-        for changes in ({"shares": 2}, {"shares": 3}, {"shares": 2, "stats": True})
+        for changes in ({"shards": 2}, {"shards": 3}, {"shards": 2, "stats": True})
     }
     assert len(names) == 6
 
@@ -115,7 +117,7 @@ def test_killed_worker_changes_nothing(two_nodes, corpus, whole, tmp_path):
     def kill_one():
         while not killed:
             for process in psutil.process_iter(["cmdline"]):
-                if (process.info["cmdline"] or [""])[0].startswith("ray::count_share"):
+                if (process.info["cmdline"] or [""])[0].startswith("ray::count_shard"):
                     process.kill()
                     killed.append(process.pid)
                     return
@@ -129,7 +131,7 @@ def test_killed_worker_changes_nothing(two_nodes, corpus, whole, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_failure_of_a_share_is_told_as_it_is(two_nodes, corpus, tmp_path):
+def test_failure_of_a_shard_is_raised_unchanged(two_nodes, corpus, tmp_path):
     made = job(corpus, tmp_path, text_column="body")
     with pytest.raises(ArgapError, match="no text in column 'body'"):
         build_on_ray(made, tmp_path / "index", address=two_nodes.address)

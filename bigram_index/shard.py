@@ -1,7 +1,7 @@
-"""One of N equal shares of a corpus, for arrays of jobs that know nothing of each other.
+"""One of N equal shards of a corpus, for job arrays whose jobs do not communicate.
 
-A text corpus is dealt out document by document, a token file is cut where documents end. The indexes of
-all N shares, merged, are the index of the whole, byte for byte.
+The documents of a text corpus are assigned round-robin, a token file is cut at document ends. The indexes of all N
+shards, merged, are the index of the whole corpus, byte for byte.
 """
 
 import re
@@ -17,36 +17,36 @@ SCAN = 2**16
 
 
 @dataclass(frozen=True)
-class Share:
-    """Share ``number`` (from 0) of ``of``."""
+class Shard:
+    """Shard ``number`` (from 0) of ``of``."""
 
     number: int = 0
     of: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> "Share":
+    def parse(cls, text: str) -> "Shard":
         """``I/N`` with 0 ≤ I < N. Raises `ArgapError` for anything else."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or int(match[1]) >= int(match[2]):
-            raise ArgapError(f"--shard {text}: expected I/N with I from 0 to N - 1, for instance 0/4")
+            raise ArgapError(f"`shard` {text}: expected I/N with I from 0 to N - 1, for instance 0/4")
         return cls(int(match[1]), int(match[2]))
 
     def label(self, source: str) -> str:
-        """How ``index.json`` names this share of a source."""
+        """The name of this shard of a source in ``index.json``."""
         return source if self.of == 1 else f"{source}#{self.number}/{self.of}"
 
     def bounds(self, length: int) -> tuple[int, int]:
-        """The part of ``range(length)`` that is this share's."""
+        """Start and stop of this shard's part of ``range(length)``."""
         return length * self.number // self.of, length * (self.number + 1) // self.of
 
     def cut(self, tokens: np.ndarray, eos: int) -> np.ndarray:
-        """The documents of a stream, `[N]`, that begin in this share of it."""
+        """The documents of a stream, `[N]`, that begin in this shard of it."""
         start, stop = self.bounds(len(tokens))
         return tokens[_next_document(tokens, eos, start) : _next_document(tokens, eos, stop)]
 
 
 def _next_document(tokens: np.ndarray, eos: int, at: int) -> int:
-    """The first position from ``at`` on where a document can begin: 0, behind an EOS, or the end."""
+    """The first position at or after ``at`` where a document can begin: 0, after an EOS, or the end."""
     if at == 0:
         return 0
     for start in range(at - 1, len(tokens), SCAN):
@@ -57,18 +57,18 @@ def _next_document(tokens: np.ndarray, eos: int, at: int) -> int:
 
 
 def unite(sources: Iterable[str]) -> list[str]:
-    """The sources of several indexes, sorted; the N shares of one source become the source again."""
+    """The sources of several indexes, sorted; all N shards of a source become the source again."""
     counted = Counter(sources)
     for label in list(counted):
         match = re.fullmatch(r"(.*)#0/(\d+)", label)
         if match:
-            shares = [f"{match[1]}#{i}/{match[2]}" for i in range(int(match[2]))]
-            whole = min(counted[share] for share in shares)
-            counted.subtract(dict.fromkeys(shares, whole))
+            shards = [f"{match[1]}#{i}/{match[2]}" for i in range(int(match[2]))]
+            whole = min(counted[shard] for shard in shards)
+            counted.subtract(dict.fromkeys(shards, whole))
             counted[match[1]] += whole
     return sorted(counted.elements())
 
 
 def repeated(sources: Sequence[str]) -> list[str]:
-    """The sources that occur more than once: counted twice, most likely by mistake."""
+    """The sources that occur more than once, most likely by mistake."""
     return sorted(source for source, times in Counter(sources).items() if times > 1)

@@ -1,48 +1,48 @@
-"""Counting the bigrams of a stream of tokens, plainly: what every faster way is tested against."""
+"""Counting the bigrams of a stream of tokens in plain NumPy: the reference of the faster engines."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from argap.bigram_index.runs import MemoryRun
+from argap.bigram_index.sorted_runs import MemoryRun
 
 
-class Gathered(NamedTuple):
-    """What `gather` met on its way."""
+class StreamSummary(NamedTuple):
+    """What `mark_boundaries` saw."""
 
     low: int
     high: int
     ends: int
-    """How many tokens were EOS."""
+    """EOS tokens."""
     documents: int
-    """How many documents began, empty ones aside."""
+    """Non-empty documents that began."""
 
 
-def gather(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> Gathered:
-    """Copy ``tokens``, `[N]` of any integer type, N > 0, to ``out``, ``boundary`` in place of ``eos``.
+def mark_boundaries(tokens: np.ndarray, eos: int | None, boundary: int, inside: bool, out: np.ndarray) -> StreamSummary:
+    """Copy ``tokens``, `[N]` of any integer type, N > 0, to ``out``, with ``boundary`` for ``eos``.
 
-    ``inside``: a document goes on from before, so that the first token does not begin one.
+    ``inside``: the first token continues a document.
     """
     end = tokens == eos if eos is not None else np.zeros(len(tokens), dtype=bool)
     out[:] = tokens
     out[end] = boundary
     begins = ~end & np.concatenate([[not inside], end[:-1]])
-    return Gathered(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
+    return StreamSummary(int(tokens.min()), int(tokens.max()), int(end.sum()), int(begins.sum()))
 
 
-def tally(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
+def count_tokens(tokens: np.ndarray, document: int, last: np.ndarray, count: np.ndarray, documents: np.ndarray) -> int:
     """Add the tokens of a piece of a stream, `[N]`, to ``count`` and ``documents``, each `[vocab]` int64.
 
-    The id ``vocab`` ends a document. ``document``: number of the one that goes on at the beginning;
+    The id ``vocab`` ends a document. ``document``: number of the document that the piece continues;
     ``last``, `[vocab]` int64: the last document that had each token, kept between pieces. Returns the number
-    of the document that goes on at the end.
+    of the document that the next piece continues.
     """
     for piece in np.split(tokens, np.flatnonzero(tokens == len(count)) + 1):
         inside = piece[piece != len(count)]
-        found, times = np.unique(inside, return_counts=True)
-        count[found] += times
-        documents[found] += last[found] != document
-        last[found] = document
+        present, times = np.unique(inside, return_counts=True)
+        count[present] += times
+        documents[present] += last[present] != document
+        last[present] = document
         document += len(piece) > len(inside)
     return document
 
@@ -65,12 +65,27 @@ def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = Non
     return MemoryRun(indptr, second.astype(tokens.dtype), count.astype(np.uint32))
 
 
+def count_stream_scipy(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
+    """The result of `count_stream`, for a Python that numba does not support yet: the pairs are the entries of a
+    sparse matrix in coordinate form, and the conversion to rows sorts and sums them."""
+    from scipy.sparse import coo_array
+
+    shape = (vocab_size + 1, vocab_size + 1)  # one more for the boundary
+    pairs = (tokens[:-1].astype(np.int32), tokens[1:].astype(np.int32))
+    matrix = coo_array((np.ones(len(pairs[0]), dtype=np.uint32), pairs), shape=shape).tocsr()
+    if boundary is not None:
+        matrix.data[matrix.indptr[boundary] : matrix.indptr[boundary + 1]] = 0
+        matrix.data[matrix.indices == boundary] = 0
+        matrix.eliminate_zeros()
+    indptr = matrix.indptr[: vocab_size + 1].astype(np.int64)
+    return MemoryRun(indptr, matrix.indices.astype(tokens.dtype), matrix.data)
+
+
 def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:
     """Add up the same rows of several runs.
 
-    ``indptrs``: `[runs, rows + 1]` int64, positions of each run's rows in ``second`` and ``count``, which
-    hold the runs one behind another; ``vocab_size``: above every second token. The counts that come back
-    are int64.
+    ``indptrs``: `[runs, rows + 1]` int64, positions of each run's rows in ``second`` and ``count``, which are the
+    concatenated runs; ``vocab_size``: above every second token. The counts of the result are int64.
     """
     rows = indptrs.shape[1] - 1
     first = np.concatenate([np.repeat(np.arange(rows, dtype=np.uint64), np.diff(p)) for p in indptrs])

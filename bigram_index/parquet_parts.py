@@ -1,10 +1,10 @@
 """The Parquet parts of an index: ``first:int32, second:int32, count:int64``, sorted by (first, second).
 
-DuckDB, Polars and pandas read them as they are. Where a part and a row group end depends on the row's
-number alone, so equal counts are equal bytes, however they were counted.
+DuckDB, Polars and pandas read them directly. Parts and row groups are cut at fixed row numbers, so equal counts give
+equal bytes, however they were counted.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from argap.bigram_index import checksum
-from argap.bigram_index.manifest import REBUILD
-from argap.bigram_index.runs import Rows
+from argap.bigram_index import checksums
+from argap.bigram_index.manifest import REBUILD, Part
+from argap.bigram_index.sorted_runs import Rows
 from argap.errors import FormatError
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])
 PART_ROWS = 2**24
-GROUP_ROWS = 2**18  # of a row group: what a reader can skip, and what a merge holds of each index
+GROUP_ROWS = 2**18  # rows of a row group: the unit that readers skip and that a merge reads from each index
 
-# The smallest of the encodings tried on 3.4 M bigrams of English text: 1.7 bytes a bigram. The first
-# token changes seldom (deltas are runs of 0); the bytes of the others compress best plane by plane.
+# The smallest of the encodings tried on 3.4 M bigrams of English text: 1.7 bytes a bigram. The first token
+# rarely changes (runs of zero deltas); the bytes of the other columns compress best plane by plane.
 WRITING: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 14,
@@ -35,9 +35,9 @@ WRITING: dict[str, Any] = {
 }
 
 
-def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[dict[str, Any]], int]:
+def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
     """Write the rows of an index; return the manifest's list of parts and the sum of all counts."""
-    parts: list[dict[str, Any]] = []
+    parts: list[Part] = []
     writer: pq.ParquetWriter | None = None
     written = bigrams = 0
     for group in _groups(rows):
@@ -46,7 +46,7 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[dict[str, Any]
             writer, written = pq.ParquetWriter(path, SCHEMA, **WRITING), 0
         writer.write_table(group, row_group_size=GROUP_ROWS)
         written += len(group)
-        bigrams += int(np.sum(group["count"].to_numpy()))
+        bigrams += int(np.sum(as_numpy(group["count"])))
         if written == PART_ROWS:
             writer.close()
             parts.append(_describe(path, written))
@@ -57,8 +57,21 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[dict[str, Any]
     return parts, bigrams
 
 
-def _describe(path: Path, rows: int) -> dict[str, Any]:
-    return {"file": path.name, "rows": rows, **checksum.describe(path)}
+def _describe(path: Path, rows: int) -> Part:
+    sums = checksums.checksums_of(path)
+    return Part(path.name, rows, sums.bytes, sums.crc32)
+
+
+def as_arrow(values: np.ndarray) -> pa.Array:
+    """`[N]` integers as an Arrow array, without a copy. `pyarrow.array` does the same and imports pandas first."""
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def as_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of integers without nulls, `[N]`. `ChunkedArray.to_numpy` does the same and imports pandas first."""
+    chunks = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return np.concatenate(chunks) if chunks else np.empty(0, column.type.to_pandas_dtype())
 
 
 def _groups(rows: Iterable[Rows]) -> Iterator[pa.Table]:
@@ -68,7 +81,7 @@ def _groups(rows: Iterable[Rows]) -> Iterator[pa.Table]:
     for start, indptr, second, count in rows:
         first = np.repeat(np.arange(start, start + len(indptr) - 1, dtype=np.int32), np.diff(indptr))
         columns = [first, second.astype(np.int32), count.astype(np.int64)]
-        table = pa.Table.from_arrays([pa.array(c) for c in columns], schema=SCHEMA)
+        table = pa.Table.from_arrays([as_arrow(c) for c in columns], schema=SCHEMA)
         waiting.append(table)
         ready += len(table)
         if ready >= GROUP_ROWS:
@@ -87,8 +100,8 @@ class ParquetRun:
     Raises `FormatError` naming the part that is damaged.
     """
 
-    def __init__(self, folder: Path, parts: list[dict[str, Any]], vocab_size: int) -> None:
-        files = [(folder / part["file"], open_part(folder / part["file"], part)) for part in parts]
+    def __init__(self, folder: Path, parts: Sequence[Part], vocab_size: int) -> None:
+        files = [(folder / part.file, open_part(folder / part.file, part)) for part in parts]
         self._groups = [(path, f, g) for path, f in files for g in range(f.metadata.num_row_groups)]
         sizes = [f.metadata.row_group(g).num_rows for _, f, g in self._groups]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -129,12 +142,12 @@ class ParquetRun:
             table = file.read_row_group(group, columns=list(columns))
         except (OSError, pa.ArrowException) as error:
             raise FormatError(f"{path}: row group {group} is damaged ({error}); {REBUILD}") from error
-        return [table[column].to_numpy() for column in columns]
+        return [as_numpy(table[column]) for column in columns]
 
 
-def open_part(path: Path, part: dict[str, Any]) -> pq.ParquetFile:
-    """Open one part after a look at its checksums. Raises `FormatError` naming the file."""
-    checksum.check(path, part, REBUILD)
+def open_part(path: Path, part: Part) -> pq.ParquetFile:
+    """Open one part after checking its checksums. Raises `FormatError` naming the file."""
+    checksums.check(path, part, REBUILD)
     try:
         file = pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:

@@ -1,4 +1,4 @@
-"""What is to be counted: documents of text, to be tokenized, and files of tokens, counted as they lie."""
+"""The tokens to be counted: documents of text, which are tokenized, and files of tokens, counted in place."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 
 from argap.bigram_index import megatron
 from argap.bigram_index.count import BigramCounter
-from argap.bigram_index.share import Share
+from argap.bigram_index.shard import Shard
 from argap.corpus import Corpus
 from argap.corpus.document import Tally, TextDocument, TokenShard
 from argap.corpus.shards import open_tokens
@@ -18,24 +18,23 @@ from argap.tokenizer import Tokenizer
 
 
 @dataclass
-class Source:
-    """The share of ``corpora`` that is to be counted, in two streams; read `documents` first.
+class TokenSource:
+    """A shard of ``corpora`` in two streams: first `documents`, then `count_token_files`.
 
-    Token files are met while the corpora are read; they wait until the text is done, which changes
-    nothing, because counts add up in any order.
+    Reading the text also collects the token files. They are counted after the text; the order does not affect counts.
     """
 
     corpora: Sequence[Corpus]
     tokenizer: Tokenizer
-    share: Share = field(default_factory=Share)
+    shard: Shard = field(default_factory=Shard)
     tally: Tally = field(default_factory=Tally)
-    """Of the text: documents, documents without a token, invalid UTF-8."""
+    """Of the text: documents, empty documents, invalid UTF-8."""
     token_files: list[TokenShard] = field(default_factory=list)
     _token_bytes: int = 0
     """Of the token files that are counted."""
 
-    def share_read(self) -> float | None:
-        """How much of the corpora's files has been read, 0 to 1; None where their size is not known."""
+    def fraction_read(self) -> float | None:
+        """Fraction of the corpora's files that has been read; None where their size is unknown."""
         sizes = [corpus.size for corpus in self.corpora]
         if None in sizes or not any(sizes):
             return None
@@ -43,9 +42,9 @@ class Source:
         return min(done / sum(size for size in sizes if size), 1.0)
 
     def documents(self, skip: int = 0) -> Iterator[np.ndarray]:
-        """The text's documents as token ids, `[N]` int32; the first ``skip`` are not even tokenized.
+        """The text's documents as token ids, `[N]` int32, after the first ``skip``, which are not tokenized.
 
-        A document without a token comes as an empty array.
+        A document without a token is an empty array.
         """
         text = Corpus("", lambda tally: self._text(skip))
         empty = 0
@@ -65,19 +64,19 @@ class Source:
                 if isinstance(item, TokenShard):
                     self.token_files.append(item)
                     continue
-                if number % self.share.of == self.share.number:
+                if number % self.shard.of == self.shard.number:
                     if skip == 0:
                         yield item
                     skip = max(skip - 1, 0)
                 number += 1
 
     def find_token_files(self) -> None:
-        """Look for token files only; for when the text need not be read again."""
+        """Collect the token files without tokenizing the text."""
         for _ in self._text(skip=2**62):
             pass
 
     def count_token_files(self, counter: BigramCounter) -> Iterator[None]:
-        """Add the token files' share to ``counter``, a file a step. Raises `FormatError` naming file and token."""
+        """Add the token files to ``counter``, one a step. Raises `FormatError` naming file and token."""
         for shard in self.token_files:
             try:
                 if megatron.is_pair(shard.path):
@@ -95,12 +94,12 @@ class Source:
         tokens = open_tokens(shard, self.tokenizer.vocab_size)
         eos = self.tokenizer.eos
         if eos is not None:
-            counter.add_stream(self.share.cut(tokens, eos), eos)
-        elif self.share.number == 0:  # one document, which is not cut
+            counter.add_stream(self.shard.cut(tokens, eos), eos)
+        elif self.shard.number == 0:  # the file is one document, which is not cut
             counter.add_stream(tokens, None)
 
     def _count_sequences(self, path: Path, counter: BigramCounter) -> None:
         tokens, bounds = megatron.open_sequences(path)
-        start, stop = self.share.bounds(len(bounds))
+        start, stop = self.shard.bounds(len(bounds))
         for begin, end in bounds[start:stop]:
             counter.add_stream(tokens[begin:end], self.tokenizer.eos)

@@ -1,0 +1,63 @@
+"""Checksums by block: a damaged file is refused, and the message says where it is damaged.
+
+CRC-32 of every mebibyte. It guards against truncation and bit rot, not against a forger.
+"""
+
+import zlib
+from pathlib import Path
+from typing import Protocol
+
+from argap.errors import FormatError
+from argap.records import Record
+
+BLOCK = 2**20
+
+
+class Checksums(Record, frozen=True):
+    """Size and checksums of a file."""
+
+    bytes: int
+    crc32: tuple[str, ...]
+    """Hex of the CRC-32 of each block."""
+
+
+class Checksummed(Protocol):
+    """Any record with the fields of `Checksums`."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def crc32(self) -> tuple[str, ...]: ...
+
+
+def checksums_of(path: Path) -> Checksums:
+    """Read a file once for its size and checksums."""
+    with open(path, "rb") as file:
+        blocks = tuple(_crc32(block) for block in iter(lambda: file.read(BLOCK), b""))
+    return Checksums(path.stat().st_size, blocks)
+
+
+def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
+    """Compare the size alone, which is cheap enough for every opening. Raises `FormatError`."""
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file, but the index lists it; {remedy}")
+    size = path.stat().st_size
+    if size != expected.bytes:
+        what = f"truncated at byte {size}" if size < expected.bytes else f"{size} bytes long"
+        raise FormatError(f"{path}: {what}, expected {expected.bytes} bytes; {remedy}")
+
+
+def check(path: Path, expected: Checksummed, remedy: str) -> None:
+    """Compare size and every block. Raises `FormatError` naming the first damaged block."""
+    check_size(path, expected, remedy)
+    with open(path, "rb") as file:
+        for number, crc32 in enumerate(expected.crc32):
+            if _crc32(file.read(BLOCK)) != crc32:
+                start = number * BLOCK
+                end = min(start + BLOCK, expected.bytes)
+                raise FormatError(f"{path}: damaged between bytes {start} and {end}; {remedy}")
+
+
+def _crc32(block: bytes) -> str:
+    return f"{zlib.crc32(block):08x}"
