@@ -18,10 +18,14 @@ def checkpoints() -> list[str]:
     return [str(p) for p in folders if p.name != REFERENCE]
 
 
-def run_demo(out: Path) -> tuple[dict[str, Any], Path]:
-    """Score, compare and report the shipped checkpoints; returns ``gap.json`` and the report's path."""
+def run_demo(out: Path, limit_tokens: int | None = None) -> tuple[dict[str, Any], Path]:
+    """Score, compare and report the shipped checkpoints; returns ``gap.json`` and the report's path.
+
+    ``limit_tokens`` scores only the beginning of the text.
+    """
     from argap.pipeline import score_models
     from argap.reports.write import write_report
+    from argap.targets import Settings
 
-    gap = score_models(checkpoints(), REFERENCE, out, base=BASE)
+    gap = score_models(checkpoints(), REFERENCE, out, settings=Settings(limit_tokens=limit_tokens), base=BASE)
     return gap, write_report(out)
