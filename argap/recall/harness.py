@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lm_eval.tasks
-from lm_eval import simple_evaluate
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.tasks import TaskManager
-
-from argap.errors import ArgapError
+from argap.errors import ArgapError, extra
 from argap.recall.adapter import ArgapLM
 from argap.recall.analysis import Sample
 from argap.recall.examples import Examples
+
+with extra("recall"):
+    import lm_eval.tasks
+    from lm_eval import simple_evaluate
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.tasks import TaskManager
 
 OWN = Path(__file__).parent / "tasks"
 UPSTREAM = {"swde": ("swde", "swde"), "fda": ("fda", "fda"), "squad": ("squad_completion", "squad_completion")}
