@@ -8,9 +8,14 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from argap.corpus.document import Tally
+from argap.corpus.hub import read
+from argap.errors import ArgapError
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("kernels", "bigram_index", "reports")
@@ -176,6 +181,17 @@ def test_an_editable_install_needs_no_symbolic_links(tmp_path):
     found = run(sys.executable, "-I", "-S", "-c", code, tmp_path / "site", *modules, cwd=tmp_path).splitlines()
     expected = ("kernels/linear_logprob.py", "reports/tables.py", "bigram_index/store.py", "argap/cli/__init__.py")
     assert found == [str(tree / name) for name in expected]
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # its import fails, as if it were not installed
+    with pytest.raises(ArgapError, match=r"^datasets is not installed; run `pip install 'argap\[datasets\]'`$"):
+        next(read("anybody/anything", "text", Tally()))
+    monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
+    for module in ("argap.recall.adapter", "argap.recall.harness"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        with pytest.raises(ArgapError, match=r"^lm_eval is not installed; run `pip install 'argap\[recall\]'`$"):
+            import_module(module)
 
 
 @pytest.mark.slow
