@@ -1,10 +1,10 @@
-# Everything a newcomer needs: `make demo` and `make test`.
+# A newcomer needs two commands: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test numerics release check bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,13 +16,23 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --editable '.[dev]'
 	touch $@
 
-install: $(VENV)/.installed  ## the package and what it needs, in .venv
+install: $(VENV)/.installed  ## the package and its dependencies, in .venv
 
 demo: install                ## Table 1 for the shipped checkpoints, on real text
 	$(BIN)/argap demo --out runs/demo
 
-test: $(VENV)/.installed-dev ## the default suite: CPU, under ten minutes on two cores
-	$(BIN)/pytest -q
+test: $(VENV)/.installed-dev ## the default suite: CPU, a worker for each core
+	$(BIN)/pytest -q -n auto --dist worksteal
+
+# Kernels of torch for other processors, and another number of threads: no test may depend on the last bit of a sum.
+NUMERICS := tests/models tests/kernels tests/test_heads.py tests/test_gap.py tests/test_scorer.py \
+            --ignore-glob='*_kernel.py' --ignore=tests/models/test_speed.py -k 'not compile'
+numerics: $(VENV)/.installed-dev ## the numerical tests as on older processors, with one thread and with two
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
+
+release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
+	$(BIN)/pytest -q -m slow tests/test_packaging.py
 
 check: $(VENV)/.installed-dev ## lint, format and types
 	$(BIN)/ruff check .

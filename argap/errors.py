@@ -5,7 +5,8 @@ flag instead (`with_flags`), and exits with 1; a traceback is for argap's own mi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 """A parameter in a message: `` `name` `` or `` `name=value` ``."""
@@ -37,3 +38,13 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
         return flags[name] if value in (None, "True") else f"{flags[name]} {value}"
 
     return MARKED.sub(flag, message)
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around imports that need the extra ``name``: `ArgapError` names it where one of its packages is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or name).partition(".")[0]
+        raise ArgapError(f"{package} is not installed; run `pip install 'argap[{name}]'`") from None

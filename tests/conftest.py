@@ -1,13 +1,26 @@
-"""What several tests share: the shipped tokenizer, tiny models, real data where it lies."""
+"""Threads and workers of the tests, and the fixtures that several of them share."""
 
+import itertools
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MAX_WORKERS = 8
+"""Each worker imports torch and transformers, about 1 GB."""
+
+# Before torch, numba or tokenizers start their threads: the tensors here are small, and pytest-xdist runs a worker
+# for each core. OMP_NUM_THREADS=2 runs the tests with two threads of torch.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: a worker for each core that this process may use, up to `MAX_WORKERS`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_WORKERS)
 
 
 @pytest.fixture(scope="session")
@@ -20,32 +33,24 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real texts and published figures, ``$ARGAP_DATA``; absent, the test is skipped."""
+    """The folder of real texts and published figures, ``$ARGAP_DATA``. Without it the test is skipped."""
     folder = Path(os.environ.get("ARGAP_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; name its folder in ARGAP_DATA")
+        pytest.skip(f"no real data at {folder}; set ARGAP_DATA to its folder")
     return folder
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Small tensors: more threads only wait for each other, the longer the busier the machine."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+HOMES = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory, monkeypatch):
-    """No test reads or writes the references of the person who runs it."""
-    monkeypatch.setenv("ARGAP_HOME", str(tmp_path_factory.mktemp("home")))
+    """Each test has an ``ARGAP_HOME`` of its own, created only if it is written to."""
+    monkeypatch.setenv("ARGAP_HOME", str(tmp_path_factory.getbasetemp() / f"home-{next(HOMES)}"))
 
 
 @pytest.fixture(autouse=True)
 def drawn_alike():
-    """What a test draws from torch's own generator does not depend on the tests before it."""
+    """A test's draws from torch's global generator do not depend on the tests before it."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)

@@ -52,7 +52,7 @@ def test_attention_recalls_what_the_convolution_does_not(tmp_path):
         [str(demo.HERE / "checkpoints" / "base_conv")],
         "attention",
         tmp_path,
-        spec=EvaluationSpec(limit_tokens=16 * 1024),
+        spec=EvaluationSpec(limit_tokens=2 * 2048),
     )
     attention, base_conv = gap.rows
     assert base_conv.overall.nll - attention.overall.nll > 0.4

@@ -10,11 +10,12 @@ from argap.cli.score import Json, show
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to write the runs and the report to.")] = Path("runs/demo"),
+    limit_tokens: Annotated[int | None, typer.Option(metavar="N", help="Score only the first N tokens.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compute the paper's Table 1 for three small checkpoints that ship with argap, on real text, with a report."""
     from argap.demo import run_demo
 
-    gap, report = run_demo(out)
+    gap, report = run_demo(out, limit_tokens)
     show(gap, as_json=as_json)
     typer.echo(f"report: {report}", err=True)

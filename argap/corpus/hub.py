@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl
 
 from argap.corpus.document import Tally, TextDocument
-from argap.errors import ArgapError
+from argap.errors import ArgapError, extra
 
 OPTIONS = ("config", "split", "column", "revision")
 
@@ -32,7 +32,8 @@ def read(spec: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
 
 
 def _load(name: str, options: dict[str, str]):
-    import datasets
+    with extra("datasets"):
+        import datasets
 
     try:
         return datasets.load_dataset(

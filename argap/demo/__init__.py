@@ -21,11 +21,15 @@ def checkpoints() -> list[str]:
     return [str(p) for p in folders if p.name != REFERENCE]
 
 
-def run_demo(out: Path) -> tuple["Gap", Path]:
-    """Score, compare and report the shipped checkpoints; returns the result and the report's path."""
+def run_demo(out: Path, limit_tokens: int | None = None) -> tuple["Gap", Path]:
+    """Score, compare and report the shipped checkpoints; returns the result and the report's path.
+
+    ``limit_tokens`` scores only the beginning of the text.
+    """
     from argap.pipeline import score_models
+    from argap.records import EvaluationSpec
     from argap.reports.write import write_report
 
-    gap = score_models(checkpoints(), REFERENCE, out, base=BASE)
+    gap = score_models(checkpoints(), REFERENCE, out, spec=EvaluationSpec(limit_tokens=limit_tokens), base=BASE)
     assert gap is not None  # a single process
     return gap, write_report(out)

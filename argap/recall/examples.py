@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, extra
 from argap.recall.fixture import fixture_rows
 from argap.records import Record
 
@@ -186,8 +186,10 @@ def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:
 
 
 def _from_hub(task: str) -> tuple[list[dict[str, Any]], str]:
-    from datasets import load_dataset
     from huggingface_hub import HfApi
+
+    with extra("datasets"):
+        from datasets import load_dataset
 
     name = HUB[task]
     try:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
 from argap.checkpoint import max_positions
-from argap.errors import ArgapError
+from argap.errors import ArgapError, extra
 from argap.progress import progress
 from argap.recall.decoding import Decoder
+
+with extra("recall"):
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 DEFAULT_LENGTH = 2048
 """The window of a model without a maximum length, as in lm-eval."""

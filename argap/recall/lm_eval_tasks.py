@@ -16,19 +16,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lm_eval.tasks
 import numpy as np
 import torch
-from lm_eval import evaluate
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.loggers.utils import add_env_info, get_commit_from_path
-from lm_eval.tasks import TaskManager
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, extra
 from argap.recall.examples import TASKS, Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.samples import Sample
+
+with extra("recall"):
+    import lm_eval.tasks
+    from lm_eval import evaluate
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.loggers.utils import add_env_info, get_commit_from_path
+    from lm_eval.tasks import TaskManager
 
 OWN = Path(__file__).parent / "tasks"
 BOOTSTRAP = 1000

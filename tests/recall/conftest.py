@@ -8,11 +8,6 @@ import torch
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_tensors(one_thread):
-    """On one thread."""
-
-
 @pytest.fixture(scope="package")
 def decoder():
     """The demo's hybrid, which has attention and convolutions, in float32."""

@@ -17,7 +17,7 @@ ENTRIES = load_suite(FOLDER / "zoo.yaml").entries("toy")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Iterator[Path]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder that holds the toy text, as the suite's script writes it; the working folder of the module."""
     place = tmp_path_factory.mktemp("zoo")
     spec = importlib.util.spec_from_file_location("make_text", FOLDER / "make_text.py")

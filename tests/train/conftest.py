@@ -10,11 +10,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 WORDS = 60
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_tensors(one_thread: None) -> None:
-    """On one thread."""
-
-
 @pytest.fixture(scope="session")
 def toy_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder: one token a word, ``w0 … w59``, and ``<eos>`` (60)."""
