@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
 from argap.progress import say
+from argap.trust import is_trusted
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +109,7 @@ def load_model(
     if native and family is not None:
         model = load_native(checkpoint.folder, checkpoint.name, family, config, dtype=dtype)
     else:
-        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code)
+        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code or is_trusted())
     _check_causal(model, checkpoint.name)
     return model.eval().to(device)
 
@@ -131,7 +132,9 @@ def _load_by_transformers(
     from argap.models.hub.original import original_class
 
     if "auto_map" in config and not trust_remote_code:
-        raise ArgapError(f"{checkpoint.name}: the checkpoint runs code of its own; allow it with --trust-remote-code")
+        raise ArgapError(
+            f"{checkpoint.name}: the checkpoint runs code of its own; if you trust it, use `trust_remote_code=True`"
+        )
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -331,7 +331,7 @@ def test_remote_code_needs_the_flag(gpt2, data, tmp_path):
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ArgapError, match="--trust-remote-code"):
+    with pytest.raises(ArgapError, match="`trust_remote_code=True`"):
         run(find_checkpoint(tmp_path / "m"), data, tmp_path / "run")
 
 

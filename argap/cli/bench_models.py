@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device
 
 TRAIN = ("512x8", "1024x4", "2048x2", "4096x1")
 GENERATE = ("256x1", "256x4", "256x16", "256x64")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 
 def recall(
@@ -37,7 +37,7 @@ def recall(
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(help="Prompts of equal length at once.", min=1)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for argap score.")] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option(help="Run code that a checkpoint brings.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
     paper: Annotated[Path | None, typer.Option(help="CSV of published figures, printed below.")] = None,

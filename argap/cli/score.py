@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 Reference = Annotated[str, typer.Option("--ref", help="What to compare with: a checkpoint, a run, or a name.")]
 Threshold = Annotated[
@@ -45,7 +45,7 @@ def score(
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
     ] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option(help="Run code that a checkpoint brings.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
     as_json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 
 def train(
@@ -30,6 +30,7 @@ def train(
         Path | None, typer.Option(help="Folder for packed tokens that several runs share [OUT/tokens].")
     ] = None,
     device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     overwrite: Annotated[bool, typer.Option(help="Discard another run in OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
 ) -> None:

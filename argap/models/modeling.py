@@ -18,6 +18,7 @@ from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
 from argap.models.registry import build_mixer
+from argap.trust import trusting
 
 
 class SwiGLU(nn.Module):
@@ -105,6 +106,12 @@ class ArgapPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     _no_split_modules = ["Block"]  # noqa: RUF012  (the library's way)
     _supports_sdpa = True
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """transformers' own, where ``trust_remote_code=True`` also allows mixers named as ``module:Class``."""
+        with trusting(bool(kwargs.get("trust_remote_code"))):
+            return super().from_pretrained(*args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
