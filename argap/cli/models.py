@@ -109,8 +109,7 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
         table.add_column(column, justify="left" if column == "Name" else "right", no_wrap=True)
     table.add_column("Mixers", overflow="fold")
     for row in rows:
-        assert row.flops is not None and row.state_size is not None and row.mixers is not None  # a native model
-        cells = [parameters(row.params), f"{row.flops / 1e9:.2f}", parameters(row.state_size)]
+        cells = [parameters(row.params), f"{(row.flops or 0) / 1e9:.2f}", parameters(row.state_size or 0)]
         if size:
             printed = row.printed
             cells[1:2] = [
@@ -118,7 +117,7 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        table.add_row(row.name, *cells, _count_mixers(row.mixers))
+        table.add_row(row.name, *cells, _count_mixers(row.mixers or []))
     Console().print(table)
 
 

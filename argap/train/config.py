@@ -1,5 +1,6 @@
 """What a training run is: one frozen record, from flags over a YAML file over defaults."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf
@@ -10,6 +11,7 @@ from argap.configuration import build, one_line, read_yaml
 from argap.errors import ArgapError
 
 Switch = Literal["auto", "true", "false"]
+WARMUP = 100
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class TrainConfig:
     lr: float = 1e-3
     min_lr_ratio: float = 0.1
     """The cosine ends at ``lr * min_lr_ratio``."""
-    warmup_steps: int = 100
+    warmup_steps: int | None = None
+    """Steps in which the learning rate rises. None becomes 100, or a tenth of the steps in a run of fewer than 100."""
     weight_decay: float = 0.1
     """On weight matrices only: not on embeddings, biases, norms or other vectors."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -105,7 +108,10 @@ class TrainConfig:
             raise ArgapError(f"betas: expected two numbers from 0 to below 1, found {list(self.betas)}")
         if any(source.repeat < 1 for source in (*self.data, *self.eval_data)):
             raise ArgapError("data: repeat: expected at least 1")
-        if self.total_steps < self.warmup_steps:
+        if self.warmup_steps is None:
+            default = WARMUP if self.total_steps >= WARMUP else self.total_steps // 10
+            object.__setattr__(self, "warmup_steps", default)
+        elif self.warmup_steps > self.total_steps:
             raise ArgapError(f"warmup_steps: {self.warmup_steps} is more than all {self.total_steps} steps")
 
     @property
@@ -117,9 +123,7 @@ class TrainConfig:
         return -(-self.tokens // (self.batch_size * self.seq_len))
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON has them; equal exactly where the configurations are."""
-        import json
-
+        """All fields as JSON stores them: equal if and only if the configurations are."""
         return json.loads(json.dumps(asdict(self)))
 
 
