@@ -74,7 +74,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     from argap.models.hub.registry import FAMILIES, find_family
 
     if backend not in get_args(Backend):
-        raise ArgapError(f"--backend {backend}: expected {', '.join(get_args(Backend))}")
+        raise ArgapError(f"`backend` {backend}: expected {', '.join(get_args(Backend))}")
     config = _config(checkpoint)
     if config.get("model_type") == "argap":
         return True
@@ -82,7 +82,7 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     if backend == "native" and not known:
         raise ArgapError(
             f"{checkpoint.name}: no native form of model type {config.get('model_type')!r}; "
-            f"known are {', '.join(sorted(FAMILIES))}; --backend hf runs it through transformers"
+            f"known are {', '.join(sorted(FAMILIES))}; `backend=hf` runs it through transformers"
         )
     return known and backend != "hf"
 
@@ -129,7 +129,7 @@ def _load_by_transformers(
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.original import original_class
+    from argap.models.hub.registry import original_class
 
     if "auto_map" in config and not trust_remote_code:
         raise ArgapError(

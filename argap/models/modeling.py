@@ -36,8 +36,8 @@ class SwiGLU(nn.Module):
 
 def build_norm(config: ArgapConfig) -> nn.Module:
     """The norm that the configuration asks for, over the width."""
-    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(config.hidden_size, eps=config.rms_norm_eps)
+    norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return norm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class Block(nn.Module):
@@ -173,9 +173,9 @@ class ArgapModel(ArgapPreTrainedModel):
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
         auxiliary = None
         for block in self.blocks:
-            found = block.auxiliary_loss(x) if self.training else None
-            if found is not None:
-                auxiliary = found if auxiliary is None else auxiliary + found
+            loss = block.auxiliary_loss(x) if self.training else None
+            if loss is not None:
+                auxiliary = loss if auxiliary is None else auxiliary + loss
             x = block(x, input_ids)
         return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
 
@@ -226,7 +226,7 @@ class ArgapModel(ArgapPreTrainedModel):
         if limit is not None and length > limit:
             raise ArgapError(
                 f"a window of {length} tokens; the model was made for at most {limit} "
-                f"(its filters or positions end there): use windows of --seq-len {limit}"
+                f"(its filters or positions end there): use `seq_len={limit}`"
             )
 
 
@@ -260,16 +260,16 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
 
         Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
         """
-        found = self.model(input_ids, attention_mask)
-        hidden = found.last_hidden_state
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden[:, kept])
+        trunk = self.model(input_ids, attention_mask)
+        hidden = trunk.last_hidden_state
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, positions])
         loss = None
         if labels is not None:
             if logits.shape[:2] != labels.shape:
                 raise ArgapError("labels: the loss needs the logits of all positions; leave logits_to_keep out")
             loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return LanguageModelOutput(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
+        return LanguageModelOutput(loss=loss, logits=logits, auxiliary_loss=trunk.auxiliary_loss)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any

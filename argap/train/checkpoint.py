@@ -55,9 +55,9 @@ def save_checkpoint(
         save_model(model, temporary)
         copy_tokenizer(beside, temporary)
         moments = {
-            f"{kind}.{name}": optimizer.state[parameter][kind].contiguous()
+            f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
             for name, parameter in model.named_parameters()
-            for kind in MOMENTS
+            for moment in MOMENTS
             if parameter in optimizer.state
         }
         save_file(moments, temporary / "optimizer.safetensors")
@@ -82,7 +82,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
-                **{kind: moments[f"{kind}.{name}"].to(parameter.device) for kind in MOMENTS},
+                **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
     except (SafetensorError, OSError, RuntimeError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -95,8 +95,8 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
 
 def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints below ``folder``, earliest first."""
-    found = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+    folders = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in folders if match)]
 
 
 @contextmanager

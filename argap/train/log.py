@@ -17,8 +17,8 @@ class TrainLog:
         self.path = path
         self.total_steps = total_steps
         self.line_open = False
-        kept = [line for line in read_log(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        earlier = [line for line in read_log(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line, of ``step`` done, and show it."""

@@ -93,8 +93,8 @@ def _train(
         "finished": None,
     }
     position = Position(0)
-    if found := checkpoints(out / "checkpoints"):
-        position = load_checkpoint(found[-1], model, trainer.optimizer)
+    if saved := checkpoints(out / "checkpoints"):
+        position = load_checkpoint(saved[-1], model, trainer.optimizer)
     parallel.wait()
     log = None
     if parallel.is_main:
@@ -151,7 +151,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> dict[str, Any] | None:
     """The ``train.json`` of an earlier start of this very run; None for a fresh folder."""
     if not (out / "train.json").is_file():
         if (out / "model.safetensors").exists() or (out / "checkpoints").exists():
-            raise ArgapError(f"{out}: holds a model but no train.json; choose another --out, or --overwrite")
+            raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`, or `overwrite=True`")
         return None
     record = read_json(out / "train.json")
     old, new = record.get("config", {}), config.as_json()
@@ -159,7 +159,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> dict[str, Any] | None:
         if old.get(key) != value:
             raise MismatchError(
                 f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; "
-                "choose another --out, or --overwrite to discard it"
+                "choose another `out`, or `overwrite=True` to discard it"
             )
     return record
 
@@ -168,7 +168,7 @@ def _check_same_data(out: Path, before: dict[str, Any] | None, data: TokenFile) 
     if before and before["data"]["fingerprint"] != data.fingerprint:
         raise MismatchError(
             f"{out}: was trained on tokens {before['data']['fingerprint'][:12]}, the data is now "
-            f"{data.fingerprint[:12]}; choose another --out, or --overwrite to discard it"
+            f"{data.fingerprint[:12]}; choose another `out`, or `overwrite=True` to discard it"
         )
 
 

@@ -82,9 +82,9 @@ def open_tokens(folder: Path) -> TokenFile:
     about = read_json(folder / "tokens.json")
     path = folder / "tokens.bin"
     expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
-    found = path.stat().st_size if path.is_file() else 0
-    if found != expected:
-        raise FormatError(f"{path}: {found} bytes, expected {expected}; remove {folder} and run again")
+    size = path.stat().st_size if path.is_file() else 0
+    if size != expected:
+        raise FormatError(f"{path}: {size} bytes, expected {expected}; remove {folder} and run again")
     return TokenFile(folder, about)
 
 

@@ -30,8 +30,8 @@ class Windows:
 
     def in_training_order(self, start: int, count: int) -> np.ndarray:
         """Places ``start … start + count − 1`` of the endless order: int64 ``[B, T + 1]``."""
-        places = range(start, start + count)
-        numbers = [epoch_order(self.count, self.seed, p // self.count)[p % self.count] for p in places]
+        positions = range(start, start + count)
+        numbers = [epoch_order(self.count, self.seed, p // self.count)[p % self.count] for p in positions]
         return self.numbered(numbers)
 
     def numbered(self, numbers: list[int]) -> np.ndarray:

@@ -190,7 +190,7 @@ def test_a_mixer_that_sees_the_future_is_refused(toy_values: dict, tmp_path: Pat
 
 def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
     train(toy(toy_values), tmp_path, device="cpu")
-    with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*--overwrite"):
+    with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*`overwrite=True`"):
         train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
     record = train(toy(toy_values, lr=0.02, steps=5), tmp_path, device="cpu", overwrite=True)
     assert record["config"]["lr"] == 0.02
