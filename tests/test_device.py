@@ -62,7 +62,7 @@ def test_a_gpu_with_a_number_becomes_the_current_one(gpus: list[torch.device]) -
 def test_auto_dtype_is_bfloat16_but_on_a_cpu() -> None:
     assert [resolve_dtype("auto", device) for device in ("cpu", "cuda", "cuda:1")] == ["float32", *["bfloat16"] * 2]
     assert resolve_dtype("float16", "cpu") == "float16"
-    with pytest.raises(ArgapError, match="--dtype int8: expected auto, float32, bfloat16, float16"):
+    with pytest.raises(ArgapError, match="`dtype` int8: expected auto, float32, bfloat16, float16"):
         resolve_dtype("int8", "cpu")
 
 

@@ -1,7 +1,7 @@
-"""The native language model: pre-norm, a mixer and a SwiGLU in each block, tied or untied head.
+"""The native language model: pre-norm blocks of a mixer and a SwiGLU, with a tied or untied head.
 
-There is no attention mask: batches are of equal length, or padded on the right, where no earlier
-position sees it. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
+There is no attention mask: sequences of a batch have equal length, or padding on the right, which no earlier
+position sees. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
 """
 
 import math
@@ -35,13 +35,13 @@ class SwiGLU(nn.Module):
 
 
 def build_norm(config: ArgapConfig) -> nn.Module:
-    """The norm that the configuration asks for, over the width."""
+    """The configured norm over the width."""
     norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
     return norm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class Block(nn.Module):
-    """One layer: x + mixer(norm(x)), then, where there is an MLP, x + mlp(norm(x))."""
+    """One layer: x + mixer(norm(x)) and, with an MLP, x + mlp(norm(x))."""
 
     def __init__(self, config: ArgapConfig, layer: int) -> None:
         super().__init__()
@@ -78,23 +78,23 @@ class Block(nn.Module):
 
 @dataclass
 class TrunkOutput(BaseModelOutput):
-    """Hidden states, and in training the sum of the mixers' auxiliary losses where they have any."""
+    """Hidden states and, in training, the sum of the mixers' auxiliary losses, if any."""
 
     auxiliary_loss: torch.Tensor | None = None
 
 
 @dataclass
 class LanguageModelOutput(CausalLMOutput):
-    """Logits and loss, and beside the loss, not in it, `TrunkOutput`'s ``auxiliary_loss``."""
+    """Logits, loss and, separately, the ``auxiliary_loss`` of `TrunkOutput`."""
 
     auxiliary_loss: torch.Tensor | None = None
 
 
 class RecurrentState(NamedTuple):
-    """What the model keeps between two steps."""
+    """The state of the model between two steps."""
 
     position: int
-    """Tokens so far."""
+    """Number of tokens so far."""
     layers: list[State]
     """The state of each layer's mixer."""
 
@@ -115,9 +115,9 @@ class ArgapPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's scheme: normal(0.02), and what writes to the residual stream divided by √(2·layers).
+        """GPT-2's scheme: normal(0.02), divided by √(2·layers) for projections to the residual stream.
 
-        transformers passes over modules whose parameters all lie deeper, so everything is set where it is.
+        transformers skips modules whose parameters are all in submodules, so each module sets its own.
         """
         config: ArgapConfig = self.config  # pyright: ignore[reportAssignmentType]
         std = config.initializer_range
@@ -142,7 +142,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def __init__(self, config: ArgapConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.learned_positions and config.max_position_embeddings is not None:  # the second follows
+        if config.learned_positions and config.max_position_embeddings is not None:
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         if config.embedding_norm:
             self.embed_norm = build_norm(config)
@@ -152,7 +152,7 @@ class ArgapModel(ArgapPreTrainedModel):
 
     @property
     def blocks(self) -> list[Block]:
-        """The layers, by their type."""
+        """The layers, typed."""
         return [block for block in self.layers if isinstance(block, Block)]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -164,7 +164,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
         """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
-        Further arguments that transformers passes (``use_cache`` and the like) change nothing. Raises
+        Further arguments from transformers (such as ``use_cache``) are ignored. Raises
         `ArgapError` for more tokens than ``max_position_embeddings`` and for padding on the left.
         """
         self.check_length(input_ids.shape[1])
@@ -180,14 +180,14 @@ class ArgapModel(ArgapPreTrainedModel):
         return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
 
     def init_state(self, batch: int) -> RecurrentState:
-        """The state before the first token. Raises `ArgapError` where a mixer has no recurrent step."""
+        """The state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""
         self._check_recurrent()
         weight: torch.Tensor = self.embed_tokens.weight  # pyright: ignore[reportAssignmentType]
         return RecurrentState(0, [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self.blocks])
 
     def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
-        """Whole prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the
-        state from which `step` goes on. Raises `ArgapError` as `forward` and `init_state` do."""
+        """Prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the state from
+        which `step` continues. Raises `ArgapError` as `forward` and `init_state` do."""
         self.check_length(input_ids.shape[1])
         self._check_recurrent()
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
@@ -198,7 +198,7 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(input_ids.shape[1], layers)
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
+        """One token per sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
         after it. Raises `ArgapError` past ``max_position_embeddings``."""
         self.check_length(state.position + 1)
         x = self._embed(input_ids, torch.full_like(input_ids, state.position))
@@ -209,7 +209,7 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
     def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Token vectors, with those of their positions where these are learned, normed where that is asked for."""
+        """Token embeddings, plus learned positions and the embedding norm if configured."""
         x = self.embed_tokens(input_ids)
         if self.config.learned_positions:
             x = x + self.embed_positions(positions)
@@ -289,7 +289,7 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
         return self.lm_head(hidden[:, -1]), state
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
+        """One token per sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
         the logits that `forward` gives at this position."""
         hidden, state = self.model.step(input_ids, state)
         return self.lm_head(hidden), state

@@ -1,9 +1,8 @@
-"""Checkpoints: ``checkpoints/step-N/``, whole or absent, each also a model that `argap score` loads.
+"""Checkpoints: ``checkpoints/step-N/``, complete or absent, each also a model that `argap score` loads.
 
 ``model.safetensors`` (float32) and ``config.json`` with the tokenizer beside them are the model after N
 steps, ``optimizer.safetensors`` the two moments of AdamW by parameter name, ``state.json`` the step and
-the losses that the log has not had yet. No pickle anywhere. Random numbers need no state: every step
-seeds them anew.
+the losses not yet logged. There is no pickle. Random generators need no state: every step seeds them.
 """
 
 import os
@@ -28,7 +27,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run has come."""
+    """The progress of a run."""
 
     step: int
     """Steps done."""
@@ -47,9 +46,9 @@ def save_checkpoint(
     beside: Path,
     keep: int,
 ) -> None:
-    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0: none is removed).
+    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0 keeps all).
 
-    The tokenizer's files are copied from the folder ``beside``.
+    ``beside``: the folder whose tokenizer files are copied.
     """
     with replacing_folder(folder / f"step-{position.step}") as temporary:
         save_model(model, temporary)
@@ -78,7 +77,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
             if f"{MOMENTS[0]}.{name}" not in moments:
-                continue  # it has had no gradient yet
+                continue  # no gradient so far
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
@@ -88,7 +87,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
             f"{folder}: not a whole checkpoint of this model ({reason}); remove the folder and run the same "
-            "command again: it goes on from the checkpoint before"
+            "command again: it resumes from the previous checkpoint"
         ) from error
     return position
 
@@ -103,8 +102,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def replacing_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success it becomes ``target``, on failure it is removed.
 
-    Every file is synced before the rename. What a killed process left under the temporary name is
-    removed first.
+    Every file is synced before the rename. Leftovers of a killed process are removed first.
     """
     temporary = target.with_name(f".{target.name}.tmp")
     try:
@@ -120,7 +118,7 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise ArgapError(
             f"{target}: could not be written ({error.strerror or error}); free some space and run the same "
-            "command again: it goes on from the checkpoint before"
+            "command again: it resumes from the previous checkpoint"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

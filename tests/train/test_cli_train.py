@@ -64,7 +64,7 @@ def test_without_a_file(
         (["--set", "model={heads: 2}"], "model: unknown option 'heads'; known are intermediate_size,"),
         (["--data", "absent"], "absent: no such file or folder"),
         (["--tokenizer", "toy.yaml"], "toy.yaml: no tokenizer there"),
-        (["--device", "tpu"], "`device` tpu: expected auto, cpu, cuda or cuda:N"),
+        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
         (["--seq-len", "99999"], "the data holds 4040 tokens; expected more than seq_len, 99999"),
     ],
 )

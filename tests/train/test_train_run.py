@@ -76,11 +76,13 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
     assert steps[-1]["tokens"] == 40 * 8 * 16
     assert steps[0]["loss"] > 3.8  # ln 64 = 4.16 at the start
     assert steps[-1]["loss"] < steps[0]["loss"] - 1
-    assert record["finished"]["loss"] == steps[-1]["loss"]
-    assert record["finished"]["eval_loss"] < steps[0]["loss"] - 1
+    assert record.finished is not None
+    assert record.finished.loss == steps[-1]["loss"]
+    assert record.finished.eval_loss is not None
+    assert record.finished.eval_loss < steps[0]["loss"] - 1
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert sum(p.numel() for p in model.parameters()) == record["parameters"]
+    assert sum(p.numel() for p in model.parameters()) == record.parameters
     assert load_file(tmp_path / "model.safetensors").popitem()[1].dtype == torch.bfloat16
     assert (tmp_path / "tokenizer.json").read_bytes() == (toy_tokenizer / "tokenizer.json").read_bytes()
     # The logged evaluation is the plain mean over the file, recomputed here from the saved weights.
@@ -90,7 +92,7 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
     with torch.no_grad():
         logits = model(input_ids=batch[:, :-1]).logits.double()
     nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-    assert record["finished"]["eval_loss"] == pytest.approx(nll.item(), abs=5e-3)  # bfloat16 weights
+    assert record.finished.eval_loss == pytest.approx(nll.item(), abs=5e-3)  # bfloat16 weights
 
 
 def test_checkpoints_are_kept_and_are_models(toy_values: dict, tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> N
     with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*`overwrite=True`"):
         train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
     record = train(toy(toy_values, lr=0.02, steps=5), tmp_path, device="cpu", overwrite=True)
-    assert record["config"]["lr"] == 0.02
+    assert record.config["lr"] == 0.02
     assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [4, 5]
     assert not (tmp_path / "checkpoints").exists()
 
