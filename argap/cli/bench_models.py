@@ -35,9 +35,8 @@ def bench(
     from argap.reports.speed import write_speed
 
     device = resolve_device(device)
-    dtype = resolve_dtype(dtype, device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
-    options = {**size, "device": device, "dtype": dtype, "compile": compile}
+    options: dict[str, Any] = {**size, "device": device, "dtype": resolve_dtype(dtype, device), "compile": compile}
     cases = speed_cases(architectures, training=train, generation=generate, **options)
     result = write_speed(measure_all(cases), options, out)
     if as_json:

@@ -83,11 +83,11 @@ def speed_cases(
         raise ArgapError(f"architecture {unknown[0]!r}: unknown; known are {', '.join(ARCHITECTURES)}")
     if training is None and generation is None:
         training, generation = TRAINING, GENERATION
-    shapes: list[tuple[Mode, str]] = [("training", text) for text in training or ()]
-    shapes += [("generation", text) for text in generation or ()]
+    by_mode: dict[Mode, Sequence[str]] = {"training": training or (), "generation": generation or ()}
     return [
         SpeedCase(architecture=name, mode=mode, length=length, batch=batch, **options)
-        for mode, text in shapes
+        for mode, shapes in by_mode.items()
+        for text in shapes
         for length, batch in [_shape(text)]
         for name in architectures
     ]

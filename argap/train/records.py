@@ -5,7 +5,7 @@ from typing import Any
 from argap.records import Record
 
 
-class SourceRecord(Record):
+class SourceRecord(Record, frozen=True):
     """One corpus of a token file."""
 
     path: str
@@ -16,7 +16,7 @@ class SourceRecord(Record):
     documents: int
 
 
-class TokensRecord(Record):
+class TokensRecord(Record, frozen=True):
     """``tokens.json``: the content of ``tokens.bin``."""
 
     tokens: int
@@ -31,7 +31,7 @@ class TokensRecord(Record):
     sources: list[SourceRecord]
 
 
-class TrainResult(Record):
+class TrainResult(Record, frozen=True):
     """The outcome of a finished run."""
 
     steps: int
@@ -47,7 +47,7 @@ class TrainResult(Record):
     """On CUDA only."""
 
 
-class TrainRecord(Record):
+class TrainRecord(Record, frozen=True):
     """``train.json``: one training run, and its outcome once it is finished."""
 
     format: int
@@ -63,7 +63,7 @@ class TrainRecord(Record):
     finished: TrainResult | None
 
 
-class StepLine(Record):
+class StepLine(Record, frozen=True):
     """A line of ``log.jsonl`` about training."""
 
     step: int
@@ -80,7 +80,7 @@ class StepLine(Record):
     """Of the last step; absent without mixers that have one."""
 
 
-class EvaluationLine(Record):
+class EvaluationLine(Record, frozen=True):
     """A line of ``log.jsonl`` about an evaluation."""
 
     step: int

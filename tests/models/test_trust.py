@@ -96,9 +96,11 @@ def test_a_checkpoint_is_refused_before_the_import(checkpoint: Path, created: Pa
 
 
 def test_commands_refuse_the_checkpoint(checkpoint: Path, created: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three two three\n")
+    score = ("score", checkpoint, "--ref", "attention", "--data", tmp_path / "text.txt", "--out", tmp_path / "runs")
     for command in (
         ("models", "show", checkpoint),
-        ("score", checkpoint, "--ref", "attention", "--limit-tokens", 100, "--out", tmp_path / "runs"),
+        score,
         ("mqar", "score", checkpoint, "--length", 32, "--pairs", 2, "--examples", 2, "--out", tmp_path / "mqar"),
     ):
         with pytest.raises(ArgapError, match=REFUSED):

@@ -49,14 +49,14 @@ def long_values(tokenizer: Path, corpus: Path) -> dict:
         "tokenizer": str(tokenizer),
         "data": [{"path": str(corpus), "repeat": 2}],
         "eval_data": [str(corpus)],
-        "eval_every": 90,
+        "eval_every": 50,
         "architecture": "attention",
         "hidden_size": 32,
         "num_layers": 2,
         "seq_len": 16,
         "batch_size": 8,
         "micro_batch_size": 4,
-        "steps": 300,
+        "steps": 160,
         "warmup_steps": 5,
         "log_every": 7,
         "checkpoint_every": 20,
@@ -128,10 +128,10 @@ def test_resume_after_sigkill(toy_tokenizer: Path, toy_corpus: Path, tmp_path: P
         process.wait()
     assert json.loads((out / "train.json").read_text())["finished"] is None
     steps = [int(p.name.removeprefix("step-")) for p in (out / "checkpoints").glob("step-*")]
-    assert 20 <= max(steps) < 300
+    assert 20 <= max(steps) < 160
     # Lines after the checkpoint, and a line cut short by the kill, must go.
     with open(out / "log.jsonl", "a") as file:
-        file.write(json.dumps({"step": 299, "tokens": 0, "loss": 0.0}) + '\n{"step": 300, "to')
+        file.write(json.dumps({"step": 159, "tokens": 0, "loss": 0.0}) + '\n{"step": 160, "to')
     train(load_config(None, values), out, device="cpu")
     assert_same_run(out, undisturbed)
 
