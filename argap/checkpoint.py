@@ -6,7 +6,7 @@ when it is opened.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
 from argap.progress import say
+from argap.trust import is_trusted, trusting
 
 if TYPE_CHECKING:
     import torch
@@ -110,8 +111,8 @@ def load_model(
     if native and family is not None:
         model = load_native(checkpoint.folder, checkpoint.name, family, config, dtype=dtype)
     else:
-        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code)
-    _check_causal(model, checkpoint.name)
+        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code or is_trusted())
+    _check_causal(map(type, model.modules()), checkpoint.name)
     return model.eval().to(device)
 
 
@@ -138,7 +139,7 @@ def _load_by_transformers(
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.original import original_class
+    from argap.models.hub.registry import original_class
 
     _check_trusted(checkpoint, trust_remote_code)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
@@ -175,14 +176,14 @@ def _load_by_transformers(
     return model
 
 
-def _check_causal(model: "PreTrainedModel", name: str) -> None:
+def _check_causal(mixers: Iterable[type[Any]], name: str) -> None:
     """A mixer that sees later tokens gives no log-prob of the next one."""
     from argap.models.mixer import Mixer
 
-    for module in model.modules():
-        if isinstance(module, Mixer) and not module.causal:
+    for mixer in mixers:
+        if issubclass(mixer, Mixer) and not mixer.causal:
             raise ArgapError(
-                f"{name}: its mixer {type(module).__name__} is not causal; such models serve synthetic tasks only"
+                f"{name}: its mixer {mixer.__name__} is not causal; such models serve synthetic tasks only"
             )
 
 
@@ -204,8 +205,15 @@ def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
 
 def check_loadable(checkpoint: Checkpoint, backend: Backend = "auto", *, trust_remote_code: bool = False) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
-    runs_native(checkpoint, backend)
+    from argap.models.registry import resolve
+
+    native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint, trust_remote_code)
+    config = read_config(checkpoint)
+    if native and config.get("model_type") == "argap":
+        with trusting(trust_remote_code):
+            names = [spec if isinstance(spec, str) else spec.get("name", "") for spec in config.get("mixers") or []]
+            _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
 
 
 def _download(name: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from argap.errors import ArgapError
 from argap.progress import say
+from argap.trust import call_with_trust, is_trusted
 
 RETRIES = 3
 """Of a task whose worker was lost."""
@@ -84,8 +85,8 @@ def as_they_end(
     that wait are taken back and those in progress are interrupted. Raises `ArgapError` where a worker is lost once
     too often, and what a task raises.
     """
-    begin = ray.remote(num_gpus=int(device == "cuda"), max_retries=RETRIES)(task).remote
-    pending = {begin(*call): number for number, call in enumerate(calls)}
+    begin = ray.remote(num_gpus=int(device == "cuda"), max_retries=RETRIES)(call_with_trust).remote
+    pending = {begin(is_trusted(), task, *call): number for number, call in enumerate(calls)}
     try:
         while pending and not stop():
             ended, _ = ray.wait(list(pending), timeout=SECONDS_BETWEEN_LOOKS)

@@ -1,4 +1,4 @@
-"""What ``--device`` and ``--dtype`` ask for, and what that is on this machine: the same for every command."""
+"""Devices and dtypes by name, as every command and function takes them."""
 
 import re
 
@@ -10,24 +10,24 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def resolve_device(name: str) -> str:
-    """``auto``: CUDA where there is a device. Raises `ArgapError` for a device that is unknown or not here."""
+    """The name itself; ``auto`` is CUDA if there is a device. Raises `ArgapError` for an unknown or missing device."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ArgapError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+        raise ArgapError(f"`device` {name}: expected auto, cpu, cuda or cuda:N")
     if name.startswith("cuda"):
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not found:
-            raise ArgapError(f"--device {name}: no CUDA device here; use --device cpu")
-        if int(name.partition(":")[2] or 0) >= found:
-            raise ArgapError(f"--device {name}: there are {found} CUDA devices here, numbered from 0")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not count:
+            raise ArgapError(f"`device` {name}: no CUDA device here; use `device=cpu`")
+        if int(name.partition(":")[2] or 0) >= count:
+            raise ArgapError(f"`device` {name}: there are {count} CUDA devices here, numbered from 0")
     return name
 
 
 def use_device(name: str) -> torch.device:
-    """The device that `resolve_device` finds; one with a number becomes CUDA's current device.
+    """The torch device of a name; a numbered one becomes CUDA's current device.
 
-    Triton launches its kernels on the current device, wherever their tensors lie.
+    Triton launches kernels on the current device, wherever their tensors are.
     """
     device = torch.device(resolve_device(name))
     if device.index is not None and device.type == "cuda":
@@ -40,5 +40,5 @@ def resolve_dtype(name: str, device: str) -> str:
     if name == "auto":
         return "float32" if torch.device(device).type == "cpu" else "bfloat16"
     if name not in DTYPES:
-        raise ArgapError(f"--dtype {name}: expected auto, {', '.join(DTYPES)}")
+        raise ArgapError(f"`dtype` {name}: expected auto, {', '.join(DTYPES)}")
     return name

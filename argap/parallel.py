@@ -1,4 +1,4 @@
-"""The processes of one run: alone, or one a GPU under ``torchrun``."""
+"""The processes of one run: a single one, or one per GPU under ``torchrun``."""
 
 import os
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from argap.device import resolve_device, use_device
 from argap.errors import ArgapError
 
 # Rank 0 tokenizes the corpus while the others wait at a barrier.
-PATIENCE = timedelta(hours=4)
+BARRIER_TIMEOUT = timedelta(hours=4)
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """This process among all processes of the run."""
+    """This process and its rank among all processes of the run."""
 
     rank: int
     world: int
@@ -30,7 +30,7 @@ class Parallel:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes are here."""
         if self.world > 1:
             dist.barrier()
 
@@ -45,8 +45,8 @@ class Parallel:
 def join(device: str = "auto") -> Iterator[Parallel]:
     """Join the other processes that ``torchrun`` started, if it did.
 
-    ``device``: a name that `argap.device.resolve_device` takes; of several processes each takes the GPU of its
-    local rank. Raises `ArgapError` for a device that is unknown or not here, and for one GPU for all of them.
+    ``device``: a name that `argap.device.resolve_device` takes; each of several processes gets the GPU of its local
+    rank. Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -54,14 +54,14 @@ def join(device: str = "auto") -> Iterator[Parallel]:
         return
     device = resolve_device(device)
     if ":" in device:
-        raise ArgapError(f"--device {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
+        raise ArgapError(f"`device` {device}: expected auto, cpu or cuda; torchrun gives each process its own GPU")
     if device == "cuda":
         own = use_device(f"cuda:{os.environ['LOCAL_RANK']}")
-        dist.init_process_group("nccl", timeout=PATIENCE, device_id=own)
+        dist.init_process_group("nccl", timeout=BARRIER_TIMEOUT, device_id=own)
     else:
         own = torch.device("cpu")
-        dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
     yield Parallel(dist.get_rank(), world, own)
-    # Not after an exception: with NCCL it would wait for processes that wait for this one. torchrun ends
-    # those once this one has exited.
+    # Not after an exception: NCCL would wait for processes that wait for this one. torchrun ends them once this
+    # one has exited.
     dist.destroy_process_group()

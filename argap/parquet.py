@@ -45,6 +45,6 @@ def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte
             table,
             temporary,
             compression="zstd",
-            use_dictionary=[name for name in table.column_names if name not in split_by_byte],
+            use_dictionary=[name for name in table.column_names if name not in split_by_byte],  # pyright: ignore[reportArgumentType]
             column_encoding=dict.fromkeys(split_by_byte, "BYTE_STREAM_SPLIT") or None,
         )

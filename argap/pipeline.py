@@ -11,7 +11,7 @@ import msgspec
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import check_length, check_loadable
-from argap.comparison import check_same_set, write_gap
+from argap.comparison import check_same_set, read_gap, write_gap
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label, write_labels
@@ -41,11 +41,11 @@ def score_models(
     base: str | None = None,
     overwrite: bool = False,
     parallel: "Parallel | None" = None,
-) -> Gap | None:
-    """Score each checkpoint and the reference once, and write the gap of each to ``out``.
+) -> Gap:
+    """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
-    ``spec`` and ``index`` are completed by what is recorded with the reference. Returns the result; of several
-    processes, which share the scoring, only the main one has it, the others get None.
+    ``spec`` and ``index`` are completed by what is recorded with the reference. With ``parallel``, all its processes
+    call this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions, check_identity, score
 
@@ -94,10 +94,12 @@ def score_models(
                 parallel=parallel,
             )
         )
-    if parallel is not None and not parallel.is_main:
-        return None
-    write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-    return write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+    if parallel is None or parallel.is_main:
+        write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
+        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+    if parallel is not None:
+        parallel.wait()
+    return read_gap(out)
 
 
 def _check_tokenizers(tokenizer: Tokenizer, reference: Target, models: Sequence[CheckpointTarget]) -> None:

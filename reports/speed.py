@@ -1,22 +1,42 @@
-"""The figure of ``argap models bench``: throughput and memory of training and generation."""
+"""The files of ``argap models bench``: throughput and memory of training and generation, as JSON and figure."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from argap.reports.drawing import WIDTH, grid, looks, plain, short_ticks, style
+from argap.atomic import write_json
+from argap.reports.drawing import WIDTH, grid, looks, plain, save, short_ticks, style
+from argap.runs import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
 
 
+def write_speed(rows: list[dict[str, Any]], options: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Write ``speed.json`` and its figure to ``out`` and return the content of the first.
+
+    ``rows``: those of `argap.models.speed.measure_all`; ``options``: what its cases have in common.
+    """
+    import torch
+
+    device, threads = options["device"], torch.get_num_threads()
+    on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    name = on_cpu if device == "cpu" else torch.cuda.get_device_name(device)
+    result = {"format": 1, **options, "device": name, **environment(), "rows": rows}
+    write_json(out / "speed.json", result)
+    save(speed(result), out, "speed")
+    return result
+
+
 @style()
 def speed(bench: dict[str, Any]) -> Figure:
-    """Tokens a second above, peak memory below; one column for training, one for generation.
+    """Tokens per second above, peak memory below; one column for training, one for generation.
 
-    ``bench``: what the command writes. The axis names each shape, length × batch, in the order asked for: at
-    equal tokens a step the form of figure 4 of arXiv 2406.06484. A case that did not fit in memory is missing.
+    ``bench``: the content of ``speed.json``. The axis shows each shape, length × batch, in the order given; at equal
+    tokens per step this is figure 4 of arXiv 2406.06484. A case that did not fit in memory is left out.
     """
     rows = bench["rows"]
     modes = [mode for mode in TITLES if any(row["mode"] == mode for row in rows)]
@@ -30,10 +50,10 @@ def speed(bench: dict[str, Any]) -> Figure:
         shapes = list(dict.fromkeys((row["length"], row["batch"]) for row in chosen))
         for name in names:
             fits = [row for row in chosen if row["architecture"] == name and "error" not in row]
-            places = [shapes.index((row["length"], row["batch"])) for row in fits]
+            x = [shapes.index((row["length"], row["batch"])) for row in fits]
             drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6}
-            above.plot(places, [row["tokens_per_s"] for row in fits], label=plain(name), **drawn)
-            below.plot(places, [row["peak_bytes"] / size for row in fits], **drawn)
+            above.plot(x, [row["tokens_per_s"] for row in fits], label=plain(name), **drawn)
+            below.plot(x, [row["peak_bytes"] / size for row in fits], **drawn)
         above.set_title(TITLES[mode])
         if mode == "training":
             above.margins(y=0.1)

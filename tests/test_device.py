@@ -33,7 +33,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_machine_with_gpus(gpus: list[torch.device]) -> None:
     assert [resolve_device(name) for name in ("auto", "cpu", "cuda", "cuda:1")] == ["cuda", "cpu", "cuda", "cuda:1"]
-    with pytest.raises(ArgapError, match="--device cuda:2: there are 2 CUDA devices here, numbered from 0"):
+    with pytest.raises(ArgapError, match="`device` cuda:2: there are 2 CUDA devices here, numbered from 0"):
         resolve_device("cuda:2")
     assert gpus == []
 
@@ -42,13 +42,13 @@ def test_a_machine_with_gpus(gpus: list[torch.device]) -> None:
 def test_a_machine_without_a_gpu() -> None:
     assert resolve_device("auto") == "cpu"
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(ArgapError, match=f"--device {name}: no CUDA device here; use --device cpu"):
+        with pytest.raises(ArgapError, match=f"`device` {name}: no CUDA device here; use `device=cpu`"):
             resolve_device(name)
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:", "cuda:x", "cpu:0", "CPU", ""])
 def test_an_unknown_device_is_refused(name: str) -> None:
-    with pytest.raises(ArgapError, match=f"--device {name}: {KNOWN}"):
+    with pytest.raises(ArgapError, match=f"`device` {name}: {KNOWN}"):
         resolve_device(name)
 
 
@@ -62,7 +62,7 @@ def test_a_gpu_with_a_number_becomes_the_current_one(gpus: list[torch.device]) -
 def test_auto_dtype_is_bfloat16_but_on_a_cpu() -> None:
     assert [resolve_dtype("auto", device) for device in ("cpu", "cuda", "cuda:1")] == ["float32", *["bfloat16"] * 2]
     assert resolve_dtype("float16", "cpu") == "float16"
-    with pytest.raises(ArgapError, match="--dtype int8: expected auto, float32, bfloat16, float16"):
+    with pytest.raises(ArgapError, match="`dtype` int8: expected auto, float32, bfloat16, float16"):
         resolve_dtype("int8", "cpu")
 
 
@@ -76,7 +76,7 @@ def test_a_process_alone_takes_the_gpu_that_is_named(gpus: list[torch.device], m
 @pytest.mark.usefixtures("gpus")
 def test_of_several_processes_each_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ArgapError, match="--device cuda:1: expected auto, cpu or cuda; torchrun"), join("cuda:1"):
+    with pytest.raises(ArgapError, match="`device` cuda:1: expected auto, cpu or cuda; torchrun"), join("cuda:1"):
         pass
 
 
@@ -111,5 +111,5 @@ def test_commands_refuse_alike(
     command: list[str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(request.config.rootpath)
-    with pytest.raises(ArgapError, match=f"--device tpu: {KNOWN}"):
+    with pytest.raises(ArgapError, match=f"`device` tpu: {KNOWN}"):
         CliRunner().invoke(app, [*command, "--device", "tpu"], catch_exceptions=False)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.device import Device
 from argap.cli.engine import check_engine
+from argap.cli.options import Device, TrustRemoteCode
 
 app = typer.Typer(
     help="Multi-query associative recall and further synthetic tasks: examples, training, sweeps, scores.",
@@ -69,6 +69,7 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json.")] = None,
     device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Train a small model on one task as the paper does and test it.
@@ -131,6 +132,7 @@ def sweep(
     ] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train what is not finished yet. The same command goes on where it was stopped."""
     import time
@@ -201,6 +203,7 @@ def score(
     seed: Annotated[int, typer.Option(min=0, help="Of the examples.")] = 0,
     device: Device = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Score models trained on text on recall of pairs.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 
 def recall(
@@ -55,7 +55,7 @@ def recall(
     device: Device = "auto",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch, all of one length.", min=1)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option(help="Run the code that a checkpoint ships.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration in that folder.")] = False,
     paper: Annotated[

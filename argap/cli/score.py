@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 if TYPE_CHECKING:
     from argap.records import Gap
@@ -56,7 +56,7 @@ def score(
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
     ] = "auto",
-    trust_remote_code: Annotated[bool, typer.Option(help="Run code that a checkpoint brings.")] = False,
+    trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
     as_json: Json = False,
@@ -98,7 +98,7 @@ def score(
             overwrite=overwrite,
             parallel=parallel,
         )
-    if gap is not None:
+    if parallel is None or parallel.is_main:
         show(gap, as_json=as_json)
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.device import Device
 from argap.cli.engine import check_engine
+from argap.cli.options import Device, TrustRemoteCode
 
 app = typer.Typer(help="Many models, trained and measured alike, in one table.", no_args_is_help=True)
 
@@ -31,6 +31,7 @@ def run(
     engine: Annotated[str, typer.Option(help="local, or ray: a task of a Ray cluster for each model.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
     collect: Annotated[bool, typer.Option(help="Write the result; not where members run on several machines.")] = True,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.errors import ArgapError

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.device import Device
+from argap.cli.options import Device, TrustRemoteCode
 
 
 def train(
@@ -18,7 +18,7 @@ def train(
     ] = None,
     architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Folder with tokenizer.json, or hub id.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on; may be repeated.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on; repeatable.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Tokens in a window.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Windows in a step, over all devices.")] = None,
     micro_batch_size: Annotated[int | None, typer.Option(help="Windows in one forward pass.")] = None,
@@ -30,14 +30,16 @@ def train(
         Path | None, typer.Option(help="Folder for packed tokens that several runs share [OUT/tokens].")
     ] = None,
     device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     overwrite: Annotated[bool, typer.Option(help="Discard another run in OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
 ) -> None:
-    """Train a language model; the same command goes on where it was interrupted.
+    """Train a language model; after an interruption the same command resumes it.
 
     On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
     """
     from argap.errors import ArgapError
+    from argap.records import as_json as to_json
     from argap.train import load_config
     from argap.train.config import parse_settings
     from argap.train.run import train
@@ -64,10 +66,11 @@ def train(
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:
-        typer.echo(json.dumps(record, indent=2))
+        typer.echo(json.dumps(to_json(record), indent=2))
     else:
-        done = record["finished"]
+        done = record.finished
+        assert done is not None  # without an exception the run is finished
         typer.echo(
-            f"{out}: loss {done['loss']:.4f} after {done['tokens']:,} tokens in {done['wall_time_s']:,.0f} s "
-            f"({done['tokens_per_s']:,.0f} tokens/s)"
+            f"{out}: loss {done.loss:.4f} after {done.tokens:,} tokens in {done.wall_time_s:,.0f} s "
+            f"({done.tokens_per_s:,.0f} tokens/s)"
         )

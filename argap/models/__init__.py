@@ -8,8 +8,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from argap.models.configuration import ArgapConfig
 from argap.models.modeling import ArgapForCausalLM, ArgapModel
+from argap.models.registry import register_mixer
 
 AutoConfig.register(ArgapConfig.model_type, ArgapConfig, exist_ok=True)
 AutoModelForCausalLM.register(ArgapConfig, ArgapForCausalLM, exist_ok=True)
 
-__all__ = ["ArgapConfig", "ArgapForCausalLM", "ArgapModel"]
+__all__ = ["ArgapConfig", "ArgapForCausalLM", "ArgapModel", "register_mixer"]

@@ -1,4 +1,4 @@
-"""Softmax attention, by default with rotary positions: the reference that the others are measured against.
+"""Softmax attention, by default with rotary positions (RoPE): the reference for all other mixers.
 
 Legend: B batch, T positions, D width, H heads, K = D / H, w window.
 """
@@ -13,7 +13,6 @@ from argap.errors import ArgapError
 from argap.kernels.chunks import in_chunks
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.rotary import rotate, rotation
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
@@ -25,16 +24,16 @@ class Attention(Mixer):
 
     Options:
 
-    - ``heads``: by default one for each 64 of the width.
-    - ``positions``: ``rope``; ``none``, where the model's embedding tells them (its ``learned_positions``)
-      or nothing but the causal mask does.
+    - ``heads``: by default one per 64 of the width.
+    - ``positions``: ``rope``, or ``none`` if the model embeds positions (its ``learned_positions``) or needs
+      only the causal mask.
     - ``rope_theta``: the rotary base.
-    - ``window``: positions w that one sees, itself and before; None: all.
-    - ``window_kind``: ``sliding``, itself and the w − 1 before (arXiv 2004.05150, section 3.1);
-      ``blocked``, those of its block of w, 0 to w − 1, w to 2w − 1 and so on, up to itself.
+    - ``window``: the number w of positions that each position sees, itself included; None: all.
+    - ``window_kind``: ``sliding``, each position and the w − 1 before it (arXiv 2004.05150, section 3.1), or
+      ``blocked``, the earlier positions of its own block of w (0 to w − 1, w to 2w − 1, ...).
 
-    Raises `ArgapError` where the width does not split into heads (of even width, to be turned), and for
-    positions or a window that are none of these.
+    Raises `ArgapError` if the width does not split into heads (of even width, for RoPE), and for unknown
+    ``positions`` or an invalid window.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
@@ -56,9 +55,9 @@ class Attention(Mixer):
             raise ArgapError(f"attention: positions {positions!r}; expected {' or '.join(get_args(Positions))}")
         self.rotary = positions == "rope"
         if self.heads < 1 or width % (2 * self.heads if self.rotary else self.heads):
-            kind = " of even width" if self.rotary else ""
+            even = " of even width" if self.rotary else ""
             raise ArgapError(
-                f"attention: width {width} does not split into {self.heads} heads{kind}; set its option heads"
+                f"attention: width {width} does not split into {self.heads} heads{even}; set its option heads"
             )
         if window is not None and window < 1:
             raise ArgapError(f"attention: window {window}; expected at least 1")
@@ -76,28 +75,28 @@ class Attention(Mixer):
         return self._attend(*self._heads(x, torch.arange(x.shape[1], device=x.device)))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the positions so far."""
+        """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the number of positions so far."""
         empty = torch.empty(batch, self.heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
         return empty, empty, 0
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         length = x.shape[1]
         q, k, v = self._heads(x, torch.arange(length, device=x.device))
-        kept = slice(length - self._kept(length), None)
-        return self._attend(q, k, v), (k[:, :, kept], v[:, :, kept], length)
+        visible = slice(length - self._visible(length), None)
+        return self._attend(q, k, v), (k[:, :, visible], v[:, :, visible], length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         keys, values, position = state
         q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = F.scaled_dot_product_attention(q, keys, values)
-        kept = slice(keys.shape[2] - self._kept(position + 1), None)
-        return self.out(y[:, :, 0].flatten(1)), (keys[:, :, kept], values[:, :, kept], position + 1)
+        visible = slice(keys.shape[2] - self._visible(position + 1), None)
+        return self.out(y[:, :, 0].flatten(1)), (keys[:, :, visible], values[:, :, visible], position + 1)
 
     def state_size(self, length: int) -> int:
         """Keys and values of the positions that the next one sees: 2·D for each of T, with a sliding window
         of min(T, w − 1), with a blocked one of T mod w."""
-        return 2 * self._kept(length) * self.out.in_features
+        return 2 * self._visible(length) * self.out.in_features
 
     def flops(self, batch: int, length: int) -> int:
         """Projections 8·B·T·D², scores and their use 4·D for each visible pair: T·(T + 1)/2 in a sequence,
@@ -111,8 +110,8 @@ class Attention(Mixer):
             pairs = repeated * (window * (window + 1) // 2) + rest * (rest + 1) // 2
         return 8 * batch * length * width**2 + 4 * batch * pairs * width
 
-    def _kept(self, length: int) -> int:
-        """How many of the first ``length`` positions the next one sees."""
+    def _visible(self, length: int) -> int:
+        """The number of the first ``length`` positions that the next one sees."""
         if self.window is None:
             return length
         return min(length, self.window - 1) if self.sliding else length % self.window
@@ -142,3 +141,19 @@ def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window:
     q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # a block is a head of its own
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]
+
+
+def rotation(positions: torch.Tensor, size: int, theta: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of the angles ``[T, K / 2]`` at ``positions [T]`` in ``dtype``, for vectors of ``size`` K.
+
+    Computed at every call: a buffer would have to survive saving and loading.
+    """
+    exponent = torch.arange(0, size, 2, device=positions.device, dtype=dtype) / size
+    angles = positions[:, None].to(dtype) * theta**-exponent
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate each pair (x_i, x_{i + K/2}) by its angle; rounded to the dtype of ``x`` only at the end."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)

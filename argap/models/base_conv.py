@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import KeptSpectra, convolution_flops, convolution_step
+from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import ExplicitFilter, ImplicitFilter
 from argap.models.mixer import Mixer
 
@@ -56,7 +56,7 @@ class BaseConv(Mixer):
                 raise ArgapError(f"base_conv: {name} {value}; expected at least 1")
         taps = _longest(max_positions, "kernel_size null") if kernel_size is None else kernel_size
         shape = (width,) if bias == "vector" else (_longest(max_positions, "bias 'definition'"), width)
-        self.taps, self.kept = taps, KeptSpectra()
+        self.taps, self.spectra = taps, SpectrumCache()
         self.projection = nn.Linear(width, width, bias=False)
         self.gate_bias = nn.Parameter(torch.empty(shape))
         self.filter = (
@@ -73,7 +73,7 @@ class BaseConv(Mixer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         length = x.shape[1]
         gate = self.projection(x) + _at(self.gate_bias, slice(length))
-        (convolve,) = self.kept.convolutions(x, self.filter, self.taps, lambda: [self.filter(length)])
+        (convolve,) = self.spectra.convolutions(x, self.filter, self.taps, lambda: [self.filter(length)])
         return gate * (convolve(x) + _at(self.conv_bias, slice(length)))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.short_convolution import ShortConvolution
 
 
 class BasedConv(Mixer):

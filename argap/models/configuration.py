@@ -1,4 +1,4 @@
-"""The configuration of a native model: a Llama-style backbone and one mixer a layer."""
+"""The configuration of a native model: a Llama-style backbone with one mixer per layer."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -13,21 +13,21 @@ MLP = Literal["swiglu", "none"]
 
 
 class ArgapConfig(PreTrainedConfig):
-    """``mixers``: one entry a layer, a name or ``{"name": ..., option: ...}``; a shorter pattern is
-    repeated to ``num_hidden_layers``, so that ``config.json`` always lists every layer.
+    """``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter pattern repeats up to
+    ``num_hidden_layers``, so that ``config.json`` always lists every layer.
 
-    ``max_position_embeddings``: the longest sequence, for mixers that have a length (long filters); None
-    where every mixer takes any length. ``learned_positions``: a learned vector for each of so many
-    positions is added to the token embedding (for attention with its option ``positions: none``, as the
-    papers' synthetic tasks have it). ``intermediate_size``: by default as `default_intermediate_size`.
+    ``max_position_embeddings``: the longest sequence, for mixers with a fixed length (long filters); None if every
+    mixer takes any length. ``learned_positions``: add a learned vector per position to the token embedding (for
+    attention with ``positions: none``, as in the papers' synthetic tasks). ``intermediate_size``: by default
+    `default_intermediate_size`.
 
-    Three options are there for the checkpoints of other families: ``norm``, ``rms`` or ``layer`` (with
-    weight and bias), for all norms of the backbone, ``rms_norm_eps`` being the epsilon of either; ``mlp``,
-    ``none`` where a layer is its mixer alone; ``embedding_norm``, one more norm right after the embedding.
+    Three options exist for checkpoints of other families: ``norm``, ``rms`` or ``layer`` (with weight and bias), for
+    all norms of the backbone (``rms_norm_eps`` is the epsilon of both); ``mlp``, ``none`` for layers that are only a
+    mixer; ``embedding_norm``, an additional norm right after the embedding.
 
-    The mixers are looked up when a model is built, not here: a configuration can be read without them.
-    Raises `ArgapError` for a list that does not fit the layers, for learned positions without number, and
-    for a norm or an MLP that is none of these.
+    Mixers are looked up when a model is built, not here, so a configuration can be read without importing them.
+    Raises `ArgapError` for a list that does not fit the layers, for learned positions without
+    ``max_position_embeddings``, and for an unknown norm or MLP.
     """
 
     model_type = "argap"

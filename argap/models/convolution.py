@@ -1,4 +1,7 @@
-"""Causal depthwise convolution: y_t = Σ_s h_s ⊙ x_{t−s}, s from 0 to N − 1, with a filter h a channel.
+"""Causal depthwise convolution: y_t = Σ_s h_s ⊙ x_{t−s}, s from 0 to N − 1, with one filter h per channel.
+
+`causal_convolution` takes filters of any length, `SpectrumCache` reuses the transforms of long ones, and
+`ShortConvolution` is the module in front of many mixers.
 
 Legend: B batch, T positions, D width, N taps.
 """
@@ -9,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from argap.kernels.language import runs_kernels
@@ -16,23 +20,23 @@ from argap.kernels.long_convolution import filter_spectrum, long_convolution, pa
 from argap.kernels.short_convolution import short_convolution
 
 SHORT = 32
-"""Filters of up to so many taps are applied directly, longer ones by FFT."""
+"""Filters of up to this many taps are applied directly, longer ones by FFT."""
 
 
 def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """``x [B, T, D]`` with ``taps [N, D]``, tap s weighing the input s positions back; as ``x`` in shape
-    and type, summed in float32 or wider."""
+    """``x [B, T, D]`` with ``taps [N, D]``, where tap s weighs the input s positions back. Same shape and
+    dtype as ``x``; sums are in float32 or wider."""
     taps = taps[: x.shape[1]]  # the others reach before the first position
     return short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
 
 
-class KeptSpectra:
-    """Transforms of a mixer's filters, kept while nothing that makes them changes: a scorer meets thousands
-    of batches with the same ones.
+class SpectrumCache:
+    """The transforms of a mixer's filters, cached until their parameters change: a scorer runs thousands of batches
+    with the same filters.
 
-    A change is seen by the version that torch counts up with every write to a parameter, or by its place in
-    memory. The replay of a CUDA graph that trains writes without counting, so nothing is kept but under
-    `torch.inference_mode`, which is no part of training. Of one length only, the last.
+    A change shows in the version that torch increments with every write to a parameter, or in its address. A CUDA
+    graph that trains writes without incrementing, so the cache is used under `torch.inference_mode` only. It holds
+    one sequence length, the last one used.
     """
 
     def __init__(self) -> None:
@@ -40,18 +44,18 @@ class KeptSpectra:
         self._spectra: list[torch.Tensor] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing is copied or saved with the mixer."""
+        """An empty cache: it is not copied or saved with the mixer."""
         return {"_key": None, "_spectra": []}
 
     def convolutions(
         self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
     ) -> list[Callable[[torch.Tensor], torch.Tensor]]:
-        """`causal_convolution` with each of the filters ``[≤ count, D]`` that ``make`` gives out of the
-        parameters of ``maker``, for sequences like ``inputs [B, T, D]``."""
+        """`causal_convolution` with each filter ``[≤ count, D]`` that ``make`` computes from the parameters of
+        ``maker``, for sequences like ``inputs [B, T, D]``."""
         parameters = list(maker.parameters())
         length = inputs.shape[1]
         fits = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
-        # torch.compile cannot ask for the mode, and its graph must not depend on what is kept.
+        # torch.compile cannot query the mode, and its graph must not depend on the cache.
         inference = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
         counted = inference and not any(parameter.is_inference() for parameter in parameters)
         if not (fits and counted):
@@ -65,11 +69,11 @@ class KeptSpectra:
 def convolution_step(
     x: torch.Tensor, past: torch.Tensor, taps: torch.Tensor, reach: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`causal_convolution` at one position: ``x [B, D]`` after the inputs ``past [B, P, D]``, with at least
-    P + 1 of the ``taps``; the output ``[B, D]``, and the inputs, ``reach`` at most, that later ones see."""
+    """`causal_convolution` at one position: ``x [B, D]`` after the inputs ``past [B, P, D]``, with at least P + 1
+    of the ``taps``. Returns the output ``[B, D]`` and the inputs that later positions see, at most ``reach``."""
     reached = torch.cat([past, x[:, None]], dim=1)
-    kind = torch.promote_types(x.dtype, torch.float32)
-    y = (reached.to(kind) * taps[: reached.shape[1]].to(kind).flip(0)).sum(dim=1).to(x.dtype)
+    compute_dtype = torch.promote_types(x.dtype, torch.float32)
+    y = (reached.to(compute_dtype) * taps[: reached.shape[1]].to(compute_dtype).flip(0)).sum(dim=1).to(x.dtype)
     return y, reached[:, max(0, reached.shape[1] - reach) :]
 
 
@@ -82,3 +86,55 @@ def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
     size = 2 * length
     transform = 2.5 * size * math.log2(size)
     return round(batch * width * (2 * transform + 3 * size) + width * transform)
+
+
+class ShortConvolution(nn.Module):
+    """y_t = Σ_s h_s ⊙ x_{t−s} + b over N taps, s from 0 to N − 1, with one filter and bias per channel."""
+
+    def __init__(self, width: int, taps: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(taps, width))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """torch's own initialisation of a convolution: uniform within ±1/√N, filter and bias."""
+        bound = 1 / math.sqrt(len(self.weight))
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None) -> torch.Tensor:
+        """``x [B, T, D]``, to the same shape and dtype; SiLU and multiplication by ``gate [B, T, D]`` are
+        fused into the kernel."""
+        if len(self.weight) <= SHORT:
+            return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate)[0]
+        y = self._biased(causal_convolution(x, self.weight))
+        y = F.silu(y) if silu else y
+        return y if gate is None else y * gate
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
+        return torch.empty(batch, 0, self.weight.shape[1], dtype=dtype, device=device)
+
+    def state_after(self, x: torch.Tensor) -> torch.Tensor:
+        """The state after the inputs ``x [B, T, D]``."""
+        return x[:, max(0, x.shape[1] - len(self.weight) + 1) :]
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x [B, D]`` of one position."""
+        y, state = convolution_step(x, state, self.weight, len(self.weight) - 1)
+        return self._biased(y), state
+
+    def state_size(self, length: int) -> int:
+        """The inputs that the filter still reaches: min(N − 1, T)·D."""
+        taps, width = self.weight.shape
+        return min(taps - 1, length) * width
+
+    def flops(self, batch: int, length: int) -> int:
+        """The convolution, and B·T·D of a bias."""
+        taps, width = self.weight.shape
+        biased = 0 if self.bias is None else batch * length * width
+        return biased + convolution_flops(batch, length, width, taps)
+
+    def _biased(self, y: torch.Tensor) -> torch.Tensor:
+        return y if self.bias is None else y + self.bias

@@ -11,10 +11,9 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
-from argap.models.delta_rule import delta_rule_flops, delta_rule_step
-from argap.models.head_norm import EPSILON, HeadNorm
+from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.short_convolution import ShortConvolution
+from argap.models.recurrence import EPSILON, HeadNorm, delta_rule_flops, delta_rule_step
 
 Activation = Literal["silu", "elu", "relu", "identity"]
 KeyNorm = Literal["l2", "l1"]
@@ -96,9 +95,9 @@ class DeltaNet(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""
-        kind = torch.promote_types(dtype, torch.float32)
+        state_dtype = torch.promote_types(dtype, torch.float32)
         size = self.width // self.heads
-        memory = torch.zeros(batch, self.heads, size, size, dtype=kind, device=device)
+        memory = torch.zeros(batch, self.heads, size, size, dtype=state_dtype, device=device)
         return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
@@ -125,8 +124,8 @@ class DeltaNet(Mixer):
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""
-        kind = torch.promote_types(qkv.dtype, torch.float32)
-        q, k, v = qkv.to(kind).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        compute_dtype = torch.promote_types(qkv.dtype, torch.float32)
+        q, k, v = qkv.to(compute_dtype).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         order = 2 if self.key_norm == "l2" else 1
         q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=SMALLEST_NORM) for part in (q, k))
         return q, k, F.silu(v)

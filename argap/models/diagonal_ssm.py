@@ -43,35 +43,35 @@ class DiagonalSSM(nn.Module):
 
     def taps(self, count: int, power: int = 1) -> torch.Tensor:
         """The first ``count`` taps ``[count, C]`` of the filter, with B̄ to a ``power``; in float32 or wider."""
-        exponent, written, readout = self.discrete()
+        exponent, b, c = self.discrete()
         position = torch.arange(count, device=exponent.device, dtype=exponent.real.dtype)
         grown = torch.exp(position[:, None, None] * exponent)  # [count, C, S]
-        return 2 * (readout * written**power * grown).real.sum(dim=-1)
+        return 2 * (c * b**power * grown).real.sum(dim=-1)
 
     def discrete(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """ΔA, B̄ and C, complex ``[C, S]``, in complex64 or wider whatever autocast says."""
-        kind = torch.promote_types(self.log_step.dtype, torch.float32)
+        compute_dtype = torch.promote_types(self.log_step.dtype, torch.float32)
         with torch.autocast(self.log_step.device.type, enabled=False):
-            matrix = torch.complex(-self.log_decay.to(kind).exp(), self.frequency.to(kind))
-            exponent = self.log_step.to(kind).exp()[:, None] * matrix
-            written = (exponent.exp() - 1) / matrix
+            matrix = torch.complex(-self.log_decay.to(compute_dtype).exp(), self.frequency.to(compute_dtype))
+            exponent = self.log_step.to(compute_dtype).exp()[:, None] * matrix
+            b = (exponent.exp() - 1) / matrix
             if self.input is not None:
-                written = written * torch.view_as_complex(self.input.to(kind).contiguous())
-            return exponent, written, torch.view_as_complex(self.readout.to(kind).contiguous())
+                b = b * torch.view_as_complex(self.input.to(compute_dtype).contiguous())
+            return exponent, b, torch.view_as_complex(self.readout.to(compute_dtype).contiguous())
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """x before the first position, complex ``[B, C, S]``."""
-        kind = torch.promote_types(dtype, torch.float32).to_complex()
-        return torch.zeros(batch, *self.frequency.shape, dtype=kind, device=device)
+        state_dtype = torch.promote_types(dtype, torch.float32).to_complex()
+        return torch.zeros(batch, *self.frequency.shape, dtype=state_dtype, device=device)
 
     def step(self, inputs: list[torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One position: x = Ā x + Σ_p B̄^p u_p with ``inputs`` u_1, u_2, … ``[B, C]`` (one alone in a linear
         model), and its readout ``[B, C]`` in float32 or wider."""
-        exponent, written, readout = self.discrete()
+        exponent, b, c = self.discrete()
         state = exponent.exp() * state
         for power, u in enumerate(inputs, start=1):
-            state = state + written**power * u[..., None].to(state.real.dtype)
-        return 2 * (readout * state).real.sum(dim=-1), state
+            state = state + b**power * u[..., None].to(state.real.dtype)
+        return 2 * (c * state).real.sum(dim=-1), state
 
     def state_size(self) -> int:
         """Real numbers in the state: 2·C·S, whatever the length."""

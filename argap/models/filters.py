@@ -58,14 +58,14 @@ class ImplicitFilter(nn.Module):
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[≤ taps, D]``, in float32 or wider whatever autocast says."""
         device = self.inner_weight.device
-        kind = torch.promote_types(self.inner_weight.dtype, torch.float32)
+        compute_dtype = torch.promote_types(self.inner_weight.dtype, torch.float32)
         with torch.autocast(device.type, enabled=False):
-            time = torch.arange(min(taps, self.taps), device=device, dtype=kind) / max(1, self.taps - 1)
-            octaves = 2.0 ** torch.arange(self.bands, device=device, dtype=kind)
+            time = torch.arange(min(taps, self.taps), device=device, dtype=compute_dtype) / max(1, self.taps - 1)
+            octaves = 2.0 ** torch.arange(self.bands, device=device, dtype=compute_dtype)
             angles = torch.pi * time[:, None] * octaves
             features = torch.cat([time[:, None], angles.sin(), angles.cos()], dim=-1)
-            inner = F.gelu(F.linear(features, self.inner_weight.to(kind), self.inner_bias.to(kind)))
-            outer = F.linear(inner, self.outer_weight.to(kind), self.outer_bias.to(kind))
+            inner = F.gelu(F.linear(features, self.inner_weight.to(compute_dtype), self.inner_bias.to(compute_dtype)))
+            outer = F.linear(inner, self.outer_weight.to(compute_dtype), self.outer_bias.to(compute_dtype))
             return outer / math.sqrt(self.taps)
 
     def flops(self, taps: int) -> int:

@@ -9,9 +9,9 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.gla import gla
-from argap.models.linear_recurrence import recurrence_flops, recurrence_step
+from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear, State
-from argap.models.short_convolution import ShortConvolution
+from argap.models.recurrence import recurrence_flops, recurrence_step
 
 EPSILON = 1e-5
 
@@ -94,9 +94,9 @@ class GLA(Mixer):
         self, batch: int, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """S ``[B, H, K, V]`` in float32 or wider, and the short convolution's last inputs."""
-        kind = torch.promote_types(dtype, torch.float32)
+        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.keys // self.heads, self.width // self.heads
-        memory = torch.zeros(batch, self.heads, *sizes, dtype=kind, device=device)
+        memory = torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device)
         return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
 
     def step(
@@ -133,8 +133,8 @@ class GLA(Mixer):
         """q, scaled by 1/√K, k, log α ``[..., H, K]`` and v ``[..., H, V]``."""
         parts = qkv.split((self.keys, self.keys, self.width), dim=-1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        kind = torch.promote_types(x.dtype, torch.float32)
-        decay = F.logsigmoid(self.decay_up(self.decay_down(x)).to(kind)) / self.temperature
+        compute_dtype = torch.promote_types(x.dtype, torch.float32)
+        decay = F.logsigmoid(self.decay_up(self.decay_down(x)).to(compute_dtype)) / self.temperature
         return q * q.shape[-1] ** -0.5, k, v, decay.unflatten(-1, (self.heads, -1))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

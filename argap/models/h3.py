@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import causal_convolution, convolution_flops
+from argap.models.convolution import ShortConvolution, causal_convolution, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.short_convolution import ShortConvolution
 
 State = tuple[torch.Tensor, torch.Tensor]
 

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import KeptSpectra, convolution_flops, convolution_step
+from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.short_convolution import ShortConvolution
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
@@ -66,7 +65,7 @@ class Hyena(Mixer):
             raise ArgapError(f"hyena: width {width} does not split into {heads} heads; set its option heads")
         if max_positions is None:
             raise ArgapError("hyena: its filters need the longest sequence; set the model's max_position_embeddings")
-        self.order, self.heads, self.taps, self.kept = order, heads, max_positions, KeptSpectra()
+        self.order, self.heads, self.taps, self.spectra = order, heads, max_positions, SpectrumCache()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
         channels = order * width // heads
@@ -80,7 +79,7 @@ class Hyena(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
-        convolutions = self.kept.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
+        convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
             z = gate * (convolve(z) + skip * z)
         return self.out(z)
@@ -143,17 +142,17 @@ class HyenaFilter(nn.Module):
         """The first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider whatever autocast
         says."""
         weight = self.outer.weight
-        kind = torch.promote_types(weight.dtype, torch.float32)
+        compute_dtype = torch.promote_types(weight.dtype, torch.float32)
         with torch.autocast(weight.device.type, enabled=False):
-            position = torch.arange(min(taps, self.taps), device=weight.device, dtype=kind)[:, None]
-            bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=weight.device, dtype=kind)
+            position = torch.arange(min(taps, self.taps), device=weight.device, dtype=compute_dtype)[:, None]
+            bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=weight.device, dtype=compute_dtype)
             angles = 2 * torch.pi / self.taps * position * bands
             time = position / max(1, self.taps - 1)
             z = torch.cat([time, angles.cos(), -angles.sin()], dim=-1)
-            for layer, frequency in zip(self.inner, self.frequency.to(kind), strict=True):
+            for layer, frequency in zip(self.inner, self.frequency.to(compute_dtype), strict=True):
                 z = torch.sin(frequency * layer(z))
             fall = -math.log(TARGET)
-            rates = torch.linspace(fall / SLOW, fall / FAST, len(weight), device=weight.device, dtype=kind)
+            rates = torch.linspace(fall / SLOW, fall / FAST, len(weight), device=weight.device, dtype=compute_dtype)
             return self.outer(z) * (torch.exp(-time * rates) + SHIFT) / math.sqrt(self.taps)
 
     def flops(self, taps: int) -> int:

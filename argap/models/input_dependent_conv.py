@@ -100,11 +100,11 @@ class AutocorrelationConv(InputDependentConv):
 
     def taps(self, x: torch.Tensor, *ids: torch.Tensor) -> torch.Tensor:
         """``[B, T]``, ``shifts`` of them not 0, in float32 or wider whatever autocast says."""
-        found = autocorrelation(self.key(x))
-        kept = found.topk(min(self.shifts, found.shape[1]), dim=1)
-        tiny = torch.finfo(found.dtype).tiny
-        weights = kept.values / kept.values.abs().sum(dim=1, keepdim=True).clamp_min(tiny)
-        return torch.zeros_like(found).scatter(1, kept.indices, weights)
+        scores = autocorrelation(self.key(x))
+        highest = scores.topk(min(self.shifts, scores.shape[1]), dim=1)
+        tiny = torch.finfo(scores.dtype).tiny
+        weights = highest.values / highest.values.abs().sum(dim=1, keepdim=True).clamp_min(tiny)
+        return torch.zeros_like(scores).scatter(1, highest.indices, weights)
 
     def flops(self, batch: int, length: int) -> int:
         """As its base, with W_k, 2·B·T·D², and the autocorrelation: a transform for each channel and one
@@ -118,19 +118,19 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     """y_t = Σ_s h_s x_{t−s} of ``x [B, T, D]`` with a filter a sequence, ``taps [B, T]``; by FFT of length
     2T, so that nothing wraps around, in float32 or wider; of the type of ``x``."""
     size = 2 * x.shape[1]
-    kind = torch.promote_types(x.dtype, torch.float32)
+    compute_dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        spectrum = torch.fft.rfft(x.to(kind), n=size, dim=1)
-        response = torch.fft.rfft(taps.to(kind), n=size, dim=1)[..., None]
+        spectrum = torch.fft.rfft(x.to(compute_dtype), n=size, dim=1)
+        response = torch.fft.rfft(taps.to(compute_dtype), n=size, dim=1)[..., None]
         return torch.fft.irfft(spectrum * response, n=size, dim=1)[:, : x.shape[1]].to(x.dtype)
 
 
 def autocorrelation(keys: torch.Tensor) -> torch.Tensor:
     """r_s = Σ_t ⟨k_t, k_{t−s−1}⟩ for s from 0 to T − 1, ``[B, T]``, of ``keys [B, T, D]``; the last is 0."""
     size = 2 * keys.shape[1]
-    kind = torch.promote_types(keys.dtype, torch.float32)
+    compute_dtype = torch.promote_types(keys.dtype, torch.float32)
     with torch.autocast(keys.device.type, enabled=False):
-        spectrum = torch.fft.rfft(keys.to(kind), n=size, dim=1)
+        spectrum = torch.fft.rfft(keys.to(compute_dtype), n=size, dim=1)
         power = (spectrum.real.square() + spectrum.imag.square()).sum(dim=-1)
         return torch.fft.irfft(power, n=size, dim=1)[:, 1 : keys.shape[1] + 1]
 

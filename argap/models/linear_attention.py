@@ -12,9 +12,8 @@ from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
-from argap.models.head_norm import EPSILON, HeadNorm
-from argap.models.linear_recurrence import recurrence_flops, recurrence_step
 from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
 State = tuple[torch.Tensor, int]
@@ -93,8 +92,8 @@ class LinearAttention(Mixer):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]``, with ``sum`` a further column for Σ φ(k_s), in float32 or wider,
         and the number of positions so far."""
-        kind = torch.promote_types(dtype, torch.float32)
-        return torch.zeros(batch, self.heads, self.features.size, self._columns, dtype=kind, device=device), 0
+        state_dtype = torch.promote_types(dtype, torch.float32)
+        return torch.zeros(batch, self.heads, self.features.size, self._columns, dtype=state_dtype, device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
@@ -132,10 +131,10 @@ class LinearAttention(Mixer):
 
     def _features(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, made in float32 or wider, in the type of q and k."""
-        kind = torch.promote_types(q.dtype, torch.float32)
+        compute_dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
-            read, written = (self.features(x.to(kind), positions, query=x is q) for x in (q, k))
-        return read.to(q.dtype), written.to(k.dtype)
+            q_features, k_features = (self.features(x.to(compute_dtype), positions, query=x is q) for x in (q, k))
+        return q_features.to(q.dtype), k_features.to(k.dtype)
 
     def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """All positions of ``x [B, T, D]`` at once, and the memory after the last where it is to be kept."""

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
-from argap.models.convolution import KeptSpectra, convolution_flops, convolution_step
+from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.mixer import Mixer, ResidualLinear
 
 
@@ -34,9 +34,9 @@ class DecayingFilter(nn.Module):
         that reaches over the whole sequence to one that ends early. Each channel is scaled to gain √½: with
         the skip, unit variance in gives unit variance out."""
         taps, width = self.weight.shape
-        kind = {"dtype": torch.float32, "device": self.weight.device}
-        rates = (width / 2) ** (torch.arange(width, **kind) / width)
-        decay = torch.exp(-torch.arange(taps, **kind)[:, None] / taps * rates)
+        like = {"dtype": torch.float32, "device": self.weight.device}
+        rates = (width / 2) ** (torch.arange(width, **like) / width)
+        decay = torch.exp(-torch.arange(taps, **like)[:, None] / taps * rates)
         copy_(self.weight, torch.randn_like(decay) * decay / (math.sqrt(2) * decay.norm(dim=0)))
 
     def forward(self, taps: int) -> torch.Tensor:
@@ -79,7 +79,7 @@ class LongConv(Mixer):
             raise ArgapError(f"long_conv: kernel_size {taps}; expected at least 1")
         if squash < 0:
             raise ArgapError(f"long_conv: squash {squash}; expected 0 or more")
-        self.taps, self.kept = taps, KeptSpectra()
+        self.taps, self.spectra = taps, SpectrumCache()
         self.filter = DecayingFilter(width, taps, squash)
         self.skip = nn.Parameter(torch.empty(width))
         self.out = ResidualLinear(width, width, bias=False)
@@ -89,7 +89,7 @@ class LongConv(Mixer):
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        (convolve,) = self.kept.convolutions(x, self.filter, self.taps, lambda: [self.filter(x.shape[1])])
+        (convolve,) = self.spectra.convolutions(x, self.filter, self.taps, lambda: [self.filter(x.shape[1])])
         return self.out(F.gelu(convolve(x) + self.skip * x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -12,8 +12,8 @@ from transformers.initialization import copy_
 
 from argap.errors import ArgapError
 from argap.kernels.selective_scan import selective_scan
+from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.short_convolution import ShortConvolution
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -24,7 +24,7 @@ class Mamba(Mixer):
 
     With u = SiLU(conv(W_u x)): Δ = softplus(W_Δ s_Δ + b), where s_Δ (of rank R), B and C are linear maps
     of u; h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t B_t and y_t = C_t · h_t + D ⊙ u_t, for each of E channels with N
-    states; W_O (y ⊙ SiLU(W_z x)) goes out. A is held to zero-order hold, B to its first order, as in the
+    states; W_O (y ⊙ SiLU(W_z x)) goes out. A is discretised by zero-order hold, B to first order, as in the
     paper's code.
 
     Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R,
@@ -76,15 +76,15 @@ class Mamba(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         mapped, gate = self.projection(x).chunk(2, dim=-1)
         u = self.short(mapped, silu=True)
-        low, written, readout = self._selected(u)
+        low, b, c = self._selected(u)
         decay = -self.log_decay.to(torch.promote_types(u.dtype, torch.float32)).exp()
-        y, h = selective_scan(u, self.step_size(low), decay, written, readout, skip=self.skip, gate=gate)
+        y, h = selective_scan(u, self.step_size(low), decay, b, c, skip=self.skip, gate=gate)
         return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's, and h ``[B, E, N]`` in float32 or wider."""
-        kind = torch.promote_types(dtype, torch.float32)
-        h = torch.zeros(batch, *self.log_decay.shape, dtype=kind, device=device)
+        state_dtype = torch.promote_types(dtype, torch.float32)
+        h = torch.zeros(batch, *self.log_decay.shape, dtype=state_dtype, device=device)
         return self.short.init_state(batch, dtype, device), h
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
@@ -92,11 +92,11 @@ class Mamba(Mixer):
         u, gate = self.projection(x).chunk(2, dim=-1)
         mixed, short = self.short.step(u, short)
         u = F.silu(mixed)
-        low, written, readout = self._selected(u)
-        kind = h.dtype
-        size = F.softplus(self.step_size(low).to(kind))[..., None]
-        h = torch.exp(-size * self.log_decay.to(kind).exp()) * h + size * u[..., None].to(kind) * written[:, None]
-        y = (h * readout[:, None]).sum(dim=-1).to(u.dtype) + self.skip * u
+        low, b, c = self._selected(u)
+        size = F.softplus(self.step_size(low).to(h.dtype))[..., None]
+        decay = torch.exp(-size * self.log_decay.to(h.dtype).exp())
+        h = decay * h + size * u[..., None].to(h.dtype) * b[:, None]
+        y = (h * c[:, None]).sum(dim=-1).to(u.dtype) + self.skip * u
         return self.out(y * F.silu(gate)), (short, h)
 
     def state_size(self, length: int) -> int:

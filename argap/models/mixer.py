@@ -1,4 +1,4 @@
-"""The protocol of a sequence mixer: what mixes information across positions in a layer.
+"""The protocol of a sequence mixer, the part of a layer that mixes information across positions.
 
 Legend: B batch, T positions, D width (``hidden_size``).
 """
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 State = Any
-"""What a recurrent step carries: any nest of tensors, opaque to the model."""
+"""The state of a recurrent step: any nest of tensors, opaque to the model."""
 
 
 def _no_step(self: "Mixer", *inputs: Any) -> tuple[torch.Tensor, State]:
@@ -19,30 +19,30 @@ def _no_step(self: "Mixer", *inputs: Any) -> tuple[torch.Tensor, State]:
 
 
 class Mixer(nn.Module, ABC):
-    """Maps ``[B, T, D]`` to ``[B, T, D]``, position t seeing positions up to t.
+    """Maps ``[B, T, D]`` to ``[B, T, D]``, where position t sees positions up to t.
 
-    A subclass defines, beside the two abstract methods:
+    Besides the two abstract methods, a subclass defines:
 
-    - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options: a
-      configuration's entry is checked against them. ``max_positions`` is the longest sequence, or None.
+    - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options, against
+      which a configuration is checked. ``max_positions`` is the longest sequence, or None.
     - ``forward(self, x)``, the parallel form on ``x [B, T, D]``; with ``needs_ids = True``
       ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``.
-    - where there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
+    - if there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
       ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
-    - ``prefill``, where the parallel form can give its last state.
-    - `OwnInitialization`, in whichever of its modules holds parameters of its own.
-    - ``auxiliary_loss``, where it trains with a loss of its own beside the model's.
+    - ``prefill``, if the parallel form can return its last state.
+    - `OwnInitialization`, in each module with parameters of its own.
+    - ``auxiliary_loss``, if it adds a term to the training loss.
 
     A projection whose output goes to the residual stream is a `ResidualLinear`.
     """
 
     causal: ClassVar[bool] = True
-    """False: for synthetic tasks only, because its log-probs would see the future."""
+    """False for mixers that see the future: they serve synthetic tasks only."""
     needs_ids: ClassVar[bool] = False
-    """Whether the tokens themselves are asked for (to select positions by token, say)."""
+    """Whether ``forward`` and ``step`` also take the tokens (to select positions by token, for instance)."""
     source: ClassVar[str] = ""
-    """Paper and equation, for ``argap models show``."""
+    """Paper and equation, shown by ``argap models show``."""
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 
@@ -58,7 +58,7 @@ class Mixer(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """``forward`` from the first position on, and the state after the last: what a prompt leaves behind.
+        """``forward`` from the first position, and the state after the last one, from which generation continues.
 
         ``x [B, T, D]``, with ``needs_ids`` followed by the tokens ``[B, T]``, to ``[B, T, D]``. Stepwise here,
         T steps; a mixer whose parallel form knows its last state overrides this.
@@ -70,13 +70,13 @@ class Mixer(nn.Module, ABC):
         return torch.stack(outputs, dim=1), state
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """What this mixer adds to the loss in training, in nats a token, of its input ``x [B, T, D]``; None:
-        nothing. The model collects it, and the trainer adds it to the mean next-token loss."""
+        """This mixer's term of the training loss for its input ``x [B, T, D]``, in nats per token, or None. The
+        model collects it, and the trainer adds it to the mean next-token loss."""
         return None
 
     @abstractmethod
     def state_size(self, length: int) -> int:
-        """Elements kept for one sequence after ``length`` positions of generation."""
+        """Number of elements that generation keeps for one sequence after ``length`` positions."""
 
     @abstractmethod
     def flops(self, batch: int, length: int) -> int:
@@ -84,19 +84,19 @@ class Mixer(nn.Module, ABC):
 
 
 class ResidualLinear(nn.Linear):
-    """A projection that writes to the residual stream: it starts smaller, so that the stream's variance
+    """A projection that writes to the residual stream. It starts smaller, so that the variance of the stream
     does not grow with depth."""
 
 
 @runtime_checkable
 class OwnInitialization(Protocol):
-    """A module that holds parameters of its own, beside linear maps, embeddings and norms, sets them here."""
+    """A module with parameters of its own, besides linear maps, embeddings and norms, initialises them here."""
 
     def initialize(self, std: float, residual_std: float) -> None:
         """Set the parameters held directly by this module, through `torch.nn.init` and, for computed values,
-        `transformers.initialization.copy_` alone (while a checkpoint loads, these pass over what is loaded
-        already).
+        `transformers.initialization.copy_` alone (while a checkpoint loads, these skip parameters that
+        are already loaded).
 
-        ``std`` is that of a weight matrix, ``residual_std`` that of one that writes to the residual stream.
+        ``std`` is the standard deviation of a weight matrix, ``residual_std`` of a projection to the residual stream.
         """
         ...

@@ -1,7 +1,7 @@
-"""The native language model: pre-norm, a mixer and a SwiGLU in each block, tied or untied head.
+"""The native language model: pre-norm blocks of a mixer and a SwiGLU, with a tied or untied head.
 
-There is no attention mask: batches are of equal length, or padded on the right, where no earlier
-position sees it. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
+There is no attention mask: sequences of a batch have equal length, or padding on the right, which no earlier
+position sees. Legend: B batch, T positions, D ``hidden_size``, V ``vocab_size``.
 """
 
 import math
@@ -18,6 +18,7 @@ from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
 from argap.models.registry import build_mixer
+from argap.trust import trusting
 
 
 class SwiGLU(nn.Module):
@@ -34,13 +35,13 @@ class SwiGLU(nn.Module):
 
 
 def build_norm(config: ArgapConfig) -> nn.Module:
-    """The norm that the configuration asks for, over the width."""
-    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(config.hidden_size, eps=config.rms_norm_eps)
+    """The configured norm over the width."""
+    norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return norm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class Block(nn.Module):
-    """One layer: x + mixer(norm(x)), then, where there is an MLP, x + mlp(norm(x))."""
+    """One layer: x + mixer(norm(x)) and, with an MLP, x + mlp(norm(x))."""
 
     def __init__(self, config: ArgapConfig, layer: int) -> None:
         super().__init__()
@@ -77,23 +78,23 @@ class Block(nn.Module):
 
 @dataclass
 class TrunkOutput(BaseModelOutput):
-    """Hidden states, and in training the sum of the mixers' auxiliary losses where they have any."""
+    """Hidden states and, in training, the sum of the mixers' auxiliary losses, if any."""
 
     auxiliary_loss: torch.Tensor | None = None
 
 
 @dataclass
 class LanguageModelOutput(CausalLMOutput):
-    """Logits and loss, and beside the loss, not in it, `TrunkOutput`'s ``auxiliary_loss``."""
+    """Logits, loss and, separately, the ``auxiliary_loss`` of `TrunkOutput`."""
 
     auxiliary_loss: torch.Tensor | None = None
 
 
 class RecurrentState(NamedTuple):
-    """What the model keeps between two steps."""
+    """The state of the model between two steps."""
 
     position: int
-    """Tokens so far."""
+    """Number of tokens so far."""
     layers: list[State]
     """The state of each layer's mixer."""
 
@@ -106,11 +107,17 @@ class ArgapPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]  # noqa: RUF012  (the library's way)
     _supports_sdpa = True
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """transformers' own, where ``trust_remote_code=True`` also allows mixers named as ``module:Class``."""
+        with trusting(bool(kwargs.get("trust_remote_code"))):
+            return super().from_pretrained(*args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """GPT-2's scheme: normal(0.02), and what writes to the residual stream divided by √(2·layers).
+        """GPT-2's scheme: normal(0.02), divided by √(2·layers) for projections to the residual stream.
 
-        transformers passes over modules whose parameters all lie deeper, so everything is set where it is.
+        transformers skips modules whose parameters are all in submodules, so each module sets its own.
         """
         config: ArgapConfig = self.config  # pyright: ignore[reportAssignmentType]
         std = config.initializer_range
@@ -135,7 +142,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def __init__(self, config: ArgapConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.learned_positions and config.max_position_embeddings is not None:  # the second follows
+        if config.learned_positions and config.max_position_embeddings is not None:
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         if config.embedding_norm:
             self.embed_norm = build_norm(config)
@@ -145,7 +152,7 @@ class ArgapModel(ArgapPreTrainedModel):
 
     @property
     def blocks(self) -> list[Block]:
-        """The layers, by their type."""
+        """The layers, typed."""
         return [block for block in self.layers if isinstance(block, Block)]
 
     def get_input_embeddings(self) -> nn.Module:
@@ -157,7 +164,7 @@ class ArgapModel(ArgapPreTrainedModel):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
         """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
-        Further arguments that transformers passes (``use_cache`` and the like) change nothing. Raises
+        Further arguments from transformers (such as ``use_cache``) are ignored. Raises
         `ArgapError` for more tokens than ``max_position_embeddings`` and for padding on the left.
         """
         self.check_length(input_ids.shape[1])
@@ -166,21 +173,21 @@ class ArgapModel(ArgapPreTrainedModel):
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
         auxiliary = None
         for block in self.blocks:
-            found = block.auxiliary_loss(x) if self.training else None
-            if found is not None:
-                auxiliary = found if auxiliary is None else auxiliary + found
+            loss = block.auxiliary_loss(x) if self.training else None
+            if loss is not None:
+                auxiliary = loss if auxiliary is None else auxiliary + loss
             x = block(x, input_ids)
         return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
 
     def init_state(self, batch: int) -> RecurrentState:
-        """The state before the first token. Raises `ArgapError` where a mixer has no recurrent step."""
+        """The state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""
         self._check_recurrent()
         weight: torch.Tensor = self.embed_tokens.weight  # pyright: ignore[reportAssignmentType]
         return RecurrentState(0, [block.mixer.init_state(batch, weight.dtype, weight.device) for block in self.blocks])
 
     def prefill(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, RecurrentState]:
-        """Whole prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the
-        state from which `step` goes on. Raises `ArgapError` as `forward` and `init_state` do."""
+        """Prompts of one length, ``input_ids [B, T]``, to normed hidden states ``[B, T, D]`` and the state from
+        which `step` continues. Raises `ArgapError` as `forward` and `init_state` do."""
         self.check_length(input_ids.shape[1])
         self._check_recurrent()
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
@@ -191,7 +198,7 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(input_ids.shape[1], layers)
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token a sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
+        """One token per sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
         after it. Raises `ArgapError` past ``max_position_embeddings``."""
         self.check_length(state.position + 1)
         x = self._embed(input_ids, torch.full_like(input_ids, state.position))
@@ -202,7 +209,7 @@ class ArgapModel(ArgapPreTrainedModel):
         return self.norm(x), RecurrentState(state.position + 1, layers)
 
     def _embed(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Token vectors, with those of their positions where these are learned, normed where that is asked for."""
+        """Token embeddings, plus learned positions and the embedding norm if configured."""
         x = self.embed_tokens(input_ids)
         if self.config.learned_positions:
             x = x + self.embed_positions(positions)
@@ -219,7 +226,7 @@ class ArgapModel(ArgapPreTrainedModel):
         if limit is not None and length > limit:
             raise ArgapError(
                 f"a window of {length} tokens; the model was made for at most {limit} "
-                f"(its filters or positions end there): use windows of --seq-len {limit}"
+                f"(its filters or positions end there): use `seq_len={limit}`"
             )
 
 
@@ -253,16 +260,16 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
 
         Raises `ArgapError` as `ArgapModel.forward` does, and for labels with ``logits_to_keep``.
         """
-        found = self.model(input_ids, attention_mask)
-        hidden = found.last_hidden_state
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden[:, kept])
+        trunk = self.model(input_ids, attention_mask)
+        hidden = trunk.last_hidden_state
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(hidden[:, positions])
         loss = None
         if labels is not None:
             if logits.shape[:2] != labels.shape:
                 raise ArgapError("labels: the loss needs the logits of all positions; leave logits_to_keep out")
             loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-        return LanguageModelOutput(loss=loss, logits=logits, auxiliary_loss=found.auxiliary_loss)
+        return LanguageModelOutput(loss=loss, logits=logits, auxiliary_loss=trunk.auxiliary_loss)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -282,7 +289,7 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
         return self.lm_head(hidden[:, -1]), state
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """One token a sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
+        """One token per sequence, ``input_ids [B]``, to its logits ``[B, V]`` and the state after it:
         the logits that `forward` gives at this position."""
         hidden, state = self.model.step(input_ids, state)
         return self.lm_head(hidden), state

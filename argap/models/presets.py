@@ -13,18 +13,18 @@ from argap.models.registry import build_mixer
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a name stands for."""
+    """A named choice of mixers."""
 
     layers: Callable[[int], list[MixerSpec]]
-    """The mixers of a model of so many layers."""
+    """The mixers of a model with that many layers."""
     bounded: bool
-    """Whether a mixer ends at the length that the model is trained at (a long filter does)."""
+    """Whether a mixer stops at the training length (a long filter does)."""
     source: str = ""
     """Who measured this combination of mixers; the mixers have sources of their own."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `ArgapConfig` that belong to it."""
     depth: int = 1
-    """Layers of the model for each layer asked for: 2 where a mixer stands in the place of the MLP too."""
+    """Layers of the model for each layer asked for: 2 where a mixer also replaces the MLP."""
 
 
 def attention_layers(layers: int) -> list[MixerSpec]:
@@ -74,7 +74,7 @@ def delta_net_global_layers(layers: int) -> list[MixerSpec]:
 
 
 def rwkv_layers(layers: int) -> list[MixerSpec]:
-    """Time mixing and, in the place of an MLP, channel mixing in turn."""
+    """Time mixing and, instead of an MLP, channel mixing, alternating."""
     return ["rwkv4" if layer % 2 == 0 else "rwkv4_channel" for layer in range(layers)]
 
 
@@ -162,13 +162,13 @@ def build_config(
 
 
 def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int) -> int:
-    """The MLP's inner width with which a model of these mixers, one a layer, has as many parameters as
-    attention with the default width, to a multiple of 32.
+    """The MLP's inner width, a multiple of 32, at which a model of these mixers (one per layer) matches the
+    parameters of attention with its default MLP.
 
-    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D²: what it leaves
-    goes to the three maps of the MLP, so that models compare at equal parameters.
+    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D². The difference goes to
+    the three matrices of the MLP, so that models compare at equal parameters.
     """
     with torch.device("meta"):
-        held = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())
-    spare = 4 * width**2 * len(mixers) - held
+        in_mixers = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())
+    spare = 4 * width**2 * len(mixers) - in_mixers
     return max(1, round((default_intermediate_size(width) + spare / (3 * width * len(mixers))) / 32)) * 32

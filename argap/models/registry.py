@@ -1,4 +1,4 @@
-"""Mixers by name. A name stands for ``"module:Class"``, imported when it is first used."""
+"""Mixers by name: each name stands for a class, or for a ``"module:Class"`` that is imported on first use."""
 
 import importlib
 import inspect
@@ -6,8 +6,9 @@ from typing import Any
 
 from argap.errors import ArgapError
 from argap.models.mixer import Mixer
+from argap.trust import is_trusted
 
-MIXERS: dict[str, str] = {
+MIXERS: dict[str, type[Mixer] | str] = {
     "attention": "argap.models.attention:Attention",
     "base_conv": "argap.models.base_conv:BaseConv",
     "base_conv_programmatic": "argap.models.input_dependent_conv:ProgrammaticConv",
@@ -26,20 +27,26 @@ MIXERS: dict[str, str] = {
     "rwkv4_channel": "argap.models.rwkv4:RWKV4Channel",
     "liquid_s4": "argap.models.liquid_s4:LiquidS4",
 }
+SHIPPED = frozenset(MIXERS.values())
+"""The classes that a file may name without being trusted."""
 BUILT_WITH = ("width", "max_positions")
 """What every mixer is built with; its other arguments are its options."""
 
 
-def register(name: str, place: str) -> None:
-    """Make ``place``, a ``"module:Class"``, known as ``name``.
+def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
+    """Make ``mixer``, a class or its ``"module:Class"``, known as ``name`` in this process.
 
-    Raises `ArgapError` where the name stands for another class already.
+    A checkpoint may name its mixer as ``module:Class``. Registering the class under exactly that name lets the
+    checkpoint load without `trust_remote_code`: ``register_mixer("my_module:MyMixer", MyMixer)``.
+
+    Raises `ArgapError` if the name already stands for another class, or for a string without a class.
     """
-    if MIXERS.get(name, place) != place:
-        raise ArgapError(f"mixer {name!r}: stands for {MIXERS[name]} already; choose another name than for {place}")
-    if ":" not in place:
-        raise ArgapError(f"mixer {name!r}: {place!r} names no class; expected module:Class")
-    MIXERS[name] = place
+    known = MIXERS.get(name, mixer)
+    if known != mixer:
+        raise ArgapError(f"mixer {name!r}: already registered as {_path_of(known)}; choose another name")
+    if isinstance(mixer, str) and ":" not in mixer:
+        raise ArgapError(f"mixer {name!r}: {mixer!r} names no class; expected module:Class")
+    MIXERS[name] = mixer
 
 
 def available() -> list[str]:
@@ -48,26 +55,42 @@ def available() -> list[str]:
 
 
 def resolve(name: str) -> type[Mixer]:
-    """The class of a registered name or of a user's own ``module:Class``.
+    """The class of a registered name, or of a ``module:Class`` that the caller trusts (see `argap.trust`).
 
-    Raises `ArgapError` listing the known names, or saying why the class does not serve.
+    Raises `ArgapError` for an unknown name (listing the known ones), for a module that is not trusted (before it is
+    imported), and for a class that is not a `Mixer`.
     """
-    place = MIXERS.get(name, name)
-    module, _, attribute = place.partition(":")
+    mixer = MIXERS.get(name, name)
+    if isinstance(mixer, str):
+        mixer = _import(name, mixer)
+    if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+        raise ArgapError(f"mixer {name!r}: {_path_of(mixer)} is not a subclass of argap.models.mixer.Mixer")
+    return mixer
+
+
+def _import(name: str, path: str) -> Any:
+    module, _, attribute = path.partition(":")
     if not attribute:
-        raise ArgapError(f"mixer {name!r}: unknown; known are {', '.join(available())}, or your own as module:Class")
+        known = ", ".join(available())
+        raise ArgapError(f"mixer {name!r}: unknown; known are {known}, or your own class as module:Class")
+    if name not in MIXERS and path not in SHIPPED and not is_trusted():
+        raise ArgapError(
+            f"mixer {name!r}: would import the module {module!r}, which is not part of argap; "
+            "if you trust it, use `trust_remote_code=True`"
+        )
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ArgapError(f"mixer {name!r}: {error}; put the folder of your module on PYTHONPATH") from error
-    if not (isinstance(found, type) and issubclass(found, Mixer)):
-        raise ArgapError(f"mixer {name!r}: {attribute} is no subclass of argap.models.mixer.Mixer")
-    return found
 
 
-def options_of(kind: type[Mixer]) -> dict[str, Any]:
+def _path_of(mixer: Any) -> str:
+    return mixer if isinstance(mixer, str) else f"{mixer.__module__}:{mixer.__qualname__}"
+
+
+def options_of(mixer_class: type[Mixer]) -> dict[str, Any]:
     """The options of a mixer and their defaults."""
-    parameters = inspect.signature(kind).parameters
+    parameters = inspect.signature(mixer_class).parameters
     return {name: p.default for name, p in parameters.items() if name not in BUILT_WITH}
 
 
@@ -75,10 +98,10 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     """A mixer from ``{"name": ..., option: ...}``. Raises `ArgapError` listing the known options."""
     options = dict(spec)
     name = options.pop("name")
-    kind = resolve(name)
-    known = options_of(kind)
+    mixer_class = resolve(name)
+    known = options_of(mixer_class)
     unknown = [option for option in options if option not in known]
     if unknown:
         listed = ", ".join(known) or "none"
         raise ArgapError(f"mixer {name!r}: unknown option {', '.join(unknown)}; its options are {listed}")
-    return kind(width, max_positions, **options)
+    return mixer_class(width, max_positions, **options)

@@ -11,10 +11,9 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.linear_attention import linear_attention
-from argap.models.head_norm import EPSILON, HeadNorm
-from argap.models.linear_recurrence import recurrence_flops, recurrence_step
+from argap.models.attention import rotate, rotation
 from argap.models.mixer import Mixer, ResidualLinear
-from argap.models.rotary import rotate, rotation
+from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
 State = tuple[torch.Tensor, int]
@@ -95,9 +94,9 @@ class RetNet(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
-        kind = torch.promote_types(dtype, torch.float32)
+        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.width // self.heads, self.inner // self.heads
-        return torch.zeros(batch, self.heads, *sizes, dtype=kind, device=device), 0
+        return torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
@@ -126,8 +125,8 @@ class RetNet(Mixer):
         """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
         q, k = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        kind = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, kind)
+        compute_dtype = torch.promote_types(q.dtype, torch.float32)
+        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, compute_dtype)
         return rotate(q, cos, sin), rotate(k, cos, sin) * k.shape[-1] ** -0.5, v
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -61,10 +61,10 @@ class RWKV4(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
         """The last input, and the two sums and their largest exponent in float32 or wider, all ``[B, D]``."""
-        kind = torch.promote_types(dtype, torch.float32)
+        state_dtype = torch.promote_types(dtype, torch.float32)
         size = (batch, self.out.in_features)
-        zeros = torch.zeros(size, dtype=kind, device=device)
-        top = torch.full(size, -torch.inf, dtype=kind, device=device)
+        zeros = torch.zeros(size, dtype=state_dtype, device=device)
+        top = torch.full(size, -torch.inf, dtype=state_dtype, device=device)
         return torch.zeros(size, dtype=dtype, device=device), (zeros, zeros, top)
 
     def step(self, x: torch.Tensor, state: tuple[torch.Tensor, Sums]) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
@@ -75,8 +75,8 @@ class RWKV4(Mixer):
         y = self.out(torch.sigmoid(r) * wkv_average(k, v, self.bonus, sums).to(x.dtype))
         decayed = before - self.log_decay.to(before.dtype).exp()
         top = torch.maximum(decayed, k)
-        kept, added = torch.exp(decayed - top), torch.exp(k - top)
-        return y, (x, (kept * values + added * v, kept * weights + added, top))
+        old, new = torch.exp(decayed - top), torch.exp(k - top)
+        return y, (x, (old * values + new * v, old * weights + new, top))
 
     def state_size(self, length: int) -> int:
         """4·D: the last input, two sums and their largest exponent."""

@@ -86,8 +86,8 @@ class SelectedAttention(Mixer):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Attention's state, and what the next selection looks at: the tokens so far ``[B, T]``; for
         ``learned`` the highest scores ``[B, ≤ k]``; nothing for ``full``."""
-        kind = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
-        return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=kind, device=device)
+        state_dtype = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
+        return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=state_dtype, device=device)
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         (ids,) = input_ids
@@ -145,6 +145,6 @@ class SelectedAttention(Mixer):
 def _scores(x: torch.Tensor, score: nn.Linear) -> torch.Tensor:
     """σ(u W) of ``x [B, T, D]``, ``[B, T]``, in float32 or wider whatever autocast says: what is rounded
     ties."""
-    kind = torch.promote_types(x.dtype, torch.float32)
+    compute_dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
-        return F.linear(x.to(kind), score.weight.to(kind))[..., 0].sigmoid()
+        return F.linear(x.to(compute_dtype), score.weight.to(compute_dtype))[..., 0].sigmoid()

@@ -130,7 +130,7 @@ def note_on(architecture: str, size: str, config: ArgapConfig, parameters: int) 
     if printed is None:
         return f"{chosen.note}; the paper prints no such model"
     off = parameters / (1_000_000 * printed.params_m) - 1
-    found = f"{chosen.note}; parameters {abs(off):.1%} {'above' if off > 0 else 'below'} those printed"
+    note = f"{chosen.note}; parameters {abs(off):.1%} {'above' if off > 0 else 'below'} those printed"
     if architecture != "attention":
-        found += f", by an inner width of {config.intermediate_size:,} of the MLP, which is ours"
-    return found
+        note += f", by an inner width of {config.intermediate_size:,} of the MLP, which is ours"
+    return note

@@ -1,4 +1,4 @@
-"""How fast a model trains and generates, and the memory that it takes, at one length and one batch.
+"""Training and generation speed of a model, and its memory, by length and batch.
 
 As the papers measure their mixers: training throughput at equal tokens a step (DeltaNet, arXiv 2406.06484,
 figure 4), generation throughput by batch (second blog post on the Zoology paper, section 3).
@@ -7,7 +7,7 @@ figure 4), generation throughput by batch (second blog post on the Zoology paper
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -20,9 +20,13 @@ import torch
 from argap.device import use_device
 from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM
-from argap.models.presets import build_config
+from argap.models.presets import ARCHITECTURES, build_config
+from argap.progress import say
 
 Mode = Literal["training", "generation"]
+TRAINING = ("512x8", "1024x4", "2048x2", "4096x1")
+GENERATION = ("256x1", "256x4", "256x16", "256x64")
+"""The shapes that are measured by default, length x batch."""
 WARM_UP, STEPS = 2, 5
 """Training steps before the measured ones, and measured."""
 WARM_TOKENS = 8
@@ -31,40 +35,90 @@ WARM_TOKENS = 8
 
 @dataclass(frozen=True)
 class SpeedCase:
-    """One model and what it does."""
+    """One model, what it does, and on which device."""
 
     architecture: str
     mode: Mode
     length: int
-    """Tokens of a window; or tokens generated, from the first."""
+    """Tokens of a training window, or tokens to generate."""
     batch: int
-    """Windows in a step; or sequences generated side by side."""
+    """Windows in a training step, or sequences generated in parallel."""
     hidden_size: int
     num_hidden_layers: int
     vocab_size: int
     device: str
     dtype: str
-    """``float32`` or ``bfloat16``: of the arithmetic in training (its weights are float32, as the trainer has
-    them), of everything in generation."""
+    """``float32`` or ``bfloat16``: the arithmetic of training (whose weights stay float32, as in the trainer), or
+    weights and arithmetic of generation."""
     compile: bool = False
-    """Whether `torch.compile` prepares the training step, as the trainer does on CUDA."""
+    """Whether training goes through `torch.compile`, as the trainer does on CUDA."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured."""
+    """The measurement of one case."""
 
     parameters: int
     seconds: float
     """Of one training step (forward, backward, AdamW; the median of `STEPS`), or of the whole generation."""
     tokens_per_s: float
     peak_bytes: int
-    """The most memory that model, optimizer and activations took together: on CUDA what torch had allocated,
-    on a CPU by how much the process grew (some MiB are libraries that load late)."""
+    """Peak memory of model, optimizer and activations: on CUDA what torch allocated, on a CPU the growth of the
+    process (a few MiB are libraries that load late)."""
+
+
+def speed_cases(
+    architectures: Sequence[str],
+    *,
+    training: Sequence[str] | None,
+    generation: Sequence[str] | None,
+    **options: Any,
+) -> list[SpeedCase]:
+    """All combinations of architectures and shapes (``LENGTHxBATCH``), in order; ``options``: the other fields.
+
+    If only one of ``training`` and ``generation`` is given, only that is measured; without both, `TRAINING` and
+    `GENERATION`. Raises `ArgapError` for an unknown architecture and for text that is not a shape.
+    """
+    if unknown := [name for name in architectures if name not in ARCHITECTURES]:
+        raise ArgapError(f"architecture {unknown[0]!r}: unknown; known are {', '.join(ARCHITECTURES)}")
+    if training is None and generation is None:
+        training, generation = TRAINING, GENERATION
+    by_mode: dict[Mode, Sequence[str]] = {"training": training or (), "generation": generation or ()}
+    return [
+        SpeedCase(architecture=name, mode=mode, length=length, batch=batch, **options)
+        for mode, shapes in by_mode.items()
+        for text in shapes
+        for length, batch in [_shape(text)]
+        for name in architectures
+    ]
+
+
+def _shape(text: str) -> tuple[int, int]:
+    length, times, batch = text.lower().partition("x")
+    if not (times and length.isdecimal() and batch.isdecimal() and int(length) and int(batch)):
+        raise ArgapError(f"{text}: expected LENGTHxBATCH, two whole numbers from 1, such as 1024x4")
+    return int(length), int(batch)
+
+
+def measure_all(cases: Sequence[SpeedCase]) -> list[dict[str, Any]]:
+    """`measure_apart` of each case, with a line of progress on stderr after each."""
+    rows = []
+    for number, case in enumerate(cases, start=1):
+        rows.append(measure_apart(case))
+        measured = ", ".join(filter(None, in_words(rows[-1])))
+        say(f"{number} of {len(cases)}: {case.architecture}, {case.mode}, {case.length} x {case.batch}: {measured}")
+    return rows
+
+
+def in_words(row: dict[str, Any]) -> tuple[str, str]:
+    """Speed and peak memory of a row, or the error and nothing."""
+    if "error" in row:
+        return row["error"], ""
+    return f"{row['tokens_per_s']:,.0f} tokens/s", f"{row['peak_bytes'] / 2**20:,.0f} MiB"
 
 
 def measure(case: SpeedCase) -> Speed:
-    """Measure in this process. On a CPU the memory is right in a fresh process only: see `measure_apart`.
+    """Measure in this process. On a CPU the memory is right only in a fresh process: see `measure_apart`.
 
     Raises `ArgapError` for an unknown architecture, and `torch.OutOfMemoryError` as torch does.
     """
@@ -90,10 +144,10 @@ def measure(case: SpeedCase) -> Speed:
 
 
 def measure_apart(case: SpeedCase) -> dict[str, Any]:
-    """The case and its `Speed` as one row, from a process of its own; in place of the speed an ``error`` where
-    there is not enough memory. (A process's peak never falls, and what one case leaves behind slows another.)
+    """The case and its `Speed` as one row, measured in a separate process; without enough memory the row has an
+    ``error`` instead. (The peak of a process never falls, and one case can slow the next.)
 
-    Raises `ArgapError` as `measure` does, and where the process dies.
+    Raises `ArgapError` as `measure` does, and if the process dies.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
@@ -101,16 +155,16 @@ def measure_apart(case: SpeedCase) -> dict[str, Any]:
         except BrokenProcessPool:
             raise ArgapError(
                 f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the process that measured it died "
-                "(most often the system ended it for want of memory); choose smaller lengths or batches"
+                "(usually killed by the system when memory runs out); choose smaller lengths or batches"
             ) from None
-        except RuntimeError as error:  # on a CPU torch has no class for it
+        except RuntimeError as error:  # on a CPU torch has no class of its own for this
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
                 return asdict(case) | {"error": "out of memory"}
             raise
 
 
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
-    """Seconds of the median step."""
+    """Seconds of the median training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     forward: Callable[..., Any] = torch.compile(model) if case.compile else model
     dtype = getattr(torch, case.dtype)
@@ -145,14 +199,14 @@ def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) ->
 
 
 def _now(device: torch.device) -> float:
-    """The time when all that was asked of the device is done."""
+    """The time once the device has finished all work in its queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def _memory(device: torch.device) -> Callable[[], int]:
-    """Start to watch; the result tells the peak since, in bytes."""
+    """Start to watch memory; the function returned gives the peak since, in bytes."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -162,9 +216,9 @@ def _memory(device: torch.device) -> Callable[[], int]:
 
 
 def _peak_rss() -> int:
-    """Bytes that this process held at most.
+    """Peak memory of this process in bytes.
 
-    On Linux from /proc, because getrusage counts what the parent held when it started this process.
+    On Linux from /proc, because getrusage includes what the parent used when it started this process.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -16,6 +16,7 @@ import torch
 from argap.device import use_device
 from argap.errors import ArgapError
 from argap.synthetics.parts import Part
+from argap.trust import call_with_trust, is_trusted
 
 SECONDS_BETWEEN_LOOKS = 0.2
 """By so many the processes are waited for before ``stop`` is asked again."""
@@ -56,7 +57,7 @@ def _in_processes(devices: Sequence[torch.device], parts: Sequence[Part], stop: 
     pool = ProcessPoolExecutor(len(devices), context, initializer=_begin, initargs=(free, over, threads))
     try:
         with _no_interrupts():
-            pending = {pool.submit(_train, part): part for part in parts}
+            pending = {pool.submit(call_with_trust, is_trusted(), _train, part): part for part in parts}
         while pending and not stop():
             for future in wait(pending, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED).done:
                 future.result()

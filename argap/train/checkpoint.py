@@ -1,9 +1,8 @@
-"""Checkpoints: ``checkpoints/step-N/``, whole or absent, each also a model that `argap score` loads.
+"""Checkpoints: ``checkpoints/step-N/``, complete or absent, each also a model that `argap score` loads.
 
 ``model.safetensors`` (float32) and ``config.json`` with the tokenizer beside them are the model after N
 steps, ``optimizer.safetensors`` the two moments of AdamW by parameter name, ``state.json`` the step and
-the losses that the log has not had yet. No pickle anywhere. Random numbers need no state: every step
-seeds them anew.
+the losses not yet logged. There is no pickle. Random generators need no state: every step seeds them.
 """
 
 import re
@@ -27,7 +26,7 @@ REMEDY = "free some space and run the same command again: it resumes from the pr
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run has come."""
+    """The progress of a run."""
 
     step: int
     """Steps done."""
@@ -46,17 +45,17 @@ def save_checkpoint(
     beside: Path,
     keep: int,
 ) -> None:
-    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0: none is removed).
+    """Write ``folder/step-N``, then remove all but the latest ``keep`` (0 keeps all).
 
-    The tokenizer's files are copied from the folder ``beside``.
+    ``beside``: the folder whose tokenizer files are copied.
     """
     with replacing_folder(folder / f"step-{position.step}", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)
         copy_tokenizer(beside, temporary)
         moments = {
-            f"{kind}.{name}": optimizer.state[parameter][kind].contiguous()
+            f"{moment}.{name}": optimizer.state[parameter][moment].contiguous()
             for name, parameter in model.named_parameters()
-            for kind in MOMENTS
+            for moment in MOMENTS
             if parameter in optimizer.state
         }
         save_file(moments, temporary / "optimizer.safetensors")
@@ -77,22 +76,22 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
             if f"{MOMENTS[0]}.{name}" not in moments:
-                continue  # it has had no gradient yet
+                continue  # no gradient so far
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
-                **{kind: moments[f"{kind}.{name}"].to(parameter.device) for kind in MOMENTS},
+                **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
     except (SafetensorError, OSError, RuntimeError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
             f"{folder}: not a whole checkpoint of this model ({reason}); remove the folder and run the same "
-            "command again: it goes on from the checkpoint before"
+            "command again: it resumes from the previous checkpoint"
         ) from error
     return position
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints below ``folder``, earliest first."""
-    found = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+    folders = [(re.fullmatch(r"step-(\d+)", path.name), path) for path in folder.glob("step-*")]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in folders if match)]

@@ -1,5 +1,6 @@
-"""What a training run is: one frozen record, from flags over a YAML file over defaults."""
+"""The configuration of a training run: one frozen record; flags override a YAML file, which overrides defaults."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf
@@ -10,6 +11,7 @@ from argap.configuration import build, one_line, read_yaml
 from argap.errors import ArgapError
 
 Switch = Literal["auto", "true", "false"]
+WARMUP = 100
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides the trained weights, and nothing else (the device is a flag).
+    """Everything that determines the trained weights, and nothing else (the device is an argument).
 
     Two runs with equal configurations and equal data see the same windows in the same order; two
     architectures with equal ``data``, ``tokenizer``, ``seq_len``, ``batch_size`` and ``seed`` do too.
@@ -41,14 +43,14 @@ class TrainConfig:
     architecture: str | None = None
     """A preset of `argap.models`; exactly one of ``architecture`` and ``mixers`` is given."""
     mixers: tuple[Any, ...] | None = None
-    """The sequence mixer of each layer, as `argap.models.ArgapConfig` takes them."""
+    """The mixer of each layer, as in `argap.models.ArgapConfig`."""
     hidden_size: int = 256
     num_layers: int | None = None
-    """Layers: by default 6 for an architecture, one an entry for ``mixers``."""
+    """By default 6 for an architecture, else the length of ``mixers``."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """Further options of `argap.models.ArgapConfig`."""
     vocab_multiple: int = 64
-    """The embedding has the tokenizer's vocabulary rounded up to a multiple of this: GEMMs like it."""
+    """The embedding has the tokenizer's vocabulary rounded up to a multiple of this, which makes GEMMs faster."""
     seq_len: int = 1024
     batch_size: int = 64
     """Windows in one optimizer step, over all devices."""
@@ -61,7 +63,8 @@ class TrainConfig:
     lr: float = 1e-3
     min_lr_ratio: float = 0.1
     """The cosine ends at ``lr * min_lr_ratio``."""
-    warmup_steps: int = 100
+    warmup_steps: int | None = None
+    """Steps in which the learning rate rises. None becomes 100, or a tenth of the steps in a run of fewer than 100."""
     weight_decay: float = 0.1
     """On weight matrices only: not on embeddings, biases, norms or other vectors."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -77,9 +80,9 @@ class TrainConfig:
     """torch.compile; auto: on CUDA."""
     log_every: int = 10
     checkpoint_every: int = 500
-    """Steps between checkpoints; 0: none but the one that an interrupt writes."""
+    """Steps between checkpoints; 0: only the one that an interrupt writes."""
     keep_checkpoints: int = 2
-    """The latest so many stay; 0: all of them (for learning curves)."""
+    """How many of the latest checkpoints stay; 0: all (for learning curves)."""
     eval_data: tuple[DataSource, ...] = ()
     eval_every: int = 0
     """Steps between evaluations on ``eval_data``; 0: at the end only."""
@@ -105,7 +108,10 @@ class TrainConfig:
             raise ArgapError(f"betas: expected two numbers from 0 to below 1, found {list(self.betas)}")
         if any(source.repeat < 1 for source in (*self.data, *self.eval_data)):
             raise ArgapError("data: repeat: expected at least 1")
-        if self.total_steps < self.warmup_steps:
+        if self.warmup_steps is None:
+            default = WARMUP if self.total_steps >= WARMUP else self.total_steps // 10
+            object.__setattr__(self, "warmup_steps", default)
+        elif self.warmup_steps > self.total_steps:
             raise ArgapError(f"warmup_steps: {self.warmup_steps} is more than all {self.total_steps} steps")
 
     @property
@@ -117,14 +123,12 @@ class TrainConfig:
         return -(-self.tokens // (self.batch_size * self.seq_len))
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON has them; equal exactly where the configurations are."""
-        import json
-
+        """All fields as JSON stores them: equal if and only if the configurations are."""
         return json.loads(json.dumps(asdict(self)))
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
-    """The configuration of a YAML file (or none), with ``overrides`` put over it.
+    """The configuration of a YAML file (or none), with ``overrides`` applied.
 
     Raises `ArgapError`, one line that begins with the file's name, for YAML that cannot be read, an
     unknown key, a value of the wrong type, and a missing or contradictory field.
@@ -134,7 +138,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
     for one, other in (("steps", "tokens"), ("architecture", "mixers")):
         for given, dropped in ((one, other), (other, one)):
             if overrides.get(given) is not None and dropped not in overrides:
-                values.pop(dropped, None)  # a flag for one of two alternatives replaces the file's other
+                values.pop(dropped, None)  # a flag for one alternative replaces the other in the file
     try:
         return build(TrainConfig, values)
     except ArgapError as error:

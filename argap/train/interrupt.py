@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request: the step in progress ends and a checkpoint is written first."""
+"""Ctrl-C and SIGTERM as requests: the current step ends and a checkpoint is written before the process stops."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Interrupt:
-    """Whether someone has asked this process to stop."""
+    """Whether this process was asked to stop."""
 
     requested: bool = False
 
@@ -18,7 +18,7 @@ class Interrupt:
 def listening() -> Iterator[Interrupt]:
     """Turn the first SIGINT or SIGTERM into `Interrupt.requested`; a second one stops at once.
 
-    Outside the main thread Python takes no handlers and nothing is caught.
+    Outside the main thread Python allows no handlers, and nothing is caught.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""The record of a run: ``log.jsonl`` for programs, a line of progress on stderr for people."""
+"""The log of a run: ``log.jsonl`` for programs, a line of progress on stderr for people."""
 
 import json
 import sys
@@ -7,49 +7,50 @@ from typing import Any
 
 from argap.atomic import write_text
 from argap.progress import say
+from argap.records import as_json
+from argap.train.records import EvaluationLine, StepLine
 
 
 class TrainLog:
     """Appends to ``log.jsonl`` and shows progress."""
 
     def __init__(self, path: Path, *, total_steps: int, step: int) -> None:
-        """Open the log of a run that has done ``step`` steps: later lines, if any, are cut off."""
+        """Open the log of a run at ``step``: lines of later steps are removed."""
         self.path = path
         self.total_steps = total_steps
         self.line_open = False
-        kept = [line for line in read_log(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        earlier = [line for line in read_log(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Append one line, of ``step`` done, and show it."""
+    def write(self, line: StepLine | EvaluationLine) -> None:
+        """Append one line and show it."""
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if "eval_loss" in line:
-            self.note(f"step {line['step']:,}: evaluation loss {line['eval_loss']:.4f}")
+            file.write(json.dumps(as_json(line)) + "\n")
+        if isinstance(line, EvaluationLine):
+            self.note(f"step {line.step:,}: evaluation loss {line.eval_loss:.4f}")
             return
-        seconds_a_step = line["tokens"] / line["step"] / line["tokens_per_s"]
-        left = _clock(seconds_a_step * (self.total_steps - line["step"]))
+        seconds_per_step = line.tokens / line.step / line.tokens_per_s
+        left = _clock(seconds_per_step * (self.total_steps - line.step))
         text = (
-            f"step {line['step']:,} of {self.total_steps:,}  loss {line['loss']:.4f}  "
-            f"{line['tokens_per_s']:,.0f} tokens/s  {left} left"
+            f"step {line.step:,} of {self.total_steps:,}  loss {line.loss:.4f}  "
+            f"{line.tokens_per_s:,.0f} tokens/s  {left} left"
         )
         if not sys.stderr.isatty():
             say(text)
             return
-        sys.stderr.write(f"\r\033[K{text}")  # over the line before
+        sys.stderr.write(f"\r\033[K{text}")  # overwrite the line before
         sys.stderr.flush()
         self.line_open = True
 
     def note(self, text: str) -> None:
-        """A line of its own on stderr, below the progress."""
+        """Print a separate line on stderr, below the progress."""
         say(f"\n{text}" if self.line_open else text)
         self.line_open = False
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log: ``step, tokens, loss, lr, grad_norm, tokens_per_s``, for mixers that train with a
-    loss of their own also ``auxiliary_loss`` (of the line's last step, like ``grad_norm``; ``loss`` is without
-    it), and ``step, tokens, eval_loss`` for each evaluation. A last line cut short by a kill is left out."""
+    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A last line cut short by a kill is left
+    out."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

@@ -1,8 +1,7 @@
-"""The training loop: steps, and between them the log, checkpoints and evaluations.
+"""The training loop: steps, with log lines, checkpoints and evaluations between them.
 
-The GPU is waited for only where a number is needed on the CPU: at a line of the log, a checkpoint or an
-evaluation. The losses of the steps between stay on the device, so a NaN is still traced to its step, and
-no checkpoint is written after one.
+The CPU waits for the GPU only when it needs a number: at a log line, a checkpoint or an evaluation. The losses in
+between stay on the device, so a NaN is still traced to its step, and no checkpoint is written after it.
 """
 
 import math
@@ -23,6 +22,7 @@ from argap.train.config import TrainConfig
 from argap.train.interrupt import Interrupt
 from argap.train.objective import IGNORED, Objective
 from argap.train.optimizer import build_optimizer, learning_rate
+from argap.train.records import EvaluationLine, StepLine
 from argap.train.windows import Windows
 
 
@@ -30,7 +30,7 @@ class Trainer:
     """A model on its device with its optimizer. Legend: B windows, T = ``seq_len``."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, parallel: Parallel) -> None:
-        """Raises `ArgapError` where the batch cannot be split over the devices and micro-batches."""
+        """Raises `ArgapError` if the batch cannot be split over the devices and micro-batches."""
         self.config, self.parallel = config, parallel
         self.share = _divide(config.batch_size, parallel.world, "batch_size", "the number of processes")
         self.micro = config.micro_batch_size or self.share
@@ -50,13 +50,13 @@ class Trainer:
             self.distributed = DistributedDataParallel(self.objective, device_ids=devices, gradient_as_bucket_view=True)
 
     def step(self, windows: Windows, step: int) -> torch.Tensor:
-        """One optimizer step on this process's share of the windows of ``step`` (from 0).
+        """One optimizer step (counted from 0) on this process's share of its windows.
 
-        Returns ``[2]`` float32 on the device: the mean NLL of the share, before the update, and the norm
-        of the whole gradient, before clipping; ``[3]`` where the model has an auxiliary loss, that last.
+        Returns ``[2]`` float32 on the device: the mean NLL of the share before the update, and the norm of the whole
+        gradient before clipping; with an auxiliary loss ``[3]``, the auxiliary loss last.
         """
         config = self.config
-        # A mixer may draw random numbers; seeded by the step, they are the same after a resume.
+        # A mixer may draw random numbers; seeding by the step keeps them the same after a resume.
         torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.parallel.rank)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
@@ -64,7 +64,7 @@ class Trainer:
         loss, auxiliary = torch.zeros((), device=self.parallel.device), None
         for offset in range(0, self.share, self.micro):
             batch = self._to_device(windows.in_training_order(start + offset, self.micro))
-            # Gradients are averaged over the processes once, with the last micro-batch.
+            # Gradients are averaged over the processes once, in the last micro-batch.
             partial = self.distributed is not None and offset + self.micro < self.share
             with self.distributed.no_sync() if partial and self.distributed else nullcontext():
                 module = self.distributed or self.objective
@@ -85,14 +85,14 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, windows: Windows) -> float:
-        """Mean NLL in nats over all windows of ``windows``, in their order."""
+        """Mean NLL in nats over all ``windows``, in order."""
         self.model.eval()
         nll = torch.zeros((), dtype=torch.float64, device=self.parallel.device)
         for start in range(self.parallel.rank * self.micro, windows.count, self.parallel.world * self.micro):
             numbers = list(range(start, min(start + self.micro, windows.count)))
             batch = self._to_device(windows.numbered(numbers + [0] * (self.micro - len(numbers))))
             targets = batch[:, 1:].clone()
-            targets[len(numbers) :] = IGNORED  # the last batch is filled up: one shape, one compilation
+            targets[len(numbers) :] = IGNORED  # the last batch is padded: one shape, one compilation
             nll += self.objective(batch[:, :-1], targets)[0]
         self.model.train()
         return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
@@ -103,14 +103,14 @@ class Trainer:
         position: Position,
         interrupt: Interrupt,
         *,
-        write_log: Callable[[dict[str, Any]], None],
+        write_log: Callable[[StepLine | EvaluationLine], None],
         save: Callable[[Position], None],
         evaluation: Windows | None = None,
     ) -> Position:
         """All steps from ``position`` to the end; returns the end.
 
-        ``write_log`` and ``save`` are called in every process. Raises `ArgapError` naming the step where
-        loss or gradient is not finite, and KeyboardInterrupt, after a ``save``, on ``interrupt``.
+        ``write_log`` and ``save`` are called in every process. Raises `ArgapError` naming the first step with a
+        non-finite loss or gradient, and KeyboardInterrupt, after a ``save``, on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len
@@ -139,20 +139,21 @@ class Trainer:
             pending.clear()
             if log_due:
                 _, norm, *auxiliary = measured[-1]
-                line = {
-                    "step": step,
-                    "tokens": step * tokens_per_step,
-                    "loss": math.fsum(losses) / len(losses),
-                    "lr": learning_rate(step - 1, config),
-                    "grad_norm": norm,
-                    "tokens_per_s": interval_steps * tokens_per_step / interval_seconds,
-                }
-                write_log(line | {"auxiliary_loss": auxiliary[0]} if auxiliary else line)
+                line = StepLine(
+                    step=step,
+                    tokens=step * tokens_per_step,
+                    loss=math.fsum(losses) / len(losses),
+                    lr=learning_rate(step - 1, config),
+                    grad_norm=norm,
+                    tokens_per_s=interval_steps * tokens_per_step / interval_seconds,
+                    auxiliary_loss=auxiliary[0] if auxiliary else None,
+                )
+                write_log(line)
                 losses, interval_steps, interval_seconds = [], 0, 0.0
             if eval_due and evaluation is not None:
                 loss = self.evaluate(evaluation)
-                write_log({"step": step, "tokens": step * tokens_per_step, "eval_loss": loss})
-            # Under several processes all must agree to stop at the same step.
+                write_log(EvaluationLine(step, step * tokens_per_step, loss))
+            # With several processes, all must stop at the same step.
             stop = self.parallel.sum(torch.tensor(float(interrupt.requested), device=self.parallel.device))
             stop_here = bool(stop.item()) and not last
             if save_due or stop_here:

@@ -25,7 +25,7 @@ class Objective(nn.Module):
         Beside it, in training, what the model's mixers add to the mean loss of a token, or None: see
         `argap.models.mixer.Mixer.auxiliary_loss`."""
         with torch.autocast(inputs.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            found = self.model(input_ids=inputs, use_cache=False)
-        logits = found.logits.float().flatten(0, 1)
+            output = self.model(input_ids=inputs, use_cache=False)
+        logits = output.logits.float().flatten(0, 1)
         nll = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        return nll, found.auxiliary_loss
+        return nll, output.auxiliary_loss

@@ -34,8 +34,9 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
     The last step of the warm-up has ``lr``, the last step of all ``lr * min_lr_ratio``.
     """
-    if step < config.warmup_steps:
-        return config.lr * (step + 1) / config.warmup_steps
-    progress = (step + 1 - config.warmup_steps) / (config.total_steps - config.warmup_steps)
+    warmup = config.warmup_steps or 0
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    progress = (step + 1 - warmup) / (config.total_steps - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
     return config.lr * (config.min_lr_ratio + (1 - config.min_lr_ratio) * cosine)

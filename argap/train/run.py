@@ -1,7 +1,7 @@
-"""One training run: its folder, its data, its model, and the way back into it after a kill.
+"""One training run: its folder, its data, its model, and how it resumes after a kill.
 
 The folder: ``config.json``, ``model.safetensors`` and the tokenizer (the finished model), ``train.json``
-(what was run and what came out), ``log.jsonl``, ``checkpoints/step-N/`` and, unless a shared folder is
+(configuration, data and outcome), ``log.jsonl``, ``checkpoints/step-N/`` and, unless a shared folder is
 given, ``tokens/``.
 """
 
@@ -10,15 +10,16 @@ import shutil
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from argap.atomic import read_json, replacing_folder, write_json
+from argap.atomic import replacing_folder
 from argap.errors import ArgapError, MismatchError
 from argap.parallel import Parallel, join
 from argap.progress import say
+from argap.records import read_record, write_record
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
 from argap.train.checkpoint import (
@@ -33,6 +34,7 @@ from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model, save_tokenizer
+from argap.train.records import EvaluationLine, StepLine, TrainRecord, TrainResult
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
 
@@ -48,22 +50,21 @@ def train(
     tokens: Path | None = None,
     overwrite: bool = False,
     parallel: Parallel | None = None,
-) -> dict[str, Any]:
+) -> TrainRecord:
     """Train a model, or finish training it, and return the content of ``train.json``.
 
-    ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``.
-    ``device``: as `argap.parallel.join` takes it. Called in every process that ``torchrun`` starts; the first of
-    them writes. ``parallel``: where they have joined already, else they do here. A run that is finished is not
-    repeated.
+    Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
+    ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``. ``device``: as
+    `argap.parallel.join` takes it. ``parallel``: the processes, if they have already joined.
 
-    Raises `MismatchError` where ``out`` holds a run of another configuration or of other data
-    (``overwrite`` discards it), `ArgapError` for what is wrong with the data or the configuration and
-    for a loss that is not finite, and KeyboardInterrupt, after a checkpoint, on SIGINT or SIGTERM.
+    Raises `MismatchError` if ``out`` has a run of another configuration or of other data (``overwrite`` discards
+    it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
+    a checkpoint, on SIGINT or SIGTERM.
     """
     with nullcontext(parallel) if parallel else join(device) as parallel:
         before = None if overwrite else _earlier_record(out, config)
-        parallel.wait()  # all have looked before anything changes
-        if before and before["finished"]:
+        parallel.wait()  # until all have looked, before anything changes
+        if before and before.finished:
             if parallel.is_main:
                 say(f"{out}: the run is finished; nothing to do")
             return before
@@ -76,39 +77,39 @@ def train(
 
 def _train(
     config: TrainConfig, out: Path, parallel: Parallel, data: TokenFile, evaluation: TokenFile | None
-) -> dict[str, Any]:
+) -> TrainRecord:
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
     model = build_model(config, load_tokenizer(config.tokenizer))
     trainer = Trainer(model, config, parallel)
-    record = {
-        "format": FORMAT,
-        "config": config.as_json(),
-        "data": data.about,
-        "eval_data": evaluation.about if evaluation else None,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "device": _device_name(parallel),
-        "processes": parallel.world,
+    record = TrainRecord(
+        format=FORMAT,
+        config=config.as_json(),
+        data=data.about,
+        eval_data=evaluation.about if evaluation else None,
+        parameters=sum(p.numel() for p in model.parameters()),
+        device=_device_name(parallel),
+        processes=parallel.world,
         **environment(),
-        "finished": None,
-    }
+        finished=None,
+    )
     position = Position(0)
-    if found := checkpoints(out / "checkpoints"):
-        position = load_checkpoint(found[-1], model, trainer.optimizer)
+    if saved := checkpoints(out / "checkpoints"):
+        position = load_checkpoint(saved[-1], model, trainer.optimizer)
     parallel.wait()
     log = None
     if parallel.is_main:
-        write_json(out / "train.json", record)
+        write_record(out / "train.json", record)
         save_tokenizer(config.tokenizer, out)
         log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step)
         epochs = config.total_steps * config.batch_size / windows.count
         say(
-            f"{record['parameters']:,} parameters, {record['data']['tokens']:,} tokens, "
-            f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record['device']}"
-            + (f"; going on from step {position.step:,}" if position.step else "")
+            f"{record.parameters:,} parameters, {data.about.tokens:,} tokens, "
+            f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record.device}"
+            + (f"; resumed from step {position.step:,}" if position.step else "")
         )
 
-    def write_log(line: dict[str, Any]) -> None:
+    def write_log(line: StepLine | EvaluationLine) -> None:
         if log:
             log.write(line)
 
@@ -124,13 +125,13 @@ def _train(
             end = trainer.run(windows, position, interrupt, write_log=write_log, save=save, evaluation=held_out)
     except KeyboardInterrupt:
         if log:
-            log.note("interrupted; the checkpoint is written, the same command goes on from there")
+            log.note("interrupted; a checkpoint was written, and the same command resumes from it")
         raise
     if log:
         log.note(f"saving the model in {out}")
         _save_model(model, out, config)
-        record["finished"] = _result(out, config, end, parallel)
-        write_json(out / "train.json", record)
+        record = msgspec.structs.replace(record, finished=_result(out, config, end, parallel))
+        write_record(out / "train.json", record)
     parallel.wait()
     return record
 
@@ -147,33 +148,33 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
     return data, evaluation
 
 
-def _earlier_record(out: Path, config: TrainConfig) -> dict[str, Any] | None:
-    """The ``train.json`` of an earlier start of this very run; None for a fresh folder."""
+def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
+    """The ``train.json`` of an earlier start of this run; None for a fresh folder."""
     if not (out / "train.json").is_file():
         if (out / "model.safetensors").exists() or (out / "checkpoints").exists():
-            raise ArgapError(f"{out}: holds a model but no train.json; choose another --out, or --overwrite")
+            raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`, or `overwrite=True`")
         return None
-    record = read_json(out / "train.json")
-    old, new = record.get("config", {}), config.as_json()
+    record = read_record(out / "train.json", TrainRecord, newest=FORMAT)
+    old, new = record.config, config.as_json()
     for key, value in new.items():
         if old.get(key) != value:
             raise MismatchError(
                 f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; "
-                "choose another --out, or --overwrite to discard it"
+                "choose another `out`, or `overwrite=True` to discard it"
             )
     return record
 
 
-def _check_same_data(out: Path, before: dict[str, Any] | None, data: TokenFile) -> None:
-    if before and before["data"]["fingerprint"] != data.fingerprint:
+def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> None:
+    if before and before.data.fingerprint != data.fingerprint:
         raise MismatchError(
-            f"{out}: was trained on tokens {before['data']['fingerprint'][:12]}, the data is now "
-            f"{data.fingerprint[:12]}; choose another --out, or --overwrite to discard it"
+            f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data is now "
+            f"{data.fingerprint[:12]}; choose another `out`, or `overwrite=True` to discard it"
         )
 
 
 def _discard(out: Path) -> None:
-    """Remove what an earlier run left in ``out``; packed tokens stay, they are found by their content."""
+    """Remove what an earlier run left in ``out``; packed tokens stay, because their name depends on their content."""
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     for name in ("train.json", "log.jsonl", *MODEL_FILES):
         (out / name).unlink(missing_ok=True)
@@ -189,21 +190,20 @@ def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
     (out / "model").rmdir()
 
 
-def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -> dict[str, Any]:
+def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -> TrainResult:
     lines = read_log(out / "log.jsonl")
     steps = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "eval_loss" in line]
     on_cuda = parallel.device.type == "cuda"
-    return {
-        "steps": end.step,
-        "tokens": end.step * config.batch_size * config.seq_len,
-        "loss": steps[-1]["loss"],
-        "eval_loss": evaluations[-1]["eval_loss"] if evaluations else None,
-        # The median over the lines of the log: compilation falls into the first.
-        "tokens_per_s": statistics.median(line["tokens_per_s"] for line in steps),
-        "wall_time_s": end.seconds,
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
-    }
+    return TrainResult(
+        steps=end.step,
+        tokens=end.step * config.batch_size * config.seq_len,
+        loss=steps[-1]["loss"],
+        eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
+        tokens_per_s=statistics.median(line["tokens_per_s"] for line in steps),
+        wall_time_s=end.seconds,
+        peak_memory_bytes=torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
+    )
 
 
 def _device_name(parallel: Parallel) -> str:

@@ -1,50 +1,51 @@
 """The packed token file: all training documents, each followed by one EOS, as one flat array on disk.
 
-``tokens.bin`` is headerless little-endian (uint16 where the vocabulary fits, else uint32) and
-``tokens.json`` beside it says what it holds; its ``fingerprint`` is the SHA-256 of ``tokens.bin``. The
-pair stands in a folder named after the data and the tokenizer, so the models of a suite share one.
+``tokens.bin`` is headerless little-endian (uint16 if the vocabulary fits, else uint32); ``tokens.json`` describes it.
+Both are in a folder named after the data and the tokenizer, so the models of a suite share one.
 """
 
 import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import replacing
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
+from argap.records import read_record, write_record
 from argap.tokenizer import Tokenizer
 from argap.train.config import DataSource
+from argap.train.records import SourceRecord, TokensRecord
 
 COPY = 16 * 2**20  # bytes moved at a time where a source is repeated
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A finished ``tokens.bin`` with what ``tokens.json`` says of it."""
+    """A finished ``tokens.bin`` and its ``tokens.json``."""
 
     folder: Path
-    about: dict[str, Any]
+    about: TokensRecord
 
     @cached_property
     def ids(self) -> np.ndarray:
         """All token ids, ``[N]``, memory-mapped."""
-        return np.memmap(self.folder / "tokens.bin", dtype=self.about["dtype"], mode="r")
+        return np.memmap(self.folder / "tokens.bin", dtype=self.about.dtype, mode="r")
 
     @property
     def fingerprint(self) -> str:
-        return self.about["fingerprint"]
+        return self.about.fingerprint
 
 
 def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path) -> TokenFile:
-    """The token file of ``sources`` below ``cache``, written if it is not there yet.
+    """The token file of ``sources`` below ``cache``, written if it does not exist.
 
     Memory does not grow with the corpus. Raises `ArgapError` for a tokenizer without EOS and for a
     source that cannot be read or holds no token.
@@ -61,36 +62,34 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
         digest = hashlib.sha256()
         parts = [_write_source(file, digest, source, tokenizer, tokenizer.eos, dtype) for source in sources]
         file.flush()
-    write_json(
-        folder / "tokens.json",
-        {
-            "tokens": sum(part["tokens"] for part in parts),
-            "documents": sum(part["documents"] for part in parts),
-            "fingerprint": digest.hexdigest(),
-            "dtype": dtype.str,
-            "eos": tokenizer.eos,
-            "tokenizer": tokenizer.name,
-            "tokenizer_fingerprint": tokenizer.fingerprint,
-            "sources": parts,
-        },
+    about = TokensRecord(
+        tokens=sum(part.tokens for part in parts),
+        documents=sum(part.documents for part in parts),
+        fingerprint=digest.hexdigest(),
+        dtype=dtype.str,
+        eos=tokenizer.eos,
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=parts,
     )
+    write_record(folder / "tokens.json", about)
     return open_tokens(folder)
 
 
 def open_tokens(folder: Path) -> TokenFile:
-    """A token file that is there. Raises `FormatError` where its size is not what its JSON says."""
-    about = read_json(folder / "tokens.json")
+    """An existing token file. Raises `FormatError` if its size contradicts its JSON."""
+    about = read_record(folder / "tokens.json", TokensRecord, remedy=f"remove {folder} and run again")
     path = folder / "tokens.bin"
-    expected = about["tokens"] * np.dtype(about["dtype"]).itemsize
-    found = path.stat().st_size if path.is_file() else 0
-    if found != expected:
-        raise FormatError(f"{path}: {found} bytes, expected {expected}; remove {folder} and run again")
+    expected = about.tokens * np.dtype(about.dtype).itemsize
+    size = path.stat().st_size if path.is_file() else 0
+    if size != expected:
+        raise FormatError(f"{path}: {size} bytes, expected {expected}; remove {folder} and run again")
     return TokenFile(folder, about)
 
 
 def _write_source(
     file: IO[bytes], digest: Any, source: DataSource, tokenizer: Tokenizer, eos: int, dtype: np.dtype
-) -> dict[str, Any]:
+) -> SourceRecord:
     """Append the documents of ``source``, ``source.repeat`` times; tokenized once, then copied."""
     corpus = open_corpus(source.path, text_column=source.text_column)
     start, tokens = file.tell(), 0
@@ -111,15 +110,12 @@ def _write_source(
             file.write(data)
     for remark in corpus.tally.remarks():
         print(f"{source.path}: {remark}", file=sys.stderr)
-    return {
-        **asdict(source),
-        "tokens": tokens * source.repeat,
-        "documents": corpus.tally.documents * source.repeat,
-    }
+    documents = corpus.tally.documents * source.repeat
+    return SourceRecord(source.path, source.repeat, source.text_column, tokens * source.repeat, documents)
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
-    """A name for (data, tokenizer): local files count with their names and sizes, so edits are seen."""
+    """A name for (data, tokenizer). It covers names and sizes of local files, so most edits change it."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
     text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,9 +1,8 @@
 """The order in which training sees the windows: a pure function of (data, seq_len, seed).
 
-Window ``w`` holds tokens ``w · seq_len … (w + 1) · seq_len`` (one more than ``seq_len``: the last is only
-a target, and the next window's first input). Epoch ``e`` is a permutation of all windows; step ``s`` takes
-places ``s · B … (s + 1) · B − 1`` of the epochs one after the other. Neither the architecture nor the
-number of devices has a part in it.
+Window ``w`` has tokens ``w · seq_len … (w + 1) · seq_len`` (one more than ``seq_len``: the last is only a target, and
+the first input of the next window). Each epoch is a permutation of all windows; step ``s`` takes positions
+``s · B … (s + 1) · B − 1`` of the concatenated epochs. Architecture and number of devices do not matter.
 """
 
 from functools import lru_cache
@@ -17,7 +16,7 @@ class Windows:
     """Windows of a token array in training order. Legend: B windows, T = ``seq_len``."""
 
     def __init__(self, ids: np.ndarray, seq_len: int, seed: int) -> None:
-        """Raises `ArgapError` where ``ids`` (``[N]``) holds no whole window."""
+        """Raises `ArgapError` if ``ids`` (``[N]``) is shorter than one window."""
         self.ids = ids
         self.seq_len = seq_len
         self.seed = seed
@@ -29,13 +28,13 @@ class Windows:
             )
 
     def in_training_order(self, start: int, count: int) -> np.ndarray:
-        """Places ``start … start + count − 1`` of the endless order: int64 ``[B, T + 1]``."""
-        places = range(start, start + count)
-        numbers = [epoch_order(self.count, self.seed, p // self.count)[p % self.count] for p in places]
+        """Positions ``start … start + count − 1`` of the endless order: int64 ``[B, T + 1]``."""
+        positions = range(start, start + count)
+        numbers = [epoch_order(self.count, self.seed, p // self.count)[p % self.count] for p in positions]
         return self.numbered(numbers)
 
     def numbered(self, numbers: list[int]) -> np.ndarray:
-        """The windows of these numbers, as they stand in the file: int64 ``[B, T + 1]``."""
+        """The windows with these numbers, in file order: int64 ``[B, T + 1]``."""
         batch = np.empty((len(numbers), self.seq_len + 1), dtype=np.int64)
         for row, number in enumerate(numbers):
             batch[row] = self.ids[number * self.seq_len : (number + 1) * self.seq_len + 1]
@@ -47,7 +46,7 @@ def epoch_order(windows: int, seed: int, epoch: int) -> np.ndarray:
     """The permutation of ``range(windows)`` for one epoch, int64 ``[windows]``.
 
     Sorts the raw output of the counter-based generator Philox, whose stream NumPy guarantees never to
-    change; `numpy.random.Generator.permutation` carries no such promise.
+    change; `numpy.random.Generator.permutation` gives no such guarantee.
     """
     keys = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(windows)
     return np.argsort(keys, kind="stable")

@@ -1,5 +1,6 @@
 """Mixers by name, and a user's own from a module of theirs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from argap.errors import ArgapError
-from argap.models import ArgapConfig, ArgapForCausalLM, registry
+from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
 from argap.models.attention import Attention
+from argap.trust import trusting
 
 OWN = '''
 """A mixer with a plain running sum, one that asks for token ids, and two that are none."""
@@ -54,10 +56,12 @@ class NoMixer(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "own_mixers.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "MIXERS", dict(registry.MIXERS))
+    with trusting():
+        yield
 
 
 def model_of(*mixers: str | dict) -> ArgapForCausalLM:
@@ -125,19 +129,19 @@ def test_a_mixer_without_a_step_says_so() -> None:
 
 
 def test_a_registered_name_stands_for_its_class() -> None:
-    registry.register("odd", "own_mixers:OddTokens")
-    registry.register("odd", "own_mixers:OddTokens")  # again is no error: a module may be imported twice
+    register_mixer("odd", "own_mixers:OddTokens")
+    register_mixer("odd", "own_mixers:OddTokens")  # a module may be imported twice
     assert registry.resolve("odd").__name__ == "OddTokens"
-    with pytest.raises(ArgapError, match="stands for own_mixers:OddTokens already"):
-        registry.register("odd", "own_mixers:RunningSum")
+    with pytest.raises(ArgapError, match="already registered as own_mixers:OddTokens"):
+        register_mixer("odd", "own_mixers:RunningSum")
     with pytest.raises(ArgapError, match="expected module:Class"):
-        registry.register("even", "own_mixers")
+        register_mixer("even", "own_mixers")
 
 
 @pytest.mark.parametrize(
     ("mixer", "said"),
     [
-        ("atention", r"'atention': unknown; known are attention, base_conv, .*or your own as module:Class"),
+        ("atention", r"'atention': unknown; known are attention, base_conv, .*or your own class as module:Class"),
         (
             {"name": "attention", "head": 2},
             r"unknown option head; its options are heads, positions, rope_theta, window, window_kind",
@@ -145,7 +149,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
         ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
         ("no_such_module:Missing", "No module named 'no_such_module'.*PYTHONPATH"),
-        ("own_mixers:NoMixer", "NoMixer is no subclass"),
+        ("own_mixers:NoMixer", "own_mixers:NoMixer is not a subclass"),
     ],
 )
 def test_what_is_unknown_is_named_with_what_is_known(mixer: str | dict, said: str) -> None:

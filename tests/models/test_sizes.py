@@ -104,8 +104,8 @@ def test_models_show_at_a_size() -> None:
     ("arguments", "said"),
     [
         (["show", "gla", "--size", "13m"], "size '13m': unknown; known are 70m, 125m, 360m, 1.4b"),
-        (["list", "--size", "70m", "--layers", "3"], "--size 70m: sets width, layers and vocabulary"),
-        (["show", "somewhere", "--size", "70m"], "somewhere is no named architecture"),
+        (["list", "--size", "70m", "--layers", "3"], "`size` 70m: sets width, layers and vocabulary"),
+        (["show", "somewhere", "--size", "70m"], "somewhere is not a named architecture"),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: list[str], said: str) -> None:

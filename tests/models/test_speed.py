@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     assert row["tokens_per_s"] == pytest.approx(2 / row["seconds"])
 
 
-def test_too_little_memory_is_a_row_of_its_own() -> None:
+def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_module, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
     row = measure_apart(replace(CASE, vocab_size=2**40))
     assert row["error"] == "out of memory"
     assert "tokens_per_s" not in row
@@ -142,7 +144,7 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest
         (["atention"], "architecture 'atention': unknown; known are attention"),
         (["attention", "--train", "64"], "64: expected LENGTHxBATCH"),
         (["attention", "--generate", "0x4"], "0x4: expected LENGTHxBATCH"),
-        (["attention", "--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
+        (["attention", "--device", "tpu"], "`device` tpu: expected auto, cpu, cuda or cuda:N"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(flags: list[str], said: str, tmp_path: Path) -> None:

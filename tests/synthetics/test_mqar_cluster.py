@@ -23,6 +23,7 @@ from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.parts import Part, parts_of, run_sweep
 from argap.synthetics.sweep import Sweep, load_sweep
 from argap.synthetics.sweep_folder import run_path
+from argap.trust import trusting
 
 CPU = torch.device("cpu")
 HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])
@@ -65,6 +66,12 @@ def mixers(tmp_path_factory):
         patch.syspath_prepend(folder)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # what the nodes of a cluster begin with
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def own_mixers_are_trusted():
+    with trusting():
+        yield
 
 
 @pytest.fixture(autouse=True)

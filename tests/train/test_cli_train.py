@@ -96,6 +96,6 @@ def test_an_interrupt_exits_with_130_and_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
         assert command(monkeypatch, "toy.yaml") == 130
-    assert "interrupted; the checkpoint is written" in capsys.readouterr().err
+    assert "interrupted; a checkpoint was written" in capsys.readouterr().err
     assert command(monkeypatch, "toy.yaml") == 0
-    assert "going on from step 6" in capsys.readouterr().err
+    assert "resumed from step 6" in capsys.readouterr().err

@@ -48,4 +48,5 @@ def test_the_auxiliary_loss_is_logged_and_falls(toy_values: dict, tmp_path: Path
     assert 0.2 < lines[0]["auxiliary_loss"] < 0.4
     assert lines[-1]["auxiliary_loss"] < lines[0]["auxiliary_loss"] - 0.1
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
-    assert record["finished"]["eval_loss"] == pytest.approx(lines[-1]["loss"], abs=0.5)  # without the other
+    assert record.finished is not None
+    assert record.finished.eval_loss == pytest.approx(lines[-1]["loss"], abs=0.5)  # without the other

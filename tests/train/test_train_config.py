@@ -56,6 +56,13 @@ def test_json_round_trip(file: Path) -> None:
     assert load_config(None, values) == config
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (20, 2), (99, 9), (100, 100), (1000, 100)])
+def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int) -> None:
+    config = load_config(file, {"steps": steps})
+    assert config.warmup_steps == config.as_json()["warmup_steps"] == warmup
+    assert load_config(file, {"steps": steps, "warmup_steps": 1}).warmup_steps == 1
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -49,14 +49,14 @@ def long_values(tokenizer: Path, corpus: Path) -> dict:
         "tokenizer": str(tokenizer),
         "data": [{"path": str(corpus), "repeat": 2}],
         "eval_data": [str(corpus)],
-        "eval_every": 90,
+        "eval_every": 50,
         "architecture": "attention",
         "hidden_size": 32,
         "num_layers": 2,
         "seq_len": 16,
         "batch_size": 8,
         "micro_batch_size": 4,
-        "steps": 300,
+        "steps": 160,
         "warmup_steps": 5,
         "log_every": 7,
         "checkpoint_every": 20,
@@ -76,11 +76,13 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
     assert steps[-1]["tokens"] == 40 * 8 * 16
     assert steps[0]["loss"] > 3.8  # ln 64 = 4.16 at the start
     assert steps[-1]["loss"] < steps[0]["loss"] - 1
-    assert record["finished"]["loss"] == steps[-1]["loss"]
-    assert record["finished"]["eval_loss"] < steps[0]["loss"] - 1
+    assert record.finished is not None
+    assert record.finished.loss == steps[-1]["loss"]
+    assert record.finished.eval_loss is not None
+    assert record.finished.eval_loss < steps[0]["loss"] - 1
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert sum(p.numel() for p in model.parameters()) == record["parameters"]
+    assert sum(p.numel() for p in model.parameters()) == record.parameters
     assert load_file(tmp_path / "model.safetensors").popitem()[1].dtype == torch.bfloat16
     assert (tmp_path / "tokenizer.json").read_bytes() == (toy_tokenizer / "tokenizer.json").read_bytes()
     # The logged evaluation is the plain mean over the file, recomputed here from the saved weights.
@@ -90,7 +92,7 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
     with torch.no_grad():
         logits = model(input_ids=batch[:, :-1]).logits.double()
     nll = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-    assert record["finished"]["eval_loss"] == pytest.approx(nll.item(), abs=5e-3)  # bfloat16 weights
+    assert record.finished.eval_loss == pytest.approx(nll.item(), abs=5e-3)  # bfloat16 weights
 
 
 def test_checkpoints_are_kept_and_are_models(toy_values: dict, tmp_path: Path) -> None:
@@ -126,10 +128,10 @@ def test_resume_after_sigkill(toy_tokenizer: Path, toy_corpus: Path, tmp_path: P
         process.wait()
     assert json.loads((out / "train.json").read_text())["finished"] is None
     steps = [int(p.name.removeprefix("step-")) for p in (out / "checkpoints").glob("step-*")]
-    assert 20 <= max(steps) < 300
+    assert 20 <= max(steps) < 160
     # Lines after the checkpoint, and a line cut short by the kill, must go.
     with open(out / "log.jsonl", "a") as file:
-        file.write(json.dumps({"step": 299, "tokens": 0, "loss": 0.0}) + '\n{"step": 300, "to')
+        file.write(json.dumps({"step": 159, "tokens": 0, "loss": 0.0}) + '\n{"step": 160, "to')
     train(load_config(None, values), out, device="cpu")
     assert_same_run(out, undisturbed)
 
@@ -190,10 +192,10 @@ def test_a_mixer_that_sees_the_future_is_refused(toy_values: dict, tmp_path: Pat
 
 def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
     train(toy(toy_values), tmp_path, device="cpu")
-    with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*--overwrite"):
+    with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*`overwrite=True`"):
         train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
     record = train(toy(toy_values, lr=0.02, steps=5), tmp_path, device="cpu", overwrite=True)
-    assert record["config"]["lr"] == 0.02
+    assert record.config["lr"] == 0.02
     assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [4, 5]
     assert not (tmp_path / "checkpoints").exists()
 

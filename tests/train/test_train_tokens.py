@@ -25,9 +25,9 @@ def test_packing_by_hand(two: list[DataSource], toy_tokenizer: Path, tmp_path: P
     once = [1, 2, 60, 3, 60]  # the empty document is no document
     assert packed.ids.tolist() == [*once, *once, 4, 5, 60]
     assert packed.ids.dtype == np.dtype("<u2")
-    assert packed.about["tokens"] == 13
-    assert packed.about["documents"] == 5
-    assert [s["tokens"] for s in packed.about["sources"]] == [10, 3]
+    assert packed.about.tokens == 13
+    assert packed.about.documents == 5
+    assert [source.tokens for source in packed.about.sources] == [10, 3]
     data = (packed.folder / "tokens.bin").read_bytes()
     assert packed.fingerprint == hashlib.sha256(data).hexdigest()
 
@@ -49,7 +49,7 @@ def test_cache_is_found_again_and_follows_the_data(
         patch.setattr("argap.train.tokens.token_documents", None)  # would fail if it packed again
         assert pack_tokens(two, tokenizer, tmp_path / "cache").fingerprint == first.fingerprint
     Path(two[1].path).write_text("w4 w5 w6")
-    assert pack_tokens(two, tokenizer, tmp_path / "cache").about["tokens"] == 14
+    assert pack_tokens(two, tokenizer, tmp_path / "cache").about.tokens == 14
     assert pack_tokens(two[::-1], tokenizer, tmp_path / "cache").ids[0] == 4
 
 

@@ -84,13 +84,13 @@ def _window(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
-    found = {
+    sources = {
         "model.embed_tokens.weight": tensors(EMBEDDING),
         "model.norm.weight": tensors("transformer.ln_f.weight"),
     }
     for layer, spec in enumerate(config.mixers):
         ours, theirs = f"model.layers.{layer}", f"transformer.layers.{layer}"
-        found |= {
+        sources |= {
             f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm1.weight"),
             f"{ours}.mlp_norm.weight": tensors(f"{theirs}.norm2.weight"),
             f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=_first_half),
@@ -98,15 +98,15 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
             f"{ours}.mlp.down.weight": tensors(f"{theirs}.mlp.fc2.weight"),
             **MIXER_WEIGHTS[spec["name"]](f"{ours}.mixer", f"{theirs}.mixer"),
         }
-    return found
+    return sources
 
 
 def _convolution_weights(ours: str, theirs: str) -> WeightMap:
-    found = {f"{ours}.conv.weight": tensors(f"{theirs}.conv.conv.weight", change=taps)}
+    sources = {f"{ours}.conv.weight": tensors(f"{theirs}.conv.conv.weight", change=taps)}
     for part in ("weight", "bias"):
-        found[f"{ours}.projections.{part}"] = tensors(f"{theirs}.in_proj.{part}")
-        found[f"{ours}.out.{part}"] = tensors(f"{theirs}.out_proj.{part}")
-    return found
+        sources[f"{ours}.projections.{part}"] = tensors(f"{theirs}.in_proj.{part}")
+        sources[f"{ours}.out.{part}"] = tensors(f"{theirs}.out_proj.{part}")
+    return sources
 
 
 def _linear_attention_weights(ours: str, theirs: str) -> WeightMap:

@@ -33,15 +33,15 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    found = {
+    sources = {
         f"{ours}.qkv.weight": projections(theirs),
         f"{ours}.beta.weight": tensors(f"{theirs}.b_proj.weight"),
         f"{ours}.norm.weight": tensors(f"{theirs}.o_norm.weight"),
         f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
     }
     if options.get("use_short_conv", True):
-        found[f"{ours}.conv.weight"] = convolutions(theirs)
-    return found
+        sources[f"{ours}.conv.weight"] = convolutions(theirs)
+    return sources
 
 
 DELTA_NET = fla_family("delta_net", "DeltaNetForCausalLM", _mixer, _weights)

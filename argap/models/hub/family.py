@@ -40,7 +40,7 @@ class Options:
         """Raises the `ArgapError` of an option whose value has no native form."""
         raise ArgapError(
             f"{self.checkpoint}: option {name} {value!r} of {self.family} has no native form, expected {expected}; "
-            "run the family's own code with --backend hf"
+            "run the family's own code with `backend=hf`"
         )
 
     def shared(self) -> dict[str, Any]:

@@ -40,21 +40,21 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
         )
 
     def all_weights(options: Options, config: ArgapConfig) -> WeightMap:
-        found = {
+        sources = {
             "model.embed_tokens.weight": tensors("model.embeddings.weight"),
             "model.norm.weight": tensors("model.norm.weight"),
         }
         for layer, spec in enumerate(config.mixers):
-            place = f"model.layers.{layer}"
-            found |= {
-                f"{place}.mixer_norm.weight": tensors(f"{place}.attn_norm.weight"),
-                f"{place}.mlp_norm.weight": tensors(f"{place}.mlp_norm.weight"),
+            prefix = f"model.layers.{layer}"
+            sources |= {
+                f"{prefix}.mixer_norm.weight": tensors(f"{prefix}.attn_norm.weight"),
+                f"{prefix}.mlp_norm.weight": tensors(f"{prefix}.mlp_norm.weight"),
             }
             for part in ("gate", "up", "down"):
-                found[f"{place}.mlp.{part}.weight"] = tensors(f"{place}.mlp.{part}_proj.weight")
+                sources[f"{prefix}.mlp.{part}.weight"] = tensors(f"{prefix}.mlp.{part}_proj.weight")
             of_layer = attention_weights if spec["name"] == "attention" else weights
-            found |= of_layer(options, f"{place}.mixer", f"{place}.attn")
-        return found
+            sources |= of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+        return sources
 
     return Family(name, SOURCE, configure, all_weights, original=f"fla.models:{original}")
 
@@ -69,7 +69,7 @@ def inner_width(options: Options, width: int, ratio: int) -> int:
 
 def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
     """The layers, from 0, that the option ``attn`` gives to attention, and the native mixer of each."""
-    found: dict[int, dict[str, Any]] = {}
+    by_layer: dict[int, dict[str, Any]] = {}
     given = options.get("attn", [])
     for spec in [given] if isinstance(given, dict) else given:
         heads = spec.get("num_heads")
@@ -83,8 +83,8 @@ def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
             "rope_theta": float(spec.get("rope_theta") or 10_000.0),
             "window": spec.get("window_size"),
         }
-        found |= dict.fromkeys(spec["layers"], mixer)
-    return found
+        by_layer |= dict.fromkeys(spec["layers"], mixer)
+    return by_layer
 
 
 def attention_weights(options: Options, ours: str, theirs: str) -> WeightMap:

@@ -27,7 +27,7 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
     norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
-    found = {
+    sources = {
         f"{ours}.qkv.weight": projections(theirs),
         f"{ours}.decay_down.weight": tensors(f"{theirs}.gk_proj.0.weight"),
         f"{ours}.decay_up.weight": tensors(f"{theirs}.gk_proj.1.weight"),
@@ -38,8 +38,8 @@ def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
         f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
     }
     if options.get("use_short_conv", False):
-        found[f"{ours}.conv.weight"] = convolutions(theirs)
-    return found
+        sources[f"{ours}.conv.weight"] = convolutions(theirs)
+    return sources
 
 
 GLA = fla_family("gla", "GLAForCausalLM", _mixer, _weights)

@@ -44,10 +44,10 @@ def load_native(
         shards.drop(family.head, unless=sources[HEAD].names)
     else:
         sources[HEAD] = tensors(family.head)
-    found = _fill(model, shards, sources, name)
-    for key, value in found.items():
-        found[key] = value.to(torch.float32 if key.rpartition(".")[2] in family.float32 else dtype)
-    model.load_state_dict(found, strict=True, assign=True)
+    state = _fill(model, shards, sources, name)
+    for key, value in state.items():
+        state[key] = value.to(torch.float32 if key.rpartition(".")[2] in family.float32 else dtype)
+    model.load_state_dict(state, strict=True, assign=True)
     model.tie_weights()
     return model
 
@@ -62,10 +62,10 @@ def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: 
         raise ArgapError(f"{name}: {len(missing)} weights are missing from its safetensors, the first is {missing[0]}")
     if left:
         raise ArgapError(
-            f"{name}: {len(left)} weights have no place in the native model, the first is {left[0]}; "
-            "run the family's own code with --backend hf"
+            f"{name}: {len(left)} weights are not part of the native model, the first is {left[0]}; "
+            "run the family's own code with `backend=hf`"
         )
-    found = {}
+    state = {}
     for key, source in sources.items():
         shape = shapes[key]
         value = source(shards.read) if source.names else torch.zeros(shape)
@@ -74,8 +74,8 @@ def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: 
                 f"{name}: {', '.join(source.names)} gives {key} the shape {tuple(value.shape)}, "
                 f"its config.json {tuple(shape)}"
             )
-        found[key] = value.contiguous()
-    return found
+        state[key] = value.contiguous()
+    return state
 
 
 class _Shards:

@@ -30,13 +30,13 @@ def _configure(options: Options) -> ArgapConfig:
 
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
-    found = {
+    sources = {
         "model.embed_tokens.weight": tensors("backbone.embeddings.weight"),
         "model.norm.weight": tensors("backbone.norm_f.weight"),
     }
     for layer in range(config.num_hidden_layers):
         ours, theirs = f"model.layers.{layer}", f"backbone.layers.{layer}"
-        found |= {
+        sources |= {
             f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm.weight"),
             f"{ours}.mixer.projection.weight": tensors(f"{theirs}.mixer.in_proj.weight"),
             f"{ours}.mixer.short.weight": tensors(f"{theirs}.mixer.conv1d.weight", change=taps),
@@ -48,7 +48,7 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
             f"{ours}.mixer.skip": tensors(f"{theirs}.mixer.D"),
             f"{ours}.mixer.out.weight": tensors(f"{theirs}.mixer.out_proj.weight"),
         }
-    return found
+    return sources
 
 
 def _rename(name: str) -> str | None:

@@ -40,7 +40,7 @@ def _configure(options: Options) -> ArgapConfig:
 
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
-    found = {
+    sources = {
         "model.embed_tokens.weight": tensors("rwkv.embeddings.weight"),
         **_norm("model.embed_norm", "rwkv.blocks.0.pre_ln"),
         **_norm("model.norm", "rwkv.ln_out"),
@@ -48,8 +48,8 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
     for block in range(config.num_hidden_layers // 2):
         theirs = f"rwkv.blocks.{block}"
         time, channel = f"model.layers.{2 * block}", f"model.layers.{2 * block + 1}"
-        found |= _norm(f"{time}.mixer_norm", f"{theirs}.ln1") | _norm(f"{channel}.mixer_norm", f"{theirs}.ln2")
-        found |= {
+        sources |= _norm(f"{time}.mixer_norm", f"{theirs}.ln1") | _norm(f"{channel}.mixer_norm", f"{theirs}.ln2")
+        sources |= {
             f"{time}.mixer.log_decay": tensors(f"{theirs}.attention.time_decay"),
             f"{time}.mixer.bonus": tensors(f"{theirs}.attention.time_first"),
             f"{time}.mixer.out.weight": tensors(f"{theirs}.attention.output.weight"),
@@ -61,9 +61,9 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
         ):
             for name in names:
                 mix = tensors(f"{theirs}.{part}.time_mix_{name}", change=torch.Tensor.flatten)
-                found[f"{ours}.mixer.shift.{name}.weight"] = mix
-                found[f"{ours}.mixer.{name}.weight"] = tensors(f"{theirs}.{part}.{name}.weight")
-    return found
+                sources[f"{ours}.mixer.shift.{name}.weight"] = mix
+                sources[f"{ours}.mixer.{name}.weight"] = tensors(f"{theirs}.{part}.{name}.weight")
+    return sources
 
 
 def _norm(ours: str, theirs: str) -> WeightMap:

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from argap.checkpoint import find_checkpoint, load_model
 from argap.models import ArgapForCausalLM
 from argap.models.hub.gla import GLA
-from argap.models.hub.original import original_class
+from argap.models.hub.registry import original_class
 
 VOCABULARY, BATCH, LENGTH = 61, 2, 70
 

@@ -104,7 +104,7 @@ def test_another_option_is_refused(tmp_path, weights, native, options: dict[str,
 
 def test_there_is_no_other_implementation(tmp_path, weights) -> None:
     checkpoint = find_checkpoint(save(tmp_path, weights))
-    with pytest.raises(ArgapError, match="has no implementation to run here; use --backend native"):
+    with pytest.raises(ArgapError, match="has no implementation to run here; use `backend=native`"):
         load_model(checkpoint, dtype=torch.float32, device="cpu", backend="hf")
 
 

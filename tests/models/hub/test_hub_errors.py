@@ -49,7 +49,7 @@ def test_a_missing_weight_is_named(mamba, native) -> None:
 
 def test_a_weight_left_over_is_named(mamba, native) -> None:
     rewrite(mamba, backbone__layers__0__mixer__in_proj__bias=torch.zeros(64))
-    with pytest.raises(ArgapError, match=r"1 weights have no place .* backbone\.layers\.0\.mixer\.in_proj\.bias"):
+    with pytest.raises(ArgapError, match=r"1 weights are not part of .* backbone\.layers\.0\.mixer\.in_proj\.bias"):
         native(mamba)
 
 
@@ -107,7 +107,7 @@ def test_the_backend_decides_which_code_runs(mamba) -> None:
     assert not runs_native(checkpoint, "hf")
     (mamba / "config.json").write_text(json.dumps({"model_type": "argap"}))
     assert runs_native(find_checkpoint(mamba), "hf")  # a native checkpoint has no other code
-    with pytest.raises(ArgapError, match="--backend jax: expected auto, native, hf"):
+    with pytest.raises(ArgapError, match="`backend` jax: expected auto, native, hf"):
         runs_native(checkpoint, "jax")  # pyright: ignore[reportArgumentType]
 
 
@@ -207,5 +207,5 @@ def test_another_package_takes_no_model_type_from_transformers(mamba, fla_models
 def test_a_package_that_is_not_installed_is_named(mamba, monkeypatch) -> None:
     (mamba / "config.json").write_text(json.dumps({"model_type": "gla"}))
     monkeypatch.setitem(sys.modules, "fla.models", None)  # as if it were not
-    with pytest.raises(ArgapError, match=r"--backend hf needs flash-linear-attention .* pip install 'argap\[fla\]'"):
+    with pytest.raises(ArgapError, match=r"`backend=hf` needs flash-linear-attention .* pip install 'argap\[fla\]'"):
         load_model(find_checkpoint(mamba), dtype=torch.float32, device="cpu", backend="hf")

@@ -1,0 +1,136 @@
+"""A model in one record: its parameters, the operations and state of a window, its layers and their sources."""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from argap.errors import ArgapError
+from argap.models.configuration import ArgapConfig
+from argap.models.cost import cost
+from argap.models.hub.load import native_config
+from argap.models.hub.registry import find_family
+from argap.models.presets import ARCHITECTURES, build_config
+from argap.models.registry import resolve
+from argap.models.sizes import PRINTED, SIZES, VOCABULARY, Printed, build_at, note_on
+from argap.models.sizes import WINDOW as PAPER_WINDOW
+
+WINDOW = 1024
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Width, depth and vocabulary of a named architecture; by default the demo's."""
+
+    hidden_size: int = 256
+    num_hidden_layers: int = 6
+    vocab_size: int = 8192
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """One row of ``argap models list --json``. Where argap has no native form of the model type, the fields from
+    `flops` to `source` are None."""
+
+    name: str
+    model_type: str
+    params: int
+    flops: int | None = None
+    """Of one forward pass over the window."""
+    train_tflops: float | None = None
+    """10¹² operations of one training step on the window."""
+    state_size: int | None = None
+    """Elements that generation keeps for one sequence at the end of the window."""
+    window: int | None = None
+    mixers: list[dict[str, Any]] | None = None
+    """Name and options of each layer's mixer."""
+    source: str | None = None
+    size: str | None = None
+    """The paper's size, as is the rest below: None at any other size."""
+    printed: Printed | None = None
+    note: str | None = None
+
+
+def backbone_at(size: str | None, **given: int | None) -> Backbone:
+    """The backbone of a named size, or the demo's with what is ``given``.
+
+    Raises `ArgapError` for an unknown size, and where fields are given beside a size.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if size is None:
+        return Backbone(**chosen)
+    if chosen:
+        raise ArgapError(f"`size` {size}: sets width, layers and vocabulary; leave out `size` or the others")
+    if size not in SIZES:
+        raise ArgapError(f"size {size!r}: unknown; known are {', '.join(SIZES)}")
+    return Backbone(SIZES[size].hidden_size, SIZES[size].num_hidden_layers, VOCABULARY)
+
+
+def describe_architecture(
+    name: str, backbone: Backbone, *, size: str | None = None, seq_len: int | None = None
+) -> ModelDescription:
+    """A named architecture, with the paper's figures and a note if ``size`` is one of its sizes.
+
+    ``seq_len``: tokens of the window; by default 1,024, at a named size the paper's 2,048. Raises `ArgapError` for an
+    unknown architecture or size.
+    """
+    if name not in ARCHITECTURES:
+        given = "" if size is None else f"`size` {size}: "
+        raise ArgapError(f"{given}{name} is not a named architecture; known are {', '.join(ARCHITECTURES)}")
+    window = seq_len or (WINDOW if size is None else PAPER_WINDOW)
+    if size is None:
+        return _describe(name, build_config(name, **vars(backbone), seq_len=window), window)
+    config = build_at(name, size, seq_len=window)
+    printed = PRINTED[size].get(name)
+    note = note_on(name, size, config, cost(config, window).parameters)
+    return _describe(name, config, window, size=size, printed=printed, note=note)
+
+
+def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) -> ModelDescription:
+    """The checkpoint in ``folder``, called ``name``.
+
+    Of a model type without a native form only the parameters are known, counted from its safetensors. ``seq_len``: by
+    default 1,024, or the longest window of the checkpoint if that is shorter. Raises `ArgapError` for a mixer from a
+    module that is not trusted, and for an option without a native form.
+    """
+    values = ArgapConfig.get_config_dict(folder)[0]
+    family = find_family(values)
+    if values.get("model_type") == ArgapConfig.model_type:
+        config = ArgapConfig.from_pretrained(folder)
+    elif family is not None:
+        config = native_config(name, family, values)
+    else:
+        return ModelDescription(name, values.get("model_type", "unknown"), _count_weights(folder))
+    window = seq_len or min(WINDOW, config.max_position_embeddings or WINDOW)
+    return _describe(name, config, window, model_type=values.get("model_type", config.model_type))
+
+
+def _describe(name: str, config: ArgapConfig, window: int, **fields: Any) -> ModelDescription:
+    spent = cost(config, window)
+    sources = dict.fromkeys(resolve(mixer["name"]).source for mixer in config.mixers)
+    if name in ARCHITECTURES:
+        sources[ARCHITECTURES[name].source] = None
+    return ModelDescription(
+        **{
+            "name": name,
+            "model_type": config.model_type,
+            "params": spent.parameters,
+            "flops": spent.flops,
+            "train_tflops": spent.train_tflops,
+            "state_size": spent.state_size,
+            "window": window,
+            "mixers": config.mixers,
+            "source": "; ".join(filter(None, sources)),
+            **fields,
+        }
+    )
+
+
+def _count_weights(folder: Path) -> int:
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  (not a dict)
+    return total

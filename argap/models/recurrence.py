@@ -1,0 +1,75 @@
+"""What the recurrent mixers share: a step of each recurrence, the operations of its chunked form, and the norm of
+the heads' outputs.
+
+Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} +
+β_t k_tᵀ (v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it
+(arXiv 2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.linear_attention`,
+`argap.kernels.gla` and `argap.kernels.delta_rule`.
+
+Legend: B batch, H heads, T positions, C positions of a chunk, K key size, V value size, G the size of a decay: 1 or K.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+EPSILON = 1e-5
+
+
+def recurrence_step(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor, log_decay: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``state [B, H, K, V]`` and
+    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type."""
+    q, k, v = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
+    if log_decay is not None:
+        state = state * log_decay.to(state.dtype).exp()[..., None]
+    state = state + k[..., :, None] * v[..., None, :]
+    return (q[..., None, :] @ state)[..., 0, :], state
+
+
+def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
+    """The matrix products of the chunked form: in each chunk, filled up to C positions, C² scores and their
+    use, 2·C²·(K + V), and 4·C·K·V to read and to write S. The decays, O(C²·G), are left out."""
+    size = length if chunk is None else min(chunk, length)
+    chunks = -(-length // size)
+    return batch * heads * chunks * (2 * size**2 * (key + value) + 4 * size * key * value)
+
+
+def delta_rule_step(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, state: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``beta [B, H]`` and ``state [B, H, K, V]``
+    to ``y [B, H, V]`` and the state after it, in the state's type."""
+    q, k, v, beta = (x.to(state.dtype) for x in (q, k, v, beta[..., None]))
+    recalled = (k[..., None, :] @ state)[..., 0, :]
+    state = state + k[..., :, None] * (beta * (v - recalled))[..., None, :]
+    return (q[..., None, :] @ state)[..., 0, :], state
+
+
+def delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
+    """The matrix products of `argap.kernels.delta_rule`: in each chunk, filled up to C positions, 4·C²·K for
+    K Kᵀ and Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the scores' use, 6·C·K·V for S."""
+    size = length if chunk is None else min(chunk, length)
+    chunks = -(-length // size)
+    a_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value
+    return batch * heads * chunks * a_chunk
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm over a head's values ``[..., V]``, one weight for each of the V that all heads share.
+
+    The weight starts at the size of a projection of the normed input. At 1 the layer would write several
+    times what the token embeddings hold, however small its values.
+    """
+
+    def __init__(self, size: int, width: int, eps: float = EPSILON) -> None:
+        super().__init__(size, eps=eps)
+        self.width = width
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        nn.init.constant_(self.weight, std * math.sqrt(self.width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(self.weight.dtype))

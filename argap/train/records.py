@@ -1,0 +1,88 @@
+"""The files of a training run as records: ``train.json``, ``tokens.json`` and the lines of ``log.jsonl``."""
+
+from typing import Any
+
+from argap.records import Record
+
+
+class SourceRecord(Record, frozen=True):
+    """One corpus of a token file."""
+
+    path: str
+    repeat: int
+    text_column: str
+    tokens: int
+    """Over all repeats, one EOS per document included."""
+    documents: int
+
+
+class TokensRecord(Record, frozen=True):
+    """``tokens.json``: the content of ``tokens.bin``."""
+
+    tokens: int
+    documents: int
+    fingerprint: str
+    """SHA-256 of ``tokens.bin``."""
+    dtype: str
+    """NumPy's name, such as ``<u2``."""
+    eos: int
+    tokenizer: str
+    tokenizer_fingerprint: str
+    sources: list[SourceRecord]
+
+
+class TrainResult(Record, frozen=True):
+    """The outcome of a finished run."""
+
+    steps: int
+    tokens: int
+    loss: float
+    """Mean training loss over the last line of the log, in nats."""
+    eval_loss: float | None
+    """Mean NLL of the evaluation data, in nats; None without evaluation data."""
+    tokens_per_s: float
+    """Median over the lines of the log, so that compilation, which falls into the first, does not count."""
+    wall_time_s: float
+    peak_memory_bytes: int | None
+    """On CUDA only."""
+
+
+class TrainRecord(Record, frozen=True):
+    """``train.json``: one training run, and its outcome once it is finished."""
+
+    format: int
+    config: dict[str, Any]
+    """`TrainConfig.as_json`."""
+    data: TokensRecord
+    eval_data: TokensRecord | None
+    parameters: int
+    device: str
+    processes: int
+    versions: dict[str, str]
+    git: str | None
+    finished: TrainResult | None
+
+
+class StepLine(Record, frozen=True):
+    """A line of ``log.jsonl`` about training."""
+
+    step: int
+    """Steps done."""
+    tokens: int
+    """Tokens read."""
+    loss: float
+    """Mean over the steps since the line before, without auxiliary losses."""
+    lr: float
+    grad_norm: float
+    """Of the last step, before clipping."""
+    tokens_per_s: float
+    auxiliary_loss: float | None = None
+    """Of the last step; absent without mixers that have one."""
+
+
+class EvaluationLine(Record, frozen=True):
+    """A line of ``log.jsonl`` about an evaluation."""
+
+    step: int
+    tokens: int
+    eval_loss: float
