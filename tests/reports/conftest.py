@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import exp
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -85,10 +86,15 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
         }
     )
     cells = pd.DataFrame(frame.groupby(KEYS, as_index=False, observed=True).sum())
-    gap = {"format": GAP_FORMAT} | summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
+    gap: dict[str, Any] = summarize(cells, reference="attention", threshold=THRESHOLD, seq_len=SEQ_LEN)
     for k, row in enumerate(gap["rows"]):
         row |= {"parameters": 6_912_345 + 250_000 * k, "run": f"runs/x/{row['model']}"}
-    gap |= {"fingerprint": EVALUATION.fingerprint, "run": "runs/x", "versions": {"python": "3.11.2", "argap": "0.1.0"}}
+    gap |= {
+        "format": GAP_FORMAT,
+        "fingerprint": EVALUATION.fingerprint,
+        "run": "runs/x",
+        "versions": {"python": "3.11.2", "argap": "0.1.0"},
+    }
     return msgspec.convert(gap | {"evaluation": EVALUATION, "index": INDEX}, Gap)
 
 
