@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from argap.cells import build_cells, write_cells
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, read_labels
-from argap.records import GAP_FORMAT, EvaluationRecord, Gap, read_record, write_record
+from argap.records import EvaluationRecord, Gap, write_record
 from argap.reports.write import remove_report
 from argap.runs import Run, open_run, read_logprobs, read_token_ids
 from argap.summary import summarize
@@ -80,13 +80,6 @@ def write_gap(
     write_record(out / "examples.json", examples)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
-
-
-def read_gap(folder: Path) -> Gap:
-    """The ``gap.json`` of a result. Raises `FormatError` for a folder without one, or with a broken one."""
-    if not (folder / "gap.json").is_file():
-        raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    return read_record(folder / "gap.json", Gap, newest=GAP_FORMAT, remedy="run `argap score` or `argap compare` again")
 
 
 def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:

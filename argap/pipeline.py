@@ -11,11 +11,11 @@ import msgspec
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import check_length, check_loadable
-from argap.comparison import check_same_set, read_gap, write_gap
+from argap.comparison import check_same_set, write_gap
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label, write_labels
-from argap.records import EvaluationSpec, Gap, SourceRecord
+from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
 from argap.resumable import folder_name
 from argap.runs import Run

@@ -260,6 +260,9 @@ GAP_FORMAT = 2
 """Of ``gap.json``. Format 1 had no number, and no intervals in its breakdowns."""
 
 
+GAP_REMEDY = "run `argap score` or `argap compare` again"
+
+
 class Gap(Record, frozen=True):
     """``gap.json``: every model of a comparison against one reference."""
 
@@ -297,6 +300,14 @@ class Gap(Record, frozen=True):
     def row(self, model: str) -> GapRow:
         """The row of one model; `KeyError` for an unknown one."""
         return next(row for row in self.rows if row.model == model)
+
+
+def read_gap(folder: Path) -> Gap:
+    """The ``gap.json`` of a result. Raises `FormatError` for a folder without one, or with a broken one."""
+    path = Path(folder) / "gap.json"
+    if not path.is_file():
+        raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
+    return read_record(path, Gap, newest=GAP_FORMAT, remedy=GAP_REMEDY)
 
 
 # ── labels.json and run.json ──────────────────────────────────────────────────────────────────────────────────

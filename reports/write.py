@@ -4,12 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.atomic import write_text
-from argap.errors import FormatError
-from argap.records import GAP_FORMAT, Examples, Gap, read_record
+from argap.records import GAP_REMEDY, Examples, read_gap, read_record
 from argap.reports.sentences import CAPTIONS
 from argap.reports.tables import csv_text, markdown, tables_of
-
-REMEDY = "run `argap score` or `argap compare` again"
 
 
 def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",)) -> Path:
@@ -25,11 +22,9 @@ def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str
 
     folder = Path(folder)
     out = folder if out is None else Path(out)
-    if not (folder / "gap.json").is_file():
-        raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT, remedy=REMEDY)
+    gap = read_gap(folder)
     windows = folder / "examples.json"
-    examples = read_record(windows, Examples, remedy=REMEDY) if windows.is_file() else None
+    examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
     write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
     write_text(out / "table.csv", csv_text(gap))
     figures = draw_all(gap, out / "figures", formats)
