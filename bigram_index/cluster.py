@@ -19,7 +19,7 @@ from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.share import Share
 from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex
-from argap.cluster import connect, result_of
+from argap.ray_tasks import connect, result_of
 from argap.corpus import open_corpus
 from argap.tokenizer import load_tokenizer
 
@@ -45,7 +45,7 @@ class Job:
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The bytes are those of a build without a cluster. Raises `ArgapError` as `argap.cluster.connect`
+    The bytes are those of a build without a cluster. Raises `ArgapError` as `argap.ray_tasks.connect`
     does, and whatever a share's build raises.
     """
     refuse_existing(out, overwrite=overwrite)

@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from argap.atomic import replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.task_figures import write_tasks
-from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep_folder import read_runs, read_sweep
+from argap.synthetics.selection import best_runs, smallest_solving
+from argap.synthetics.store import read_runs, read_sweep
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]
@@ -33,7 +33,7 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
     if sweep.tasks:
         return write_tasks(out, runs)
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
-    solved = to_solve(runs)
+    solved = smallest_solving(runs)
     with replacing(out / "solve.csv") as temporary:
         solved.to_csv(temporary, index=False)
     if not solved["flops"].isna().to_numpy().all():
@@ -108,7 +108,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
 
 
 def solve_text(solved: pd.DataFrame) -> str:
-    """The table of `to_solve` as Markdown: an em dash where no width tried reaches 99%, with the best instead."""
+    """The table of `smallest_solving` as Markdown: an em dash where no width tried reaches 99%, with the best instead."""
     lines = [
         "| N | D | model | width | operations | state | parameters | best accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -126,7 +126,7 @@ def solve_text(solved: pd.DataFrame) -> str:
 @style()
 def pretrained_figure(scores: dict[str, Any]) -> Figure:
     """Perplexity and accuracy of the answers against the number of pairs, with 95% intervals: the form of
-    figure 7 of arXiv 2312.04927. ``scores``: what ``argap mqar score`` writes."""
+    figure 7 of arXiv 2312.04927. ``scores``: what ``argap synthetics score`` writes."""
     rows = [row for row in scores["rows"] if row["slice"] == "ar"]
     names = list(dict.fromkeys(row["model"] for row in rows))
     look = looks(names)
@@ -157,7 +157,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
 
 
 def write_pretrained(scores: dict[str, Any], out: Path) -> None:
-    """``scores.json`` and the figure of ``argap mqar score``."""
+    """``scores.json`` and the figure of ``argap synthetics score``."""
     write_json(out / "scores.json", scores)
     save(pretrained_figure(scores), out, "pairs")
 

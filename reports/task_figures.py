@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, panel_rows, plain, save, style
 from argap.reports.tables import DASH, Column, Table, csv_of, markdown
-from argap.synthetics.mad import MAD_TASKS, PRINTED, SOURCE, PrintedScores, printed_of
+from argap.synthetics.published import MAD_TASKS, PRINTED, SOURCE, PrintedScores, printed_of
 
 ACROSS = 3
 NOTE = "Test accuracy in percent; of learning rates and seeds the run that was best on the validation set."

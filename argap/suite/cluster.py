@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from argap.cluster import as_they_end, connect, device_of_tasks
+from argap.ray_tasks import as_they_end, connect, device_of_tasks
 from argap.progress import say
 from argap.suite.config import Entry, load_suite
 from argap.suite.members import evaluation_set, run_members
@@ -15,7 +15,7 @@ def run_on_ray(
     """Train and score ``entries`` of the file ``suite`` on the cluster at ``address`` (None: this machine).
 
     What is finished is passed over, and a member whose worker was lost goes on from its last checkpoint. Raises
-    `ArgapError` as `argap.cluster` does, and what a member raises.
+    `ArgapError` as `argap.ray_tasks` does, and what a member raises.
     """
     ray = connect(address)
     chosen = device_of_tasks(ray, device)

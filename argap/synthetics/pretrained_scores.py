@@ -17,8 +17,8 @@ from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.progress import progress
 from argap.runs import environment
-from argap.synthetics.examples import IGNORED, Examples
-from argap.synthetics.pretrained import PretrainedConfig, build
+from argap.synthetics.tasks.examples import IGNORED, Examples
+from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
 from argap.targets import find_target, told_apart
 from argap.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def score_pretrained(
     probable token), the latter two with a 95% interval over examples.
 
     Raises `ArgapError` for a model that does not take the length, for one that is not causal, for a fill that is
-    not one token, and as `argap.synthetics.pretrained.build` does.
+    not one token, and as `argap.synthetics.tasks.pretrained_mqar.build` does.
     """
     rows = []
     for target in told_apart([find_target(source, reference=False) for source in dict.fromkeys(checkpoints)]):

@@ -17,11 +17,11 @@ from argap.cli import app
 from argap.reports.mqar_figures import write_sweep
 from argap.reports.tables import markdown
 from argap.reports.task_figures import best_by_task, task_figure, task_table
-from argap.synthetics.mad import MAD_TASKS, PRINTED
-from argap.synthetics.protocol import MEMBERS
+from argap.synthetics.published import MAD_TASKS, PRINTED
+from argap.synthetics.config import MEMBERS
 from argap.synthetics.sweep import load_sweep
-from argap.synthetics.sweep_folder import COLUMNS
-from argap.synthetics.tasks import TASKS
+from argap.synthetics.store import COLUMNS
+from argap.synthetics.tasks.registry import TASKS
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
@@ -108,10 +108,10 @@ def test_a_sweep_is_trained_and_plotted_from_the_command_line(tmp_path):
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(asked))
     out = tmp_path / "out"
     for command in (["sweep", tmp_path / "tiny.yaml", "--out", out, "--device", "cpu"], ["plot", out]):
-        result = CliRunner().invoke(app, ["mqar", *map(str, command)])
+        result = CliRunner().invoke(app, ["synthetics", *map(str, command)])
         assert result.exit_code == 0, result.output
     assert "| Transformer | printed | 51.6 | 51.6 |" in result.stdout
-    told = json.loads(CliRunner().invoke(app, ["mqar", "plot", str(out), "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["synthetics", "plot", str(out), "--json"]).stdout)
     assert [row["printed"] for row in told] == [0.516]
 
 
@@ -124,4 +124,4 @@ def test_the_presets_are_the_six_tasks_at_their_baseline(name):
     for config in configs:
         assert config.member.mlp
         assert config.train_examples == (256 if config.task_label == "memorization" else 12_800)
-        assert (config.width, config.examples_a_step, config.test_examples) == (128, 128, 1_280)
+        assert (config.width, config.examples_per_step, config.test_examples) == (128, 128, 1_280)

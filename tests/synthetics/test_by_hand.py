@@ -7,7 +7,7 @@ import torch
 
 from argap.models import ArgapForCausalLM
 from argap.synthetics.by_hand import attention_by_hand, base_conv_by_hand, token_codes
-from argap.synthetics.mqar import MqarConfig, build
+from argap.synthetics.tasks.mqar import MqarConfig, build
 
 BUILDERS: list[Callable[[int, int], ArgapForCausalLM]] = [attention_by_hand, base_conv_by_hand]
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.synthetics import training
-from argap.synthetics.protocol import MEMBERS, RunConfig
+from argap.synthetics.config import MEMBERS, RunConfig
 
 SIZES = {"train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16, "epochs": 1}
 NEVER = 10.0
@@ -35,7 +35,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
                 begun()
             over.wait(NEVER)
             made.append(split)
-            return questions(config, split)
+            return supervision(config, split)
 
         monkeypatch.setattr(training, "questions", slowly)
         return made
@@ -49,7 +49,7 @@ def test_a_signal_while_examples_are_made_ends_the_command(number: signal.Signal
     made = slow(lambda: os.kill(os.getpid(), number))
     sizes = [part for key, value in SIZES.items() for part in ("--set", f"{key}={value}")]
     flags = ["--task", "memorization", "--width", "8", "--lr", "1e-3", "--device", "cpu", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, ["mqar", "train", "attention", *flags, *sizes])
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", *flags, *sizes])
     assert result.exit_code == 130, result.output
     assert made == []
     assert list(tmp_path.iterdir()) == []
@@ -59,4 +59,4 @@ def test_what_making_examples_raises_is_raised() -> None:
     one = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
     config = RunConfig("attention", MEMBERS["attention"], 8, 16, (), lr=1e-3, task={"name": "automata", **one}, **SIZES)
     with pytest.raises(ArgapError, match="no language of the split heldout"):
-        training.train_together([config], torch.device("cpu"))
+        training.train_group([config], torch.device("cpu"))

@@ -15,14 +15,14 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.cluster import connect, device_of_tasks
+from argap.ray_tasks import connect, device_of_tasks
 from argap.errors import ArgapError
 from argap.synthetics import cluster
-from argap.synthetics.cluster import train_on_ray
+from argap.synthetics.ray import train_on_ray
 from argap.synthetics.devices import devices_of, train_on
-from argap.synthetics.parts import Part, parts_of, run_sweep
+from argap.synthetics.jobs import Job, pending_jobs, run_sweep
 from argap.synthetics.sweep import Sweep, load_sweep
-from argap.synthetics.sweep_folder import run_path
+from argap.synthetics.store import run_path
 
 CPU = torch.device("cpu")
 HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])
@@ -110,10 +110,10 @@ def processes(mixers: Path) -> set[str]:
 def test_a_part_is_what_is_left_of_a_group(sweep, tmp_path):
     run_sweep(sweep, tmp_path, HERE)
     first, second = sweep.groups()[0]
-    assert parts_of(sweep, tmp_path, together=64) == []
+    assert pending_jobs(sweep, tmp_path, together=64) == []
     run_path(tmp_path, second).unlink()
-    (part,) = parts_of(sweep, tmp_path, together=64)
-    assert part == Part((second,), (first, second), False, tmp_path)
+    (part,) = pending_jobs(sweep, tmp_path, together=64)
+    assert part == Job((second,), (first, second), False, tmp_path)
     # Once the first run has solved the task, nothing is left of a group that it ends; so also in a part made before.
     path = run_path(tmp_path, first)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"stopped": "solved"}))
@@ -123,7 +123,7 @@ def test_a_part_is_what_is_left_of_a_group(sweep, tmp_path):
 
 def test_a_group_that_has_too_many_runs_is_several_parts(sweep, tmp_path):
     many = replace(sweep, seeds=(0, 1))  # 4 groups of 4 runs
-    assert [len(part.runs) for part in parts_of(many, tmp_path, together=3)] == [3, 1] * 4
+    assert [len(part.runs) for part in pending_jobs(many, tmp_path, together=3)] == [3, 1] * 4
 
 
 def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path):
@@ -162,7 +162,7 @@ def test_all_gpus_are_used_where_no_device_is_named(gpus, found, monkeypatch):
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, ["mqar", "sweep", *map(str, arguments)])
+    return CliRunner().invoke(app, ["synthetics", "sweep", *map(str, arguments)])
 
 
 def test_an_engine_that_is_none_is_refused(sweep_file):

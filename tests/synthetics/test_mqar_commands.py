@@ -1,4 +1,4 @@
-"""``argap mqar generate``, ``train``, ``sweep`` and ``plot`` from the command line."""
+"""``argap synthetics generate``, ``train``, ``sweep`` and ``plot`` from the command line."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.synthetics.mqar import MqarConfig, build
+from argap.synthetics.tasks.mqar import MqarConfig, build
 
 SMALL = [
     *("--set", "vocab_size=32", "--set", "train_examples=32", "--set", "validation_examples=8"),
@@ -15,7 +15,7 @@ SMALL = [
 
 
 def call(*arguments):
-    result = CliRunner().invoke(app, ["mqar", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["synthetics", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -16,16 +16,16 @@ import yaml
 from argap.errors import ArgapError
 from argap.models import ArgapForCausalLM
 from argap.synthetics.devices import train_on
-from argap.synthetics.examples import IGNORED, Examples
-from argap.synthetics.learner import Learner, accuracy_by_slice
-from argap.synthetics.parts import run_sweep
-from argap.synthetics.protocol import LEARNING_RATES, MEMBERS, RunConfig, learning_rate, member_from
-from argap.synthetics.questions import ask, orders, questions
-from argap.synthetics.solve import best_runs, to_solve
+from argap.synthetics.tasks.examples import IGNORED, Examples
+from argap.synthetics.trainer import Trainer, accuracy_by_slice
+from argap.synthetics.jobs import run_sweep
+from argap.synthetics.config import LEARNING_RATES, MEMBERS, RunConfig, learning_rate, member_from
+from argap.synthetics.supervision import batch_order, supervise, supervision
+from argap.synthetics.selection import best_runs, smallest_solving
 from argap.synthetics.sweep import load_sweep
-from argap.synthetics.sweep_folder import read_runs
-from argap.synthetics.together import Together
-from argap.synthetics.training import train_together
+from argap.synthetics.store import read_runs
+from argap.synthetics.cuda_graph import TrainerGroup
+from argap.synthetics.loop import train_group
 
 CPU = torch.device("cpu")
 HERE = partial(train_on, [CPU])
@@ -53,7 +53,7 @@ def test_the_learning_rates_are_the_papers():
     ("length", "width", "batch"), [(64, 64, 64), (128, 128, 64), (256, 64, 16), (64, 256, 16), (512, 64, 8)]
 )
 def test_the_batch_is_smaller_for_long_and_wide_models(length, width, batch):
-    assert replace(TINY, length=length, width=width, batch_size=None).examples_a_step == batch
+    assert replace(TINY, length=length, width=width, batch_size=None).examples_per_step == batch
 
 
 def test_the_rate_rises_for_a_tenth_and_falls_to_nothing():
@@ -77,14 +77,14 @@ def test_the_questions_of_an_example_are_its_labels_in_order():
     labels = np.full((2, 6), IGNORED, dtype=np.int32)
     labels[0, 3], labels[0, 5], labels[1, 2] = 7, 9, 8
     distance = np.where(labels == IGNORED, 0, labels * 10).astype(np.int32)
-    asked = ask(Examples(np.zeros((2, 6), dtype=np.int32), labels, {"distance": distance}))
+    asked = supervise(Examples(np.zeros((2, 6), dtype=np.int32), labels, {"distance": distance}))
     assert asked.places.tolist() == [[2, 4], [1, 0]]
     assert asked.answers.tolist() == [[7, 9], [8, IGNORED]]
     assert asked.slices["distance"].tolist() == [[70, 90], [80, 0]]
 
 
 def test_several_numbers_of_pairs_share_the_examples():
-    made = questions(replace(TINY, pairs=(1, 2, 4)), "test")  # 20 examples: 7, 7 and 6
+    made = supervision(replace(TINY, pairs=(1, 2, 4)), "test")  # 20 examples: 7, 7 and 6
     counts = (made.answers != IGNORED).sum(dim=1).tolist()
     assert counts == [1] * 7 + [2] * 7 + [4] * 6
     assert made.slices["pairs"].max(axis=1).tolist() == counts
@@ -93,12 +93,12 @@ def test_several_numbers_of_pairs_share_the_examples():
 def test_the_splits_and_seeds_differ_and_a_seed_repeats():
     same, again = questions(TINY, "validation"), questions(TINY, "validation")
     assert torch.equal(same.inputs, again.inputs)
-    for other in (questions(TINY, "test"), questions(replace(TINY, seed=1), "validation")):
+    for other in (questions(TINY, "test"), supervision(replace(TINY, seed=1), "validation")):
         assert not torch.equal(same.inputs, other.inputs[: len(same.inputs)])
 
 
 def test_every_epoch_sees_every_example_once_in_its_own_order():
-    plan = orders(TINY).reshape(2, 64)
+    plan = batch_order(TINY).reshape(2, 64)
     assert all(sorted(epoch.tolist()) == list(range(64)) for epoch in plan)
     assert not torch.equal(plan[0], plan[1])
 
@@ -106,14 +106,14 @@ def test_every_epoch_sees_every_example_once_in_its_own_order():
 def test_a_step_is_adamw_on_the_loss_of_the_labels():
     """Against the plain model: its own loss with labels, torch's AdamW with a number as its rate."""
     config = replace(TINY, lr=0.03)
-    train = questions(config, "train")
-    learner = Learner(config, train, CPU)
+    train = supervision(config, "train")
+    trainer = Trainer(config, train, CPU)
     torch.manual_seed(config.seed)
     plain = ArgapForCausalLM(config.model_config())
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1.0, weight_decay=0.1)
     for step in range(3):
-        learner.step()
-        rows = orders(config)[step]
+        trainer.step()
+        rows = batch_order(config)[step]
         labels = torch.full((16, 16), IGNORED)
         labels.scatter_(1, train.places[rows] + 1, train.answers[rows])
         optimizer.param_groups[0]["lr"] = learning_rate(step, config)
@@ -121,59 +121,59 @@ def test_a_step_is_adamw_on_the_loss_of_the_labels():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        torch.testing.assert_close(learner.loss, loss.detach())
-    for mine, theirs in zip(learner.model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(trainer.loss, loss.detach())
+    for mine, theirs in zip(trainer.model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_side_by_side_is_as_alone_and_the_seed_repeats():
     configs = [TINY, replace(TINY, lr=1e-2), replace(TINY, seed=3)]
-    together = {r.config.key: r for r in train_together(configs, CPU)}
+    together = {r.config.key: r for r in train_group(configs, CPU)}
     for config in configs:
-        (alone,) = train_together([config], CPU)
+        (alone,) = train_group([config], CPU)
         same = together[config.key]
         assert (alone.curve, alone.accuracy, alone.slices) == (same.curve, same.accuracy, same.slices)
     with pytest.raises(ArgapError, match="the same steps"):
-        train_together([TINY, replace(TINY, epochs=3)], CPU)
+        train_group([TINY, replace(TINY, epochs=3)], CPU)
 
 
 def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
     easy = replace(TINY, stop_at=1e-9, lr=1e-2)  # any right answer will do
     hard = replace(TINY, stop_at=1.0)
-    found = {r.config.key: r for r in train_together([easy, hard], CPU)}
+    found = {r.config.key: r for r in train_group([easy, hard], CPU)}
     assert found[hard.key].stopped == "steps"
     assert found[hard.key].steps == TINY.steps
     if found[easy.key].validation_accuracy:
         assert found[easy.key].stopped == "solved"
-        ended = {r.config.key: r for r in train_together([easy, hard], CPU, first_ends=True)}
+        ended = {r.config.key: r for r in train_group([easy, hard], CPU, first_ends=True)}
         assert ended[hard.key].stopped == "sibling"
         assert ended[hard.key].steps == ended[easy.key].steps
 
 
 def test_the_weights_that_were_best_are_tested():
-    learner = Learner(replace(TINY, lr=1e-2), questions(TINY, "train"), CPU)
+    trainer = Trainer(replace(TINY, lr=1e-2), questions(TINY, "train"), CPU)
     validation = questions(TINY, "validation")
-    learner.validate(validation, 0)
-    kept = [weight.clone() for weight in learner.model.parameters()]
-    learner.best = 1.0  # nothing will be better
+    trainer.validate(validation, 0)
+    kept = [weight.clone() for weight in trainer.model.parameters()]
+    trainer.best = 1.0  # nothing will be better
     for _ in range(3):
-        learner.step()
-    learner.validate(validation, 3)
-    assert learner.best_step == 0
-    learner.recall_best()
-    assert all(torch.equal(a, b) for a, b in zip(kept, learner.model.parameters(), strict=True))
+        trainer.step()
+    trainer.validate(validation, 3)
+    assert trainer.best_step == 0
+    trainer.restore_best()
+    assert all(torch.equal(a, b) for a, b in zip(kept, trainer.model.parameters(), strict=True))
 
 
 def test_a_member_may_have_more_layers_and_a_task_a_fill_token():
     four = replace(TINY, member=member_from("attention", {"mixers": ["attention", "base_conv"] * 2}), fill=3)
     assert four.model_config().num_hidden_layers == 4
     assert TINY.model_config().num_hidden_layers == 2
-    inputs = questions(four, "train").inputs
+    inputs = supervision(four, "train").inputs
     assert ((inputs == 3).sum(dim=1) == 16 - 4 * 2).all()  # all but two pairs and their second occurrences
 
 
 def test_accuracy_by_slice_partitions_the_answers():
-    made = questions(replace(TINY, pairs=(1, 2)), "test")
+    made = supervision(replace(TINY, pairs=(1, 2)), "test")
     right = np.random.default_rng(0).random(made.answers.shape) < 0.5
     asked = (made.answers != IGNORED).numpy()
     for rows in accuracy_by_slice(right, made).values():
@@ -241,7 +241,7 @@ def test_to_solve_takes_the_least_of_the_solved():
     ]
     runs = pd.DataFrame(rows, columns=pd.Index(columns)).assign(parameters=7)
     assert best_runs(runs)["accuracy"].tolist() == [0.960, 0.995, 0.999, 0.500]
-    solved = to_solve(runs).set_index("name")
+    solved = smallest_solving(runs).set_index("name")
     assert solved.loc["a", ["width", "flops", "state_size"]].tolist() == [128, 20, 200]
     assert solved.loc["b", ["width", "flops"]].isna().all()
     assert solved.loc["b", "best"] == 0.5
@@ -276,7 +276,7 @@ def test_attention_recalls_on_a_cpu():
         evaluations=4,
         stop_at=0.998,
     )
-    (result,) = train_together([config], CPU)
+    (result,) = train_group([config], CPU)
     assert result.accuracy > 0.99
 
 
@@ -289,12 +289,12 @@ def test_one_graph_of_several_models_trains_each_as_it_trains_alone(name):
     configs = [base, replace(base, lr=1e-2), replace(base, seed=1)]
 
     def losses(group, captures):
-        together = Together([Learner(config, questions(config, "train").to(gpu), gpu) for config in group])
+        together = TrainerGroup([Trainer(config, supervision(config, "train").to(gpu), gpu) for config in group])
         together.captures = captures
         found = []
         for _ in range(base.steps):
             together.step()
-            found.append([float(learner.loss) for learner in together.learners])
+            found.append([float(trainer.loss) for trainer in together.trainers])
         assert (together.graph is not None) == captures
         return np.array(found)
 
@@ -309,18 +309,18 @@ def test_a_model_is_validated_as_its_graph_has_made_it(name):
     """A replay changes weights unseen by torch: what a model keeps of its long filters must not outlive it."""
     gpu = torch.device("cuda")
     config = replace(TINY, name=name, member=MEMBERS[name], width=32, length=64, lr=1e-2, epochs=5)
-    test = questions(config, "test").to(gpu)
-    learner = Learner(config, questions(config, "train").to(gpu), gpu)
-    together = Together([learner])
+    test = supervision(config, "test").to(gpu)
+    trainer = Trainer(config, supervision(config, "train").to(gpu), gpu)
+    together = TrainerGroup([trainer])
     for _ in range(config.steps):
         together.step()
-        now = learner._logits(test.inputs, test.places).detach()
+        now = trainer._logits(test.inputs, test.places).detach()
         with torch.no_grad():
-            torch.testing.assert_close(learner._logits(test.inputs, test.places), now, rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(trainer._logits(test.inputs, test.places), now, rtol=1e-2, atol=1e-2)
     assert together.graph is not None
 
 
 def test_runs_that_are_stopped_have_no_result():
     steps = itertools.count(1)
-    assert train_together([TINY], CPU, stop=lambda: next(steps) == TINY.steps) == []
-    assert len(train_together([TINY], CPU, stop=lambda: next(steps) == 0)) == 1
+    assert train_group([TINY], CPU, stop=lambda: next(steps) == TINY.steps) == []
+    assert len(train_group([TINY], CPU, stop=lambda: next(steps) == 0)) == 1

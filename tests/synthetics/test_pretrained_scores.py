@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.synthetics.examples import IGNORED
+from argap.synthetics.tasks.examples import IGNORED
 from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, score_pretrained
 from argap.train.model import copy_tokenizer, save_model
 
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_one_line(folder, tokenizer):
 def test_the_command_scores_the_demo(tmp_path):
     names = [str(DEMO / name) for name in ("attention", "hybrid")]
     flags = ["--pairs", "2,4", "--examples", "2", "--length", "32", "--out", str(tmp_path), "--device", "cpu", "--json"]
-    result = CliRunner().invoke(app, ["mqar", "score", *names, *flags])
+    result = CliRunner().invoke(app, ["synthetics", "score", *names, *flags])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())

@@ -17,9 +17,9 @@ from argap.configuration import build
 from argap.errors import FormatError, MismatchError
 from argap.reports.mqar_figures import write_sweep
 from argap.synthetics.devices import train_on
-from argap.synthetics.parts import run_sweep
+from argap.synthetics.jobs import run_sweep
 from argap.synthetics.sweep import Sweep, load_sweep
-from argap.synthetics.sweep_folder import check_folder, read_runs, read_sweep, run_path
+from argap.synthetics.store import check_folder, read_runs, read_sweep, run_path
 
 ROOT = Path(__file__).parents[2]
 HERE = partial(train_on, [torch.device("cpu")])
@@ -111,7 +111,7 @@ def test_a_changed_sweep_that_keeps_a_run_goes_on(out):
 def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
     path = out / "small.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "lengths": [32], "run": RUN}))
-    call = ["mqar", "sweep", str(path), "--out", str(out), "--dry-run"]
+    call = ["synthetics", "sweep", str(path), "--out", str(out), "--dry-run"]
     assert isinstance(CliRunner().invoke(app, call).exception, MismatchError)
     write_json(out / "sweep.json", {})
     said = str(CliRunner().invoke(app, call).exception)

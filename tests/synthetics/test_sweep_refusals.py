@@ -73,7 +73,7 @@ def test_what_cannot_be_built_is_found_before_anything_is_trained(change, said, 
     assert refused(tmp_path, **change).startswith(said)
     for flag in ("--dry-run", "--device=cpu"):
         result = CliRunner().invoke(
-            app, ["mqar", "sweep", str(written(tmp_path, **change)), "--out", str(tmp_path / "out"), flag]
+            app, ["synthetics", "sweep", str(written(tmp_path, **change)), "--out", str(tmp_path / "out"), flag]
         )
         assert said in str(result.exception)
     assert not (tmp_path / "out").exists()
@@ -133,7 +133,7 @@ def test_a_field_that_a_task_has_of_its_own_is_told_with_the_task(run, said, tmp
     [("task=induction", "--task"), ("lr=1", "--lr"), ("length=8", "--length"), ("member=hyena", "MODEL, with --mlp")],
 )
 def test_what_has_a_flag_is_not_set(setting, flag):
-    result = CliRunner().invoke(app, ["mqar", "train", "attention", "--set", setting])
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
     assert str(result.exception) == f"--set {setting.split('=')[0]}: expected {flag}, which sets it"
 
 

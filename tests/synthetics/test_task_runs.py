@@ -16,20 +16,20 @@ from argap.cli import app
 from argap.configuration import build
 from argap.errors import ArgapError
 from argap.reports.task_figures import best_by_task
-from argap.synthetics import automata, fuzzy_recall
-from argap.synthetics.automata import AutomataConfig
-from argap.synthetics.decoder import LastVectorDecoder, sinusoids
+from argap.synthetics.tasks import automata, fuzzy_recall
+from argap.synthetics.tasks.automata import AutomataConfig
+from argap.synthetics.models import LastVectorDecoder, sinusoids
 from argap.synthetics.devices import train_on
-from argap.synthetics.examples import IGNORED
-from argap.synthetics.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.learner import Learner
-from argap.synthetics.parts import run_sweep
-from argap.synthetics.protocol import MEMBERS, RunConfig
-from argap.synthetics.questions import questions, stream
+from argap.synthetics.tasks.examples import IGNORED
+from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
+from argap.synthetics.trainer import Trainer
+from argap.synthetics.jobs import run_sweep
+from argap.synthetics.config import MEMBERS, RunConfig
+from argap.synthetics.supervision import supervision, stream_seed
 from argap.synthetics.sweep import Sweep, load_sweep
-from argap.synthetics.sweep_folder import run_path
-from argap.synthetics.tasks import TASKS
-from argap.synthetics.training import train_together
+from argap.synthetics.store import run_path
+from argap.synthetics.tasks.registry import TASKS
+from argap.synthetics.loop import train_group
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def run(name: str, member: str = "attention", **own: Any) -> RunConfig:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_trained_on_and_its_run_is_known_by_its_record(name):
     config = run(name)
-    (result,) = train_together([config], CPU)
+    (result,) = train_group([config], CPU)
     assert result.steps == 8
     record = json.loads(json.dumps(result.as_json()))
     assert set(record["config"]) & {"vocab_size", "alpha", "fill"} == set()
@@ -103,16 +103,16 @@ def test_what_is_mqars_is_refused_for_other_tasks():
 
 def test_fuzzy_recall_is_tested_on_its_longest_keys():
     config = run("fuzzy_recall")
-    sizes = {split: set(np.unique(questions(config, split).slices["tokens"])) - {0} for split in ("train", "test")}
+    sizes = {split: set(np.unique(supervision(config, split).slices["tokens"])) - {0} for split in ("train", "test")}
     assert sizes == {"train": {1, 2, 3}, "test": {3}}
-    made = fuzzy_recall.build(FuzzyRecallConfig(16, length=32, short_keys=False), stream(0, "validation"))
-    assert (questions(config, "validation").inputs.numpy() == made.inputs).all()
+    made = fuzzy_recall.build(FuzzyRecallConfig(16, length=32, short_keys=False), stream_seed(0, "validation"))
+    assert (supervision(config, "validation").inputs.numpy() == made.inputs).all()
 
 
 def test_facts_are_the_same_in_all_splits():
     facts = []
     for split in ("train", "validation", "test"):
-        made = questions(run("memorization"), split)
+        made = supervision(run("memorization"), split)
         keys = made.inputs.gather(1, made.places)
         facts.append(dict(zip(keys.flatten().tolist(), made.answers.flatten().tolist(), strict=True)))
     for key in facts[0].keys() & facts[1].keys() & facts[2].keys():
@@ -125,27 +125,27 @@ def test_automata_are_held_out_and_any_symbol_that_may_stand_is_right():
     parts: dict[str, Literal["train", "heldout"]] = {"train": "train", "validation": "heldout", "test": "heldout"}
     for split, part in parts.items():
         data = AutomataConfig(config.examples(split), length=32, split=part)
-        seed = stream(0, split)
-        made = questions(config, split)
+        seed = stream_seed(0, split)
+        made = supervision(config, split)
         assert (made.inputs.numpy() == automata.build(data, seed).inputs).all()
         assert (made.valid is None) == (split == "train")
-    test = questions(config, "test")
+    test = supervision(config, "test")
     assert test.valid is not None
-    learner = Learner(config, questions(config, "train"), CPU)
-    given = learner._logits(test.inputs, test.places).argmax(dim=-1)
+    trainer = Trainer(config, supervision(config, "train"), CPU)
+    given = trainer._logits(test.inputs, test.places).argmax(dim=-1)
     asked = test.answers != IGNORED
-    allowed = automata.valid_next(AutomataConfig(20, length=32, split="heldout"), stream(0, "test"))
+    allowed = automata.valid_next(AutomataConfig(20, length=32, split="heldout"), stream_seed(0, "test"))
     rows = torch.arange(20)[:, None].expand_as(given)
     expected = torch.from_numpy(allowed)[rows, test.places + 1, given]
-    right = torch.from_numpy(learner.right(test))
+    right = torch.from_numpy(trainer.right(test))
     assert torch.equal(right[asked], expected[asked])
     assert (right & asked).sum() > ((given == test.answers) & asked).sum()
 
 
 def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     config = run("compression", length=8)
-    learner = Learner(config, questions(config, "train"), CPU)
-    made = questions(config, "test")
+    trainer = Trainer(config, supervision(config, "train"), CPU)
+    made = supervision(config, "test")
     assert (made.inputs.gather(1, made.places + 1) == made.answers).all()  # each token at its own place
     assert made.places[0].tolist() == [-1, 0, 1, 2, 3, 4, 5]
     decoder = LastVectorDecoder(16, 16, 8)
@@ -157,11 +157,11 @@ def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     torch.testing.assert_close(decoder(changed, places), logits)
     assert (decoder(hidden.roll(1, 1), places) - logits).abs().min() > 0
     assert (logits[:, 1:] - logits[:, :-1]).abs().max() > 1e-3  # places are told apart
-    before = [weight.detach().clone() for weight in learner.weights]
-    learner.step()
-    assert learner.decoder is not None
-    moved = [bool((a != b).any()) for a, b in zip(before, learner.weights, strict=True)]
-    assert all(moved[-len(list(learner.decoder.parameters())) :])
+    before = [weight.detach().clone() for weight in trainer.weights]
+    trainer.step()
+    assert trainer.decoder is not None
+    moved = [bool((a != b).any()) for a, b in zip(before, trainer.weights, strict=True)]
+    assert all(moved[-len(list(trainer.decoder.parameters())) :])
 
 
 def test_places_are_sines_and_cosines():
@@ -175,16 +175,16 @@ def test_places_are_sines_and_cosines():
 def test_a_delta_net_learns_to_recall_in_context():
     """8 tokens, 32 of them in a row: every answer of a test set, after 192 steps at most."""
     config = run("in_context_recall", "delta_net", task={"vocab_size": 8}, width=32, lr=3e-3, train_examples=1024)
-    (result,) = train_together([replace(config, batch_size=64, epochs=12)], CPU)
+    (result,) = train_group([replace(config, batch_size=64, epochs=12)], CPU)
     assert result.accuracy > 0.98
 
 
 def test_weights_hold_facts_and_a_vector_holds_tokens():
     easy: dict[str, Any] = {"width": 32, "train_examples": 512, "batch_size": 64}
-    (facts,) = train_together([run("memorization", task={"vocab_size": 32}, lr=1e-2, epochs=8, **easy)], CPU)
+    (facts,) = train_group([run("memorization", task={"vocab_size": 32}, lr=1e-2, epochs=8, **easy)], CPU)
     assert facts.accuracy > 0.98
     hard = run("compression", "delta_net", task={"vocab_size": 6}, length=4, lr=3e-3, epochs=40, **easy)
-    (held,) = train_together([hard], CPU)
+    (held,) = train_group([hard], CPU)
     assert held.accuracy > 0.95  # a guess: 0.2
 
 
@@ -257,13 +257,13 @@ def test_a_task_is_trained_on_from_the_command_line(tmp_path):
     sizes = ["train_examples=32", "validation_examples=8", "test_examples=8", "batch_size=16", "epochs=1"]
     flags = [part for size in sizes for part in ("--set", size)]
     task = ["--task", "{name: noisy_recall, noise: 0.4}", "--width", "8", "--lr", "1e-3", "--device", "cpu", "--json"]
-    result = CliRunner().invoke(app, ["mqar", "train", "attention", *task, *flags, "--out", str(tmp_path)])
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", *task, *flags, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     (told,) = json.loads(result.stdout)
     assert told["config"]["task"]["noise"] == 0.4
     assert told["config"]["length"] == 128
     for text, said in (("mad", "task 'mad': unknown"), ("{name: x", r"task \{name: x: expected a name or")):
-        refused = CliRunner().invoke(app, ["mqar", "train", "attention", "--task", text])
+        refused = CliRunner().invoke(app, ["synthetics", "train", "attention", "--task", text])
         assert refused.exit_code == 1
         with pytest.raises(ArgapError, match=said):
             raise refused.exception or AssertionError(refused.output)

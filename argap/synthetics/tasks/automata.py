@@ -1,5 +1,6 @@
-"""In-context language learning: each example is written in a language of its own, that of a random automaton
-(RegBench, arXiv 2401.12973; the ranges of sizes follow it, the way to hold languages out is ours).
+"""In-context language learning: each example is drawn from its own regular language, given by a random automaton.
+
+The size ranges follow RegBench (arXiv 2401.12973); the rule that holds out languages is ours.
 
 Legend: E examples, N tokens, V vocabulary.
 """
@@ -12,66 +13,65 @@ from typing import Literal
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED, Examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
 
 HELD_OUT = 8
-"""One language in so many is held out, for validation and test alike."""
+"""One language in eight is held out for validation and test."""
 DRAWS = 4096
-"""Automata tried for one example: where languages are many, none of them is held out with chance (7/8)^4096."""
+"""Automata tried per example. If languages are plentiful, all of them fall into training with chance (7/8)^4096."""
 
 Transitions = tuple[dict[int, int], ...]
-"""For each state the state that each symbol leads to; the first state is the start."""
+"""Maps each symbol to the next state, for every state; state 0 is the initial one."""
 
 
 @dataclass(frozen=True)
 class AutomataConfig:
-    """One data set. Raises `ArgapError` for ranges that are none."""
+    """One data set. Raises `ArgapError` for invalid ranges."""
 
     examples: int
     length: int = 512
     symbols: int = 18
-    """The vocabulary has one token more, which separates strings."""
+    """Number of symbols. The vocabulary has one more token, which separates strings."""
     split: Literal["train", "heldout"] = "train"
-    """No language of one is in the other, whatever the seeds. Validation and test both have ``heldout``, each from
-    seeds of its own: a language may be in both."""
+    """The splits share no language, whatever the seeds. Validation and test both use ``heldout`` with seeds of their
+    own, so they may share languages."""
     states: tuple[int, int] = (4, 12)
-    """Fewest and most, before states that cannot be told apart are made one."""
+    """Minimum and maximum number of states before the automaton is minimized."""
     alphabet: tuple[int, int] = (4, 18)
-    """Fewest and most symbols of a language."""
+    """Minimum and maximum number of symbols in a language."""
     edges: tuple[int, int] = (1, 4)
-    """Fewest and most ways on from a state, all equally likely."""
+    """Minimum and maximum number of transitions from a state; all are equally likely."""
     longest: int = 50
-    """Symbols of the longest string; all lengths from 1 are alike."""
+    """Maximum length of a string in symbols; all lengths from 1 are equally likely."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("states", self.states), ("alphabet", self.alphabet), ("edges", self.edges)):
             if not 1 <= low <= high:
-                raise ArgapError(f"{name} {low} to {high}; expected 1 or more, the fewest first")
+                raise ArgapError(f"{name} {low} to {high}; expected a minimum of at least 1 and a maximum no smaller")
         if self.alphabet[1] > self.symbols or self.edges[1] > self.alphabet[0]:
             raise ArgapError(
                 f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
                 "symbols; expected no more edges than symbols"
             )
-        if self.examples < 1:
-            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        check_examples(self.examples)
         if self.length < 2 or self.longest < 1:
             raise ArgapError(
-                f"length {self.length}, longest {self.longest}; expected a length from 2, strings from 1 symbol"
+                f"length {self.length}, longest {self.longest}; expected at least length 2 and strings of 1 symbol"
             )
 
     @property
     def vocab_size(self) -> int:
-        """V: the symbols and the separator, which is the last."""
+        """V: the symbols and the separator, which is the last token."""
         return self.symbols + 1
 
 
 def build(config: AutomataConfig, seed: int) -> Examples:
-    """The examples of a seed: the separator, a string, the separator, a string, until the example is full.
+    """Build the examples of a seed: separator and string alternate until the example is full.
 
-    Every symbol is labelled, separators are not (a string may end anywhere). As the answer is often one of
-    several, count as right what `valid_next` allows. ``slices["edges"]`` is how many symbols could stand
-    there, ``slices["seen"]`` how often the string so far stood in the example before and went on, plus 1:
-    above 1 the answer can be read off.
+    Every symbol is labelled; separators are not, since a string may end anywhere. Often several symbols are
+    possible at a label: count every one that `valid_next` allows as correct. ``slices["edges"]`` is the number
+    of possible symbols. ``slices["seen"]`` is 1 + how often the string so far was followed by another symbol
+    earlier in the example: above 1, the answer can be copied from the context.
     """
     separator = config.symbols
     inputs = np.full((config.examples, config.length), separator, dtype=np.int32)
@@ -91,7 +91,7 @@ def build(config: AutomataConfig, seed: int) -> Examples:
 
 
 def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
-    """Which tokens may stand at each label of `build`, bool ``[E, N, V]``."""
+    """The tokens that are correct at each label of `build`, bool ``[E, N, V]``."""
     allowed = np.zeros((config.examples, config.length, config.vocab_size), dtype=bool)
     for row, (automaton, walk) in enumerate(_examples(config, seed)):
         for t, (state, token) in enumerate(walk):
@@ -101,49 +101,51 @@ def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
 
 
 def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transitions:
-    """A random automaton of the configuration's split, in its smallest form.
+    """Draw a minimized random automaton of the configuration's split.
 
-    Raises `ArgapError` where `DRAWS` of them are all of the other split: narrow ranges have few languages.
+    Raises `ArgapError` if `DRAWS` automata in a row belong to the other split: narrow ranges have few languages.
     """
     for _ in range(DRAWS):
         states, letters = (rng.integers(low, high + 1) for low, high in (config.states, config.alphabet))
         alphabet = rng.permutation(config.symbols)[:letters]
         drawn = []
         for _ in range(states):
-            ways = rng.integers(config.edges[0], config.edges[1] + 1)
-            symbols, targets = rng.permutation(alphabet)[:ways], rng.integers(0, states, ways)
+            count = rng.integers(config.edges[0], config.edges[1] + 1)
+            symbols, targets = rng.permutation(alphabet)[:count], rng.integers(0, states, count)
             drawn.append(dict(zip(symbols.tolist(), targets.tolist(), strict=True)))
-        automaton = smallest(tuple(drawn))
-        if held_out(automaton) == (config.split == "heldout"):
+        automaton = minimize(tuple(drawn))
+        if is_held_out(automaton) == (config.split == "heldout"):
             return automaton
     raise ArgapError(
-        f"automata: no language of the split {config.split} in {DRAWS:,} automata of {_range(config.states)} states, "
+        f"automata: no language of the split {config.split} in {DRAWS:,} automata with {_range(config.states)} states, "
         f"{_range(config.alphabet)} of {config.symbols} symbols and {_range(config.edges)} edges; expected wider ranges"
     )
 
 
-def smallest(automaton: Transitions) -> Transitions:
-    """The automaton of the same language with the fewest states, in the order in which they are reached: two
-    automata have one language exactly where this is equal."""
-    kind = [0] * len(automaton)
-    while True:  # states differ where their ways on lead to states that differ (Moore)
-        signs = [tuple(sorted((symbol, kind[to]) for symbol, to in ways.items())) for ways in automaton]
-        numbered = {sign: number for number, sign in enumerate(dict.fromkeys(signs))}
-        refined = [numbered[sign] for sign in signs]
-        if len(numbered) == len(set(kind)):
+def minimize(automaton: Transitions) -> Transitions:
+    """Minimize an automaton and number its states in the order in which they are reached.
+
+    Two automata have the same language exactly if their results are equal.
+    """
+    group = [0] * len(automaton)
+    while True:  # split groups until their states agree on the groups that they lead to (Moore's algorithm)
+        signatures = [tuple(sorted((symbol, group[to]) for symbol, to in edges.items())) for edges in automaton]
+        numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
+        refined = [numbers[signature] for signature in signatures]
+        if len(numbers) == len(set(group)):
             break
-        kind = refined
-    order, found = {kind[0]: 0}, [0]
-    for state in found:
+        group = refined
+    order, reached = {group[0]: 0}, [0]
+    for state in reached:
         for _, to in sorted(automaton[state].items()):
-            if kind[to] not in order:
-                order[kind[to]] = len(order)
-                found.append(to)
-    return tuple({symbol: order[kind[to]] for symbol, to in sorted(automaton[state].items())} for state in found)
+            if group[to] not in order:
+                order[group[to]] = len(order)
+                reached.append(to)
+    return tuple({symbol: order[group[to]] for symbol, to in sorted(automaton[state].items())} for state in reached)
 
 
-def held_out(automaton: Transitions) -> bool:
-    """Whether a language, given by its smallest automaton, is for validation and test: its hash decides."""
+def is_held_out(automaton: Transitions) -> bool:
+    """Whether a language belongs to validation and test, decided by the hash of its minimized automaton."""
     text = repr([sorted(ways.items()) for ways in automaton])
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
 
@@ -153,7 +155,7 @@ def _range(ends: tuple[int, int]) -> str:
 
 
 def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, list[tuple[int, int]]]]:
-    """Of each example the automaton, and for each token the state before it."""
+    """Yield each example as its automaton and a walk through it: every token with the state before it."""
     rng = generator(seed)
     for _ in range(config.examples):
         automaton = draw_automaton(rng, config)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED
-from argap.synthetics.mqar import ROWS
-from argap.synthetics.pretrained import PretrainedConfig, build
+from argap.synthetics.tasks.examples import IGNORED
+from argap.synthetics.tasks.mqar import ROWS
+from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
 
 VOCABULARY = np.arange(100, 900)
 TEXT = np.random.default_rng(0).integers(0, 700, 5000).astype(np.int32)

@@ -1,7 +1,7 @@
-"""The tasks that a run trains on in place of multi-query associative recall, by name.
+"""The tasks other than MQAR that a run can train on, by name.
 
-A run says which and how long, and how many examples; the task's own configuration says the rest. Where a task is
-tested on something else than it is trained on, that is stated here.
+A run sets the length and the number of examples; the task's own configuration sets the rest, including how its test
+data differ from its training data.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ import yaml
 
 from argap.configuration import build, one_line
 from argap.errors import ArgapError
-from argap.synthetics import (
+from argap.synthetics.tasks import (
     automata,
     compression,
     context_recall,
@@ -22,38 +22,38 @@ from argap.synthetics import (
     memorization,
     selective_copy,
 )
-from argap.synthetics.automata import AutomataConfig
-from argap.synthetics.compression import CompressionConfig
-from argap.synthetics.context_recall import ContextRecallConfig
-from argap.synthetics.examples import Examples
-from argap.synthetics.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.induction import InductionConfig
-from argap.synthetics.memorization import MemorizationConfig
-from argap.synthetics.selective_copy import SelectiveCopyConfig
+from argap.synthetics.tasks.automata import AutomataConfig
+from argap.synthetics.tasks.compression import CompressionConfig
+from argap.synthetics.tasks.context_recall import ContextRecallConfig
+from argap.synthetics.tasks.examples import Examples
+from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
+from argap.synthetics.tasks.induction import InductionConfig
+from argap.synthetics.tasks.memorization import MemorizationConfig
+from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
 
-BY_RUN = ("examples", "length")
-"""Fields of every task that the run sets."""
+SET_BY_RUN = ("examples", "length")
+"""Fields of every task configuration that the run sets."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One of `TASKS`."""
+    """An entry of `TASKS`."""
 
     config: Any
     """A frozen dataclass with ``examples``, ``length`` and ``vocab_size``."""
     build: Callable[[Any, int], Examples]
     preset: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the configuration's defaults."""
+    """Fields that differ from the configuration's defaults."""
     test: Mapping[str, Any] = field(default_factory=dict)
-    """What validation and test examples differ in from those of training."""
+    """Fields that differ between training and validation or test."""
     valid: Callable[[Any, int], np.ndarray] | None = None
-    """Which tokens are right at each label, bool ``[E, N, V]``; None: the label alone."""
+    """Returns the tokens that are correct at each label, bool ``[E, N, V]``; if None, only the label is."""
     from_last: bool = False
-    """Whether the answers are decoded from the last position's vector, and are no next tokens."""
+    """Whether answers are decoded from the last position's hidden state instead of predicted as next tokens."""
 
     @property
     def length(self) -> int:
-        """N of a run that names none: the default of the configuration's field."""
+        """Default N."""
         defaults: dict[str, Any] = {each.name: each.default for each in fields(self.config)}
         return defaults["length"]
 
@@ -73,10 +73,10 @@ TASKS: dict[str, Task] = {
 }
 
 
-def named(value: Any) -> dict[str, Any]:
-    """A task by its name, or by a mapping of ``name`` and what differs from its preset, as such a mapping.
+def parse_task(value: Any) -> dict[str, Any]:
+    """Normalize a task to a mapping of ``name`` and the fields that differ from its preset.
 
-    Raises `ArgapError` for an unknown name.
+    ``value`` is a name or such a mapping. Raises `ArgapError` for an unknown name.
     """
     given = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = given.get("name")
@@ -85,27 +85,30 @@ def named(value: Any) -> dict[str, Any]:
     return given
 
 
-def from_text(text: str) -> dict[str, Any]:
-    """`named`, of a name or a mapping in YAML, as a command line has it. Raises `ArgapError` where it is neither."""
+def parse_yaml_task(text: str) -> dict[str, Any]:
+    """`parse_task` of a name or mapping written in YAML. Raises `ArgapError` for anything else."""
     try:
-        return named(yaml.safe_load(text))
+        return parse_task(yaml.safe_load(text))
     except yaml.YAMLError as error:
         raise ArgapError(f"task {text}: expected a name or {{name: ..., KEY: VALUE}} ({one_line(error)})") from None
 
 
-def resolved(value: Any, length: int) -> dict[str, Any]:
-    """A task as a run of so many tokens records it: its name and every field of its configuration that is its own.
+def resolve_task(value: Any, length: int) -> dict[str, Any]:
+    """The record of a task in a run of ``length`` tokens: its name and every field of its own configuration.
 
-    Raises `ArgapError` for an unknown name or field, for a field that the run sets, and for sizes that do not fit.
+    Raises `ArgapError` for an unknown name or field, for a field that the run or the split sets, and for
+    inconsistent sizes.
     """
-    given = named(value)
+    given = parse_task(value)
     name = given.pop("name")
     task = TASKS[name]
-    if taken := [key for key in given if key in BY_RUN]:
+    if taken := [key for key in given if key in SET_BY_RUN]:
         raise ArgapError(f"task {name}: {taken[0]} is set by the run, not by the task")
     if taken := [key for key in given if key in task.test]:
-        raise ArgapError(f"task {name}: {taken[0]} is set by the split, it is {task.test[taken[0]]} in the test alone")
-    known = [f.name for f in fields(task.config) if f.name not in (*BY_RUN, *task.test)]
+        raise ArgapError(
+            f"task {name}: {taken[0]} is set by the split; it is {task.test[taken[0]]} in validation and test only"
+        )
+    known = [f.name for f in fields(task.config) if f.name not in (*SET_BY_RUN, *task.test)]
     if unknown := [str(key) for key in given if key not in known]:
         raise ArgapError(f"task {name}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
     try:
@@ -116,15 +119,18 @@ def resolved(value: Any, length: int) -> dict[str, Any]:
 
 
 def data_config(task: Mapping[str, Any], examples: int, length: int, *, training: bool) -> Any:
-    """The configuration of one data set of a `resolved` task."""
-    kind = TASKS[task["name"]]
+    """The configuration of one data set of a task, given as `resolve_task` returns it."""
+    entry = TASKS[task["name"]]
     own = {key: value for key, value in task.items() if key != "name"}
-    return kind.config(**own, **({} if training else kind.test), examples=examples, length=length)
+    return entry.config(**own, **({} if training else entry.test), examples=examples, length=length)
 
 
-def label(task: Mapping[str, Any], length: int) -> str:
-    """The name of a `resolved` task, and what is not as its preset has it: ``noisy_recall, noise 0.4, length 256``."""
+def task_label(task: Mapping[str, Any], length: int) -> str:
+    """The label of a task in tables: its name and what differs from its preset, ``noisy_recall, noise 0.4, length 256``.
+
+    The task is given as `resolve_task` returns it.
+    """
     usual_length = TASKS[task["name"]].length
-    usual = {**resolved(task["name"], usual_length), "length": usual_length}
+    usual = {**resolve_task(task["name"], usual_length), "length": usual_length}
     own = {**task, "length": length}
     return ", ".join([task["name"], *(f"{key} {own[key]}" for key in usual if own[key] != usual[key])])

@@ -1,6 +1,6 @@
-"""Induction heads: what followed the special token the first time?
+"""Induction heads: which token followed the special token the first time?
 
-(arXiv 2209.11895; as a task of its own arXiv 2212.14052, section 3.1.)
+Source: arXiv 2209.11895; as a task of its own, arXiv 2212.14052, section 3.1.
 """
 
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED, Examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
 
 
 @dataclass(frozen=True)
 class InductionConfig:
-    """One data set. Raises `ArgapError` for sizes that leave no room."""
+    """One data set. Raises `ArgapError` for sizes that are too small."""
 
     examples: int
     length: int = 32
@@ -21,17 +21,19 @@ class InductionConfig:
     """The last token of the vocabulary is the special one."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        check_examples(self.examples)
         if self.length < 4 or self.vocab_size < 2:
             raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected a length from 4, a vocabulary from 2"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected at least length 4 and vocab_size 2"
             )
 
 
 def build(config: InductionConfig, seed: int) -> Examples:
-    """The examples of a seed: random tokens, among them once the special token; it stands again before the
-    last token, which is what followed it and the only label. ``slices["distance"]`` is how far back."""
+    """Build the examples of a seed: random tokens with the special token once among them and once more before the end.
+
+    The last token repeats the one that followed the first special token; it is the only label.
+    ``slices["distance"]`` is the distance between the two special tokens.
+    """
     rng = generator(seed)
     special = config.vocab_size - 1
     inputs = rng.integers(0, special, (config.examples, config.length), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""``argap mqar``: multi-query associative recall, from its examples to sweeps over models and their figures; training
+"""``argap synthetics``: multi-query associative recall, from its examples to sweeps over models and their figures; training
 on the other synthetic tasks as well."""
 
 import json
@@ -41,7 +41,7 @@ def generate(
     import numpy as np
 
     from argap.atomic import replacing
-    from argap.synthetics.mqar import MqarConfig, build
+    from argap.synthetics.tasks.mqar import MqarConfig, build
 
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
@@ -79,10 +79,10 @@ def train(
     from argap.configuration import build
     from argap.device import use_device
     from argap.errors import ArgapError
-    from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-    from argap.synthetics.sweep_folder import write_run
-    from argap.synthetics.tasks import TASKS, from_text
-    from argap.synthetics.training import train_together
+    from argap.synthetics.config import LEARNING_RATES, RunConfig, member_from
+    from argap.synthetics.store import write_run
+    from argap.synthetics.tasks.registry import TASKS, from_text
+    from argap.synthetics.loop import train_group
     from argap.train.config import parse_settings
     from argap.train.interrupt import listening
 
@@ -101,7 +101,7 @@ def train(
     own |= further
     configs = [build(RunConfig, {**own, "lr": rate}) for rate in lr or LEARNING_RATES]
     with listening() as interrupt:
-        results = train_together(
+        results = train_group(
             configs,
             use_device(device),
             finished=lambda result: None if out is None else write_run(out, result),
@@ -136,9 +136,9 @@ def sweep(
     import time
     from functools import partial
 
-    from argap.synthetics.parts import run_sweep
+    from argap.synthetics.jobs import run_sweep
     from argap.synthetics.sweep import load_sweep
-    from argap.synthetics.sweep_folder import check_folder, run_path
+    from argap.synthetics.store import check_folder, run_path
     from argap.train.interrupt import listening
 
     check_engine(engine, local={}, ray={"--address": address})
@@ -152,8 +152,8 @@ def sweep(
             typer.echo(f"{each.key}: {state}")
         return
     if engine == "ray":
-        from argap.cluster import connect
-        from argap.synthetics.cluster import train_on_ray
+        from argap.ray_tasks import connect
+        from argap.synthetics.ray import train_on_ray
 
         train_parts = partial(train_on_ray, connect(address), device)
     else:

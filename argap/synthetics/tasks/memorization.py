@@ -1,49 +1,49 @@
-"""Memorisation: pairs that are the same in every example, so that the weights must hold them (MAD, arXiv
-2403.17844, section 3)."""
+"""Memorization: the same key-value pairs in every example, to be stored in the weights.
+
+Source: MAD, arXiv 2403.17844, section 3.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED, Examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
 
 
 @dataclass(frozen=True)
 class MemorizationConfig:
-    """One data set. Raises `ArgapError` for sizes that leave no room."""
+    """One data set. Raises `ArgapError` for sizes that are too small."""
 
     examples: int
     length: int = 32
     vocab_size: int = 256
-    """The first half of what lies before the last token are keys, the second values; the last token stands
-    where a value is asked."""
+    """The last token marks the positions of the values. Of the others, the first half are keys, the rest values."""
     facts_seed: int = 0
-    """Which value a key has, in training and in test: not the seed of the examples."""
+    """Assigns a value to each key, in training and test alike; independent of the seed of the examples."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        check_examples(self.examples)
         if self.length < 2 or self.length % 2 or self.vocab_size < 3:
             raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected an even length from 2, "
-                "a vocabulary from 3"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected an even length of at least 2 and at "
+                "least vocab_size 3"
             )
         if self.facts_seed < 0:
-            raise ArgapError(f"facts_seed {self.facts_seed}; expected 0 or more")
+            raise ArgapError(f"facts_seed {self.facts_seed}; expected at least 0")
 
     @property
     def facts(self) -> np.ndarray:
-        """The value of each key: distinct values, in an order that ``facts_seed`` decides."""
+        """The value of each key. Values are distinct and assigned by ``facts_seed``."""
         keys = (self.vocab_size - 1) // 2
         values = np.arange(keys, self.vocab_size - 1, dtype=np.int32)
         return generator(self.facts_seed).permutation(values)[:keys]
 
 
 def build(config: MemorizationConfig, seed: int) -> Examples:
-    """The examples of a seed: keys, and after each the last token of the vocabulary in its value's place.
+    """Build the examples of a seed: keys, each followed by the last token of the vocabulary in place of its value.
 
-    The label there is the value; it is never in the inputs. ``slices["key"]`` is the key, plus 1.
+    The label there is the value, which never occurs in the inputs. ``slices["key"]`` is the key + 1.
     """
     rng = generator(seed)
     facts = config.facts

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from argap.errors import ArgapError
-from argap.synthetics import compression, context_recall, fuzzy_recall, induction, memorization, selective_copy
-from argap.synthetics.compression import CompressionConfig
-from argap.synthetics.context_recall import ContextRecallConfig
-from argap.synthetics.examples import IGNORED, Examples, accuracy
-from argap.synthetics.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.induction import InductionConfig
-from argap.synthetics.memorization import MemorizationConfig
-from argap.synthetics.selective_copy import SelectiveCopyConfig
-from argap.synthetics.tasks import TASKS as BY_NAME
-from argap.synthetics.tasks import resolved
+from argap.synthetics.tasks import compression, context_recall, fuzzy_recall, induction, memorization, selective_copy
+from argap.synthetics.tasks.compression import CompressionConfig
+from argap.synthetics.tasks.context_recall import ContextRecallConfig
+from argap.synthetics.tasks.examples import IGNORED, Examples, accuracy
+from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
+from argap.synthetics.tasks.induction import InductionConfig
+from argap.synthetics.tasks.memorization import MemorizationConfig
+from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
+from argap.synthetics.tasks.registry import TASKS as BY_NAME
+from argap.synthetics.tasks.registry import resolve_task
 
 Oracle = Callable[[list[int], int, Any], int]
 """The tokens before the label, all tokens of the example's length, and the configuration, to the answer."""
@@ -231,7 +231,7 @@ def test_sizes_that_do_not_fit_are_refused(make: Callable[[], Any], said: str) -
 def test_a_length_that_does_not_fit_is_told_once_and_in_the_words_of_the_run(name: str) -> None:
     """Its configuration is tried with an example of one's own, which nobody asked for."""
     with pytest.raises(ArgapError) as raised:
-        resolved(name, -8)
+        resolve_task(name, -8)
     before, _, said = str(raised.value).partition(": ")
     assert before == f"task {name}"
     assert "length" in said
@@ -248,4 +248,4 @@ def test_an_unknown_task_is_told_that_mqar_has_no_name() -> None:
     with pytest.raises(
         ArgapError, match=r"'mqar': unknown; known are in_context_recall, .*; without a task it is mqar"
     ):
-        resolved("mqar", 64)
+        resolve_task("mqar", 64)

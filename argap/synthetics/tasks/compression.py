@@ -1,36 +1,35 @@
-"""Compression: the last position's vector must hold all tokens (MAD, arXiv 2403.17844, section 3)."""
+"""Compression: the hidden state at the last position must encode all tokens (MAD, arXiv 2403.17844, section 3)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.examples import IGNORED, Examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
 
 
 @dataclass(frozen=True)
 class CompressionConfig:
-    """One data set. Raises `ArgapError` for sizes that leave no room."""
+    """One data set. Raises `ArgapError` for sizes that are too small."""
 
     examples: int
     length: int = 32
     vocab_size: int = 16
-    """The last token ends the sequence."""
+    """The last token of the vocabulary ends the sequence."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise ArgapError(f"{self.examples} examples; expected at least 1")
+        check_examples(self.examples)
         if self.length < 2 or self.vocab_size < 3:
             raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected a length from 2, a vocabulary from 3"
+                f"length {self.length}, vocab_size {self.vocab_size}; expected at least length 2 and vocab_size 3"
             )
 
 
 def build(config: CompressionConfig, seed: int) -> Examples:
-    """The examples of a seed: random tokens and the one that ends the sequence.
+    """Build the examples of a seed: random tokens followed by the end token.
 
-    Unlike the other tasks' labels these are not next tokens: the label at t is the input at t, to be decoded
-    from t and the *last* position's vector alone. ``slices["position"]`` is t, plus 1.
+    Unlike in the other tasks, the labels are not next tokens: the label at t is the input at t, to be decoded
+    from t and the hidden state at the *last* position alone. ``slices["position"]`` is t + 1.
     """
     rng = generator(seed)
     end = config.vocab_size - 1

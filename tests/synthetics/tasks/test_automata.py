@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from argap.errors import ArgapError
-from argap.synthetics.automata import (
+from argap.synthetics.tasks.automata import (
     HELD_OUT,
     AutomataConfig,
     Transitions,
@@ -16,7 +16,7 @@ from argap.synthetics.automata import (
     smallest,
     valid_next,
 )
-from argap.synthetics.examples import IGNORED
+from argap.synthetics.tasks.examples import IGNORED
 
 
 def language(automaton: Transitions, symbols: int, longest: int) -> set[tuple[int, ...]]:
