@@ -1,6 +1,6 @@
-"""Tasks of a Ray cluster, a GPU each, whose results are files in a folder that all nodes reach.
+"""Tasks of a Ray cluster, one GPU each, whose results are files in a folder that all nodes reach.
 
-A task passes over what is finished there, so the tasks of a lost worker may be begun again.
+A task skips whatever is already finished in that folder, so the tasks of a lost worker can be restarted.
 """
 
 import socket
@@ -11,25 +11,25 @@ from argap.errors import ArgapError
 from argap.progress import say
 
 RETRIES = 3
-"""Of a task whose worker was lost."""
-SECONDS_TO_ANSWER = 10.0
-"""Of a cluster that is there."""
-SECONDS_BETWEEN_LOOKS = 0.5
-"""By so many a task is waited for before ``stop`` is asked again."""
-SECONDS_TO_STOP = 30.0
-"""So long the tasks in progress are given to end once they are cancelled."""
+"""Restarts of a task whose worker was lost."""
+CONNECT_SECONDS = 10.0
+"""Time limit for a cluster to accept a connection."""
+POLL_SECONDS = 0.5
+"""Seconds between checks of ``stop`` while tasks run."""
+CANCEL_SECONDS = 30.0
+"""Grace period for cancelled tasks."""
 
 
 def connect(address: str | None) -> Any:
-    """Ray itself, connected to the cluster at ``address`` (None: this machine alone).
+    """Connect to the cluster at ``address`` (None: start one on this machine) and return the module ``ray``.
 
-    It sets a handler of SIGTERM: connect before `argap.train.interrupt.listening`. Raises `ArgapError` where Ray is
-    not installed and where no cluster answers.
+    Ray installs a SIGTERM handler: connect before `argap.train.interrupt.listening`. Raises `ArgapError` if Ray is
+    not installed or no cluster answers.
     """
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ArgapError("--engine ray: Ray is not installed; install it with `pip install argap[cluster]`") from None
+        raise ArgapError("`engine=ray`: Ray is not installed; install it with `pip install argap[cluster]`") from None
     if not ray.is_initialized():
         try:
             if not _listens(address or ""):
@@ -37,40 +37,40 @@ def connect(address: str | None) -> Any:
             ray.init(address=address, log_to_driver=False)
         except ConnectionError:
             raise ArgapError(
-                f"--address {address}: no Ray cluster answers; expected HOST:PORT of one that `ray start --head` "
-                "began, or no address for this machine alone"
+                f"`address` {address}: no Ray cluster answers; expected HOST:PORT of one started with "
+                "`ray start --head`, or no address to use this machine alone"
             ) from None
     return ray
 
 
 def _listens(address: str) -> bool:
-    """Whether something does, where ``address`` names host and port: Ray itself tries for minutes to find out."""
+    """Whether a server accepts connections at HOST:PORT; true for other addresses. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return True
     try:
-        socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
-def device_of_tasks(ray: Any, device: str) -> str:
-    """``cuda`` or ``cpu``; ``auto`` is CUDA where the cluster has a GPU. This machine itself needs none.
+def task_device(ray: Any, device: str) -> str:
+    """``cuda`` or ``cpu``; ``auto`` chooses CUDA if the cluster has a GPU, whether or not this machine has one.
 
     Raises `ArgapError` for another name.
     """
     if device not in ("auto", "cuda", "cpu"):
-        raise ArgapError(f"--device {device}: expected auto, cpu or cuda; Ray chooses the GPU of each task")
+        raise ArgapError(f"`device={device}`: expected auto, cpu or cuda; Ray chooses the GPU of each task")
     if device != "auto":
         return device
     if ray.cluster_resources().get("GPU"):
         return "cuda"
-    say("the cluster has no GPU: a CPU core for each task; --device cuda waits for a GPU to join")
+    say("the cluster has no GPU: each task uses one CPU core; --device cuda would wait for a GPU to join")
     return "cpu"
 
 
-def as_they_end(
+def completed(
     ray: Any,
     task: Callable[..., None],
     calls: Sequence[tuple[Any, ...]],
@@ -78,30 +78,30 @@ def as_they_end(
     device: str,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[int]:
-    """Run ``task`` with each of ``calls`` as tasks of the cluster; yield the number of each call as it ends.
+    """Run ``task`` with the arguments of each call on the cluster; yield the index of each call as it ends.
 
-    ``device`` ``cuda`` gives each task a GPU. Where ``stop`` says so, and where the caller goes no further, those
-    that wait are taken back and those in progress are interrupted. Raises `ArgapError` where a worker is lost once
-    too often, and what a task raises.
+    With ``device="cuda"`` each task gets a GPU. Once ``stop`` returns true, or the caller closes the iterator, waiting
+    tasks are cancelled and running ones interrupted. Raises `ArgapError` if the workers of a task are lost more than
+    `RETRIES` times, and whatever a task raises.
     """
-    begin = ray.remote(num_gpus=int(device == "cuda"), max_retries=RETRIES)(task).remote
-    pending = {begin(*call): number for number, call in enumerate(calls)}
+    submit = ray.remote(num_gpus=int(device == "cuda"), max_retries=RETRIES)(task).remote
+    pending = {submit(*call): index for index, call in enumerate(calls)}
     try:
         while pending and not stop():
-            ended, _ = ray.wait(list(pending), timeout=SECONDS_BETWEEN_LOOKS)
+            ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
             for each in ended:
-                number = pending.pop(each)
-                _end(ray, each)
-                yield number
+                index = pending.pop(each)
+                _finish(ray, each)
+                yield index
     finally:
         for each in pending:
             ray.cancel(each)
         if pending:
-            ray.wait(list(pending), num_returns=len(pending), timeout=SECONDS_TO_STOP)
+            ray.wait(list(pending), num_returns=len(pending), timeout=CANCEL_SECONDS)
 
 
 def result_of(ray: Any, task: Any) -> Any:
-    """What a task returned, once it has. Raises what it raised: an `ArgapError` as it was."""
+    """Wait for a task and return its result. Raises whatever the task raised; an `ArgapError` arrives unwrapped."""
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -110,7 +110,7 @@ def result_of(ray: Any, task: Any) -> Any:
         raise
 
 
-def _end(ray: Any, task: Any) -> None:
+def _finish(ray: Any, task: Any) -> None:
     try:
         result_of(ray, task)
     except ray.exceptions.RayTaskError:
@@ -118,6 +118,6 @@ def _end(ray: Any, task: Any) -> None:
     except ray.exceptions.RayError as error:
         reason = str(error).strip().split("\n")[0]
         raise ArgapError(
-            f"--engine ray: a task was lost {RETRIES + 1} times ({reason}); what is finished stays, run the same "
+            f"`engine=ray`: a task was lost {RETRIES + 1} times ({reason}); finished work is kept, run the same "
             "command again"
         ) from None

@@ -19,8 +19,8 @@ from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.share import Share
 from argap.bigram_index.source import Source
 from argap.bigram_index.store import BigramIndex
-from argap.ray_tasks import connect, result_of
 from argap.corpus import open_corpus
+from argap.ray_tasks import connect, result_of
 from argap.tokenizer import load_tokenizer
 
 FAN_IN = 8

@@ -75,7 +75,7 @@ def run_member(
     if parallel.is_main:
         if suite.mqar is not None and weights.is_file() and not places.mqar(entry).is_file():
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
-            found = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
+            found = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device).as_json()
             write_json(places.mqar(entry), found)
         if not keep:
             weights.unlink(missing_ok=True)

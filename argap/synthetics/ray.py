@@ -28,8 +28,8 @@ def train_on_ray(ray: Any, device: str, jobs: Sequence[Job], stop: Callable[[], 
         job = jobs[number]
         if missing := job.unfinished():
             raise ArgapError(
-                f"{job.out}: the finished run {missing[0].key} is missing; expected `out` to be a folder that all nodes "
-                "of the cluster reach by this path"
+                f"{job.out}: the finished run {missing[0].key} is missing; expected `out` to be a folder that all "
+                "nodes of the cluster reach by this path"
             )
         yield job
 

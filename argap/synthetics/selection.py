@@ -22,7 +22,7 @@ def best_by_validation(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """`best_by_validation` for each length, number of KV pairs, member and width, in this order; members keep theirs."""
+    """`best_by_validation` by length, number of KV pairs, member and width, sorted so; members keep their order."""
     rank = {name: index for index, name in enumerate(dict.fromkeys(runs["name"]))}
     best = best_by_validation(runs, ["name", "length", "pairs", "width"])
     best = best.assign(

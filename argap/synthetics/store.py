@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import read_json, write_json
 from argap.configuration import build
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.parquet import read_frame, write_parquet
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult
 from argap.synthetics.sweep import Sweep
@@ -95,8 +96,7 @@ def collect_runs(sweep: Sweep, out: Path) -> pd.DataFrame:
     finished = [config for config in sweep.configs() if run_path(out, config).exists()]
     rows = [_row(read_run(out, config), labels[config.key]) for config in finished]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    with replacing(out / "runs.parquet") as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")
+    write_parquet(out / "runs.parquet", frame)
     return frame
 
 
@@ -119,10 +119,7 @@ def read_runs(out: Path) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        runs = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
+    runs = read_frame(path)
     runs = runs if "task" in runs else runs.assign(task="mqar")  # written when MQAR was the only task
     if missing := [column for column in COLUMNS if column not in runs]:
         raise FormatError(

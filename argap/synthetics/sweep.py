@@ -13,7 +13,7 @@ from argap.errors import ArgapError
 from argap.models.cost import cost
 from argap.synthetics.config import LEARNING_RATES, RunConfig, default_pairs
 from argap.synthetics.models import LastVectorDecoder, member_from
-from argap.synthetics.tasks.registry import TASKS, named, resolved
+from argap.synthetics.tasks.registry import TASKS, parse_task, resolve_task
 
 SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
 """Fields of a run that the sweep's own keys set."""
@@ -67,6 +67,10 @@ class Sweep:
         keys = [first.key for first in firsts]
         if twice := [first for number, first in enumerate(firsts) if first.key in keys[:number]]:
             raise ArgapError(f"tasks: {twice[0].task_label} is listed twice")
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return {**vars(self), "members": dict(self.members), "run": dict(self.run)}
 
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, group by group."""

@@ -66,11 +66,15 @@ def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
 @pytest.mark.parametrize(
     ("grid", "table", "said"),
     [
-        (SWEEP, "no Parquet", "runs.parquet: not a whole Parquet file"),
-        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: no table of runs, length is missing"),
-        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "none of the sweep's runs is finished; `argap synthetics sweep"),
+        (SWEEP, "no Parquet", "runs.parquet: not a complete Parquet file"),
+        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: not a table of runs, the column length is missing"),
+        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "no run of the sweep is finished; `argap synthetics sweep"),
         (SWEEP, None, "runs.parquet: no such file; `argap synthetics sweep"),
-        ({}, runs(), "sweep.json: no grid under the key sweep, found None; remove it, and `argap synthetics sweep"),
+        (
+            {},
+            runs(),
+            "sweep.json: expected a grid under the key sweep, found None; remove it, and `argap synthetics sweep",
+        ),
         ({"sweep": {}}, runs(), "sweep.json: members: missing"),
         ({"sweep": {**SWEEP["sweep"], "axis": "lr"}}, runs(), "sweep.json: axis: expected width, pairs"),
     ],

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
-from argap.synthetics import training
-from argap.synthetics.config import MEMBERS, RunConfig
+from argap.synthetics import loop
+from argap.synthetics.config import RunConfig
+from argap.synthetics.models import MEMBERS
 
 SIZES = {"train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16, "epochs": 1}
 NEVER = 10.0
@@ -28,7 +29,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     over = threading.Event()
 
     def patched(begun: Callable[[], None]) -> list[str]:
-        questions = training.questions
+        supervision = loop.supervision
 
         def slowly(config: RunConfig, split: str):
             if split == "train":
@@ -37,7 +38,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
             made.append(split)
             return supervision(config, split)
 
-        monkeypatch.setattr(training, "questions", slowly)
+        monkeypatch.setattr(loop, "supervision", slowly)
         return made
 
     yield patched
@@ -59,4 +60,4 @@ def test_what_making_examples_raises_is_raised() -> None:
     one = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
     config = RunConfig("attention", MEMBERS["attention"], 8, 16, (), lr=1e-3, task={"name": "automata", **one}, **SIZES)
     with pytest.raises(ArgapError, match="no language of the split heldout"):
-        training.train_group([config], torch.device("cpu"))
+        loop.train_group([config], torch.device("cpu"))

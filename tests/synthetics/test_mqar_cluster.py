@@ -15,14 +15,14 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.ray_tasks import connect, device_of_tasks
 from argap.errors import ArgapError
-from argap.synthetics import cluster
-from argap.synthetics.ray import train_on_ray
+from argap.ray_tasks import connect, task_device
+from argap.synthetics import ray as ray_jobs
 from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.jobs import Job, pending_jobs, run_sweep
-from argap.synthetics.sweep import Sweep, load_sweep
+from argap.synthetics.ray import train_on_ray
 from argap.synthetics.store import run_path
+from argap.synthetics.sweep import Sweep, load_sweep
 
 CPU = torch.device("cpu")
 HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])
@@ -141,7 +141,7 @@ def test_processes_stop_when_asked_to(sweep, mixers, tmp_path):
 
 def test_a_lost_process_is_one_line_and_the_next_run_goes_on(sweep, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
-    with pytest.raises(ArgapError, match="a process that trained was lost"):
+    with pytest.raises(ArgapError, match="a training process was lost"):
         run_sweep(dies, tmp_path, TWO)
     assert len(run_sweep(dies, tmp_path, HERE)) == 4
 
@@ -179,20 +179,20 @@ def test_without_ray_it_says_how_to_install_it(sweep_file, tmp_path, monkeypatch
 
 def test_a_task_has_a_gpu_where_the_cluster_has_one(capsys):
     with_gpus, without = (SimpleNamespace(cluster_resources=lambda r=r: r) for r in ({"CPU": 4.0, "GPU": 2.0}, {}))
-    assert device_of_tasks(with_gpus, "auto") == "cuda"
-    assert device_of_tasks(with_gpus, "cpu") == "cpu"
-    assert device_of_tasks(without, "cuda") == "cuda"
+    assert task_device(with_gpus, "auto") == "cuda"
+    assert task_device(with_gpus, "cpu") == "cpu"
+    assert task_device(without, "cuda") == "cuda"
     assert capsys.readouterr().err == ""
-    assert device_of_tasks(without, "auto") == "cpu"
+    assert task_device(without, "auto") == "cpu"
     assert "has no GPU" in capsys.readouterr().err
-    with pytest.raises(ArgapError, match="--device cuda:1: expected auto, cpu or cuda; Ray chooses"):
-        device_of_tasks(with_gpus, "cuda:1")
+    with pytest.raises(ArgapError, match="`device=cuda:1`: expected auto, cpu or cuda; Ray chooses"):
+        task_device(with_gpus, "cuda:1")
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path, monkeypatch):
     """A task that has ended, and none of its files here."""
-    monkeypatch.setattr(cluster, "as_they_end", lambda *_, **__: iter([0]))
-    with pytest.raises(ArgapError, match="expected in --out a folder that all nodes"):
+    monkeypatch.setattr(ray_jobs, "completed", lambda *_, **__: iter([0]))
+    with pytest.raises(ArgapError, match="expected `out` to be a folder that all nodes"):
         run_sweep(sweep, tmp_path, partial(train_on_ray, None, "cpu"))
 
 

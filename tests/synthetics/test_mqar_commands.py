@@ -48,7 +48,7 @@ def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(tmp_path):
         "batch_size: 16, epochs: 1}\n"
     )
     out = tmp_path / "out"
-    assert "steps at most" in call("sweep", config, "--out", out, "--dry-run")
+    assert "at most 2 steps" in call("sweep", config, "--out", out, "--dry-run")
     assert "0 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 0)
     assert "1 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 100)
     assert call("sweep", config, "--out", out, "--dry-run").strip().endswith("finished")

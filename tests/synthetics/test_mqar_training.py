@@ -15,17 +15,18 @@ import yaml
 
 from argap.errors import ArgapError
 from argap.models import ArgapForCausalLM
+from argap.synthetics.config import LEARNING_RATES, RunConfig, learning_rate
+from argap.synthetics.cuda_graph import TrainerGroup
 from argap.synthetics.devices import train_on
+from argap.synthetics.jobs import run_sweep
+from argap.synthetics.loop import train_group
+from argap.synthetics.models import MEMBERS, member_from
+from argap.synthetics.selection import best_runs, smallest_solving
+from argap.synthetics.store import read_runs
+from argap.synthetics.supervision import batch_order, supervise, supervision
+from argap.synthetics.sweep import load_sweep
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.trainer import Trainer, accuracy_by_slice
-from argap.synthetics.jobs import run_sweep
-from argap.synthetics.config import LEARNING_RATES, MEMBERS, RunConfig, learning_rate, member_from
-from argap.synthetics.supervision import batch_order, supervise, supervision
-from argap.synthetics.selection import best_runs, smallest_solving
-from argap.synthetics.sweep import load_sweep
-from argap.synthetics.store import read_runs
-from argap.synthetics.cuda_graph import TrainerGroup
-from argap.synthetics.loop import train_group
 
 CPU = torch.device("cpu")
 HERE = partial(train_on, [CPU])
@@ -78,22 +79,22 @@ def test_the_questions_of_an_example_are_its_labels_in_order():
     labels[0, 3], labels[0, 5], labels[1, 2] = 7, 9, 8
     distance = np.where(labels == IGNORED, 0, labels * 10).astype(np.int32)
     asked = supervise(Examples(np.zeros((2, 6), dtype=np.int32), labels, {"distance": distance}))
-    assert asked.places.tolist() == [[2, 4], [1, 0]]
-    assert asked.answers.tolist() == [[7, 9], [8, IGNORED]]
+    assert asked.positions.tolist() == [[2, 4], [1, 0]]
+    assert asked.targets.tolist() == [[7, 9], [8, IGNORED]]
     assert asked.slices["distance"].tolist() == [[70, 90], [80, 0]]
 
 
 def test_several_numbers_of_pairs_share_the_examples():
     made = supervision(replace(TINY, pairs=(1, 2, 4)), "test")  # 20 examples: 7, 7 and 6
-    counts = (made.answers != IGNORED).sum(dim=1).tolist()
+    counts = (made.targets != IGNORED).sum(dim=1).tolist()
     assert counts == [1] * 7 + [2] * 7 + [4] * 6
     assert made.slices["pairs"].max(axis=1).tolist() == counts
 
 
 def test_the_splits_and_seeds_differ_and_a_seed_repeats():
-    same, again = questions(TINY, "validation"), questions(TINY, "validation")
+    same, again = supervision(TINY, "validation"), supervision(TINY, "validation")
     assert torch.equal(same.inputs, again.inputs)
-    for other in (questions(TINY, "test"), supervision(replace(TINY, seed=1), "validation")):
+    for other in (supervision(TINY, "test"), supervision(replace(TINY, seed=1), "validation")):
         assert not torch.equal(same.inputs, other.inputs[: len(same.inputs)])
 
 
@@ -115,7 +116,7 @@ def test_a_step_is_adamw_on_the_loss_of_the_labels():
         trainer.step()
         rows = batch_order(config)[step]
         labels = torch.full((16, 16), IGNORED)
-        labels.scatter_(1, train.places[rows] + 1, train.answers[rows])
+        labels.scatter_(1, train.positions[rows] + 1, train.targets[rows])
         optimizer.param_groups[0]["lr"] = learning_rate(step, config)
         loss = plain(train.inputs[rows].long(), labels=labels).loss
         loss.backward()
@@ -151,8 +152,8 @@ def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
 
 
 def test_the_weights_that_were_best_are_tested():
-    trainer = Trainer(replace(TINY, lr=1e-2), questions(TINY, "train"), CPU)
-    validation = questions(TINY, "validation")
+    trainer = Trainer(replace(TINY, lr=1e-2), supervision(TINY, "train"), CPU)
+    validation = supervision(TINY, "validation")
     trainer.validate(validation, 0)
     kept = [weight.clone() for weight in trainer.model.parameters()]
     trainer.best = 1.0  # nothing will be better
@@ -174,11 +175,11 @@ def test_a_member_may_have_more_layers_and_a_task_a_fill_token():
 
 def test_accuracy_by_slice_partitions_the_answers():
     made = supervision(replace(TINY, pairs=(1, 2)), "test")
-    right = np.random.default_rng(0).random(made.answers.shape) < 0.5
-    asked = (made.answers != IGNORED).numpy()
+    right = np.random.default_rng(0).random(made.targets.shape) < 0.5
+    asked = (made.targets != IGNORED).numpy()
     for rows in accuracy_by_slice(right, made).values():
-        assert sum(row["n"] for row in rows) == asked.sum()
-        assert sum(row["n"] * row["accuracy"] for row in rows) == pytest.approx(right[asked].sum())
+        assert sum(row.n for row in rows) == asked.sum()
+        assert sum(row.n * row.accuracy for row in rows) == pytest.approx(right[asked].sum())
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,7 @@ def test_one_graph_of_several_models_trains_each_as_it_trains_alone(name):
 
     def losses(group, captures):
         together = TrainerGroup([Trainer(config, supervision(config, "train").to(gpu), gpu) for config in group])
-        together.captures = captures
+        together.use_graph = captures
         found = []
         for _ in range(base.steps):
             together.step()
@@ -314,9 +315,9 @@ def test_a_model_is_validated_as_its_graph_has_made_it(name):
     together = TrainerGroup([trainer])
     for _ in range(config.steps):
         together.step()
-        now = trainer._logits(test.inputs, test.places).detach()
+        now = trainer.logits(test.inputs, test.positions).detach()
         with torch.no_grad():
-            torch.testing.assert_close(trainer._logits(test.inputs, test.places), now, rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(trainer.logits(test.inputs, test.positions), now, rtol=1e-2, atol=1e-2)
     assert together.graph is not None
 
 

@@ -18,8 +18,8 @@ from argap.errors import FormatError, MismatchError
 from argap.reports.mqar_figures import write_sweep
 from argap.synthetics.devices import train_on
 from argap.synthetics.jobs import run_sweep
-from argap.synthetics.sweep import Sweep, load_sweep
 from argap.synthetics.store import check_folder, read_runs, read_sweep, run_path
+from argap.synthetics.sweep import Sweep, load_sweep
 
 ROOT = Path(__file__).parents[2]
 HERE = partial(train_on, [torch.device("cpu")])
@@ -73,9 +73,9 @@ def test_the_table_of_before_is_not_drawn_for_that_of_now(out):
 @pytest.mark.parametrize(
     ("left", "said"),
     [
-        ((), "no config in it"),
-        (("config", "accuracy"), "no validation_accuracy in it"),
-        (None, "its config is another run's"),
+        ((), "it has no config"),
+        (("config", "accuracy"), "it has no validation_accuracy"),
+        (None, "its configuration is another run's"),
     ],
 )
 def test_a_run_that_is_none_is_told_by_its_file(left, said, out):
@@ -85,7 +85,7 @@ def test_a_run_that_is_none_is_told_by_its_file(left, said, out):
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
             act()
-        assert str(raised.value) == f"{first}: no finished run ({said}); remove it, and the sweep trains it again"
+        assert str(raised.value) == f"{first}: not a finished run ({said}); remove it, and the sweep trains it again"
 
 
 OTHERS = [
@@ -98,7 +98,9 @@ OTHERS = [
 @pytest.mark.parametrize("change", OTHERS)
 def test_the_folder_of_another_sweep_is_left_as_it_is(change, out):
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(MismatchError, match=r"sweep.json is another sweep's, none of its 2 runs is one of this"):
+    with pytest.raises(
+        MismatchError, match=r"sweep.json is from another sweep, none of whose 2 runs belongs to this one"
+    ):
         run_sweep(sweep(**change), out, HERE)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
@@ -115,7 +117,7 @@ def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
     assert isinstance(CliRunner().invoke(app, call).exception, MismatchError)
     write_json(out / "sweep.json", {})
     said = str(CliRunner().invoke(app, call).exception)
-    assert said.startswith(f"{out / 'sweep.json'}: no grid under the key sweep, found None; remove it, and")
+    assert said.startswith(f"{out / 'sweep.json'}: expected a grid under the key sweep, found None; remove it, and")
 
 
 def test_the_committed_sweeps_may_go_on():

@@ -90,15 +90,15 @@ def test_what_cannot_be_built_is_found_before_anything_is_trained(change, said, 
     ],
 )
 def test_what_would_be_trained_twice_is_refused(axis, values, twice, tmp_path):
-    assert refused(tmp_path, **{axis: values}) == f"{axis}: {twice} is there twice"
+    assert refused(tmp_path, **{axis: values}) == f"{axis}: {twice} is listed twice"
 
 
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ({"epochs": 0}, "attention: epochs 0; expected a whole number from 1"),
-        ({"batch_size": 0}, "attention: batch_size 0; expected a whole number from 1"),
-        ({"test_examples": -3}, "attention: test_examples -3; expected a whole number from 1"),
+        ({"epochs": 0}, "attention: epochs 0; expected a whole number of at least 1"),
+        ({"batch_size": 0}, "attention: batch_size 0; expected a whole number of at least 1"),
+        ({"test_examples": -3}, "attention: test_examples -3; expected a whole number of at least 1"),
         ({"epoch": 3}, "run: unknown key epoch; known are vocab_size, alpha, fill, train_examples"),
         ({"weight_decay": float("nan")}, "attention: lr 0.001, warmup 0.1, weight_decay nan"),
     ],
@@ -108,9 +108,9 @@ def test_a_field_of_a_run_is_named_with_its_value(run, said, tmp_path):
 
 
 def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
-    assert refused(tmp_path, widths=[8, -8]) == "attention: width -8; expected a whole number from 1"
-    assert refused(tmp_path, lengths=[0]) == "attention: length 0; expected a whole number from 1"
-    assert refused(tmp_path, seeds=[-1]) == "attention: seed -1; expected a whole number from 0"
+    assert refused(tmp_path, widths=[8, -8]) == "attention: width -8; expected a whole number of at least 1"
+    assert refused(tmp_path, lengths=[0]) == "attention: length 0; expected a whole number of at least 1"
+    assert refused(tmp_path, seeds=[-1]) == "attention: seed -1; expected a whole number of at least 0"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_axis_of_sizes_is_named_with_its_value(tmp_path):
     [
         ({"epoch": 3}, "task induction: run: unknown key epoch; known are length, vocab_size"),
         ({"epochs": "all"}, "task induction: epochs: expected a whole number, found 'all'"),
-        ({"epochs": 0}, "task induction: attention: epochs 0; expected a whole number from 1"),
+        ({"epochs": 0}, "task induction: attention: epochs 0; expected a whole number of at least 1"),
         ({"length": 0}, "task induction: "),
     ],
 )
@@ -139,5 +139,5 @@ def test_what_has_a_flag_is_not_set(setting, flag):
 
 def test_a_run_has_pairs_or_a_task(tmp_path):
     (config,) = load_sweep(written(tmp_path)).configs()
-    with pytest.raises(ArgapError, match="attention: no pairs; expected at least one number of them, or a task"):
+    with pytest.raises(ArgapError, match="attention: no pairs; expected at least one number of KV pairs, or a task"):
         replace(config, pairs=())

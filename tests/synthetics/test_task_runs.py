@@ -16,20 +16,20 @@ from argap.cli import app
 from argap.configuration import build
 from argap.errors import ArgapError
 from argap.reports.task_figures import best_by_task
+from argap.synthetics.config import RunConfig
+from argap.synthetics.devices import train_on
+from argap.synthetics.jobs import run_sweep
+from argap.synthetics.loop import train_group
+from argap.synthetics.models import MEMBERS, LastVectorDecoder, sinusoids
+from argap.synthetics.store import run_path
+from argap.synthetics.supervision import stream_seed, supervision
+from argap.synthetics.sweep import Sweep, load_sweep
 from argap.synthetics.tasks import automata, fuzzy_recall
 from argap.synthetics.tasks.automata import AutomataConfig
-from argap.synthetics.models import LastVectorDecoder, sinusoids
-from argap.synthetics.devices import train_on
 from argap.synthetics.tasks.examples import IGNORED
 from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.trainer import Trainer
-from argap.synthetics.jobs import run_sweep
-from argap.synthetics.config import MEMBERS, RunConfig
-from argap.synthetics.supervision import supervision, stream_seed
-from argap.synthetics.sweep import Sweep, load_sweep
-from argap.synthetics.store import run_path
 from argap.synthetics.tasks.registry import TASKS
-from argap.synthetics.loop import train_group
+from argap.synthetics.trainer import Trainer
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_what_was_trained_before_there_were_tasks_is_known_by_its_name():
         ({"examples": 3}, "task noisy_recall: examples is set by the run"),
         ({"noise": 2.0}, "task noisy_recall: context recall: noise 2.0 of 16 tokens"),
         ({"name": "fuzzy_recall", "short_keys": True}, "task fuzzy_recall: short_keys is set by the split"),
-        ({"name": "selective_copy", "tokens": 16}, "need 33 places, the length is 32"),
+        ({"name": "selective_copy", "tokens": 16}, "need 33 positions, the length is 32"),
     ],
 )
 def test_a_task_that_is_unknown_or_does_not_fit_is_one_line(change, said):
@@ -95,9 +95,9 @@ def test_a_task_that_is_unknown_or_does_not_fit_is_one_line(change, said):
 def test_what_is_mqars_is_refused_for_other_tasks():
     changes: list[dict[str, Any]] = [{"alpha": 0.5}, {"fill": 0}, {"vocab_size": 64}]
     for own in changes:
-        with pytest.raises(ArgapError, match="pairs, vocab_size, alpha, fill are MQAR's"):
+        with pytest.raises(ArgapError, match="pairs, vocab_size, alpha, fill apply to MQAR only"):
             run("noisy_recall", **own)
-    with pytest.raises(ArgapError, match="are MQAR's"):
+    with pytest.raises(ArgapError, match="apply to MQAR only"):
         replace(run("noisy_recall"), pairs=(2,))
 
 
@@ -113,8 +113,8 @@ def test_facts_are_the_same_in_all_splits():
     facts = []
     for split in ("train", "validation", "test"):
         made = supervision(run("memorization"), split)
-        keys = made.inputs.gather(1, made.places)
-        facts.append(dict(zip(keys.flatten().tolist(), made.answers.flatten().tolist(), strict=True)))
+        keys = made.inputs.gather(1, made.positions)
+        facts.append(dict(zip(keys.flatten().tolist(), made.targets.flatten().tolist(), strict=True)))
     for key in facts[0].keys() & facts[1].keys() & facts[2].keys():
         assert facts[0][key] == facts[1][key] == facts[2][key]
     assert len(facts[0].keys() & facts[2].keys()) > 100
@@ -132,22 +132,22 @@ def test_automata_are_held_out_and_any_symbol_that_may_stand_is_right():
     test = supervision(config, "test")
     assert test.valid is not None
     trainer = Trainer(config, supervision(config, "train"), CPU)
-    given = trainer._logits(test.inputs, test.places).argmax(dim=-1)
-    asked = test.answers != IGNORED
+    given = trainer.logits(test.inputs, test.positions).argmax(dim=-1)
+    asked = test.targets != IGNORED
     allowed = automata.valid_next(AutomataConfig(20, length=32, split="heldout"), stream_seed(0, "test"))
     rows = torch.arange(20)[:, None].expand_as(given)
-    expected = torch.from_numpy(allowed)[rows, test.places + 1, given]
-    right = torch.from_numpy(trainer.right(test))
+    expected = torch.from_numpy(allowed)[rows, test.positions + 1, given]
+    right = torch.from_numpy(trainer.correct(test))
     assert torch.equal(right[asked], expected[asked])
-    assert (right & asked).sum() > ((given == test.answers) & asked).sum()
+    assert (right & asked).sum() > ((given == test.targets) & asked).sum()
 
 
 def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     config = run("compression", length=8)
     trainer = Trainer(config, supervision(config, "train"), CPU)
     made = supervision(config, "test")
-    assert (made.inputs.gather(1, made.places + 1) == made.answers).all()  # each token at its own place
-    assert made.places[0].tolist() == [-1, 0, 1, 2, 3, 4, 5]
+    assert (made.inputs.gather(1, made.positions + 1) == made.targets).all()  # each token at its own place
+    assert made.positions[0].tolist() == [-1, 0, 1, 2, 3, 4, 5]
     decoder = LastVectorDecoder(16, 16, 8)
     hidden = torch.randn(2, 8, 16)
     places = torch.arange(7).expand(2, -1)
@@ -233,16 +233,16 @@ def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
         ({"tasks": [3]}, "tasks.yaml: task 3: unknown"),
         (
             {"tasks": ["induction", {"name": "induction", "vocab_size": 20}]},
-            "tasks.yaml: tasks: induction is there twice",
+            "tasks.yaml: tasks: induction is listed twice",
         ),
         (
             {"tasks": ["memorization", {"name": "memorization", "run": {"train_examples": "32"}}]},
-            "tasks.yaml: tasks: memorization is there twice",
+            "tasks.yaml: tasks: memorization is listed twice",
         ),
         ({"tasks": [{"name": "induction", "run": {"lr": 1}}]}, "task induction: run: lr is set by members"),
         ({"tasks": [{"name": "induction", "run": 3}]}, "task induction: run: expected KEY: VALUE lines"),
-        ({"pairs": [4]}, "pairs: MQAR alone has them"),
-        ({"run": {"fill": 0}}, "pairs, vocab_size, alpha, fill are MQAR's"),
+        ({"pairs": [4]}, "pairs: they apply to MQAR only"),
+        ({"run": {"fill": 0}}, "pairs, vocab_size, alpha, fill apply to MQAR only"),
         ({"run": {"task": "induction"}}, "run: task is set by"),
     ],
 )

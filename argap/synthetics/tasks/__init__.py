@@ -1,1 +1,1 @@
-"""The synthetic tasks: one module per task, the type of their examples, and the registry of those a run can train on."""
+"""The synthetic tasks, one module each, the type of their examples, and the registry of tasks for training."""

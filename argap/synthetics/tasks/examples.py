@@ -1,4 +1,4 @@
-"""The type that every synthetic task builds: token sequences, the labels to predict, and values to slice the results by."""
+"""The type that every synthetic task builds: token sequences, labels to predict, and properties to slice results by."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +42,7 @@ def check_examples(examples: int) -> None:
 
 
 def write_examples(path: Path, examples: Examples) -> Path:
-    """Write ``inputs``, ``labels`` and every slice to an ``.npz`` file, adding the suffix if needed; return its path."""
+    """Write ``inputs``, ``labels`` and every slice to an ``.npz`` file; return its path, with the suffix added."""
     if path.suffix != ".npz":
         path = path.with_name(path.name + ".npz")
     with replacing(path) as temporary, open(temporary, "wb") as file:

@@ -126,9 +126,9 @@ def data_config(task: Mapping[str, Any], examples: int, length: int, *, training
 
 
 def task_label(task: Mapping[str, Any], length: int) -> str:
-    """The label of a task in tables: its name and what differs from its preset, ``noisy_recall, noise 0.4, length 256``.
+    """The label in tables of a task as `resolve_task` returns it: its name and what differs from its preset.
 
-    The task is given as `resolve_task` returns it.
+    For example ``noisy_recall, noise 0.4, length 256``.
     """
     usual_length = TASKS[task["name"]].length
     usual = {**resolve_task(task["name"], usual_length), "length": usual_length}

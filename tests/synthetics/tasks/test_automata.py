@@ -12,8 +12,8 @@ from argap.synthetics.tasks.automata import (
     Transitions,
     build,
     draw_automaton,
-    held_out,
-    smallest,
+    is_held_out,
+    minimize,
     valid_next,
 )
 from argap.synthetics.tasks.examples import IGNORED
@@ -69,9 +69,9 @@ def test_the_smallest_form_has_the_language_and_is_unique() -> None:
         drawn = tuple(
             {int(s): int(rng.integers(0, 4)) for s in rng.permutation(3)[: rng.integers(1, 4)]} for _ in range(4)
         )
-        small = smallest(drawn)
+        small = minimize(drawn)
         assert len(small) <= 4
-        assert smallest(small) == small
+        assert minimize(small) == small
         # Two automata of four states at most differ within 4 + 4 symbols; 7 tell those apart that differ.
         words = frozenset(language(drawn, 3, 7))
         assert language(small, 3, 7) == words
@@ -82,8 +82,8 @@ def test_the_smallest_form_has_the_language_and_is_unique() -> None:
 
 def test_states_that_cannot_be_told_apart_are_one() -> None:
     # 1 and 2 both go on with 5 to 0; 3 is out of reach.
-    assert smallest(({7: 1, 8: 2}, {5: 0}, {5: 0}, {7: 3})) == ({7: 1, 8: 1}, {5: 0})
-    assert smallest(({1: 1}, {1: 2}, {1: 0})) == ({1: 0},)  # one symbol for ever
+    assert minimize(({7: 1, 8: 2}, {5: 0}, {5: 0}, {7: 3})) == ({7: 1, 8: 1}, {5: 0})
+    assert minimize(({1: 1}, {1: 2}, {1: 0})) == ({1: 0},)  # one symbol for ever
 
 
 def test_no_language_is_in_both_splits() -> None:
@@ -99,8 +99,8 @@ def test_no_language_is_in_both_splits() -> None:
     assert not drawn["train"] & drawn["heldout"]
     config = AutomataConfig(1)
     rng = np.random.default_rng(2)
-    assert not any(held_out(draw_automaton(rng, config)) for _ in range(50))
-    assert all(held_out(draw_automaton(rng, AutomataConfig(1, split="heldout"))) for _ in range(20))
+    assert not any(is_held_out(draw_automaton(rng, config)) for _ in range(50))
+    assert all(is_held_out(draw_automaton(rng, AutomataConfig(1, split="heldout"))) for _ in range(20))
     assert 2 <= HELD_OUT <= 20
 
 
@@ -108,7 +108,7 @@ def test_ranges_without_a_language_of_the_split_are_refused() -> None:
     """Of one symbol there is one language, and its hash puts it in training."""
     sizes = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
     assert (build(AutomataConfig(2, length=4, **sizes), 0).labels[:, 1] == 0).all()
-    said = "no language of the split heldout in 4,096 automata of 1 to 1 states, 1 to 1 of 1 symbols and 1 to 1 edges"
+    said = "no language of the split heldout in 4,096 automata with 1 to 1 states, 1 to 1 of 1 symbols and 1 to 1 edges"
     with pytest.raises(ArgapError, match=said):
         build(AutomataConfig(2, length=4, split="heldout", **sizes), 0)
 
@@ -143,10 +143,10 @@ def test_a_seed_fixes_the_data() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"states": (3, 2)}, "states 3 to 2; expected 1 or more"),
+        ({"states": (3, 2)}, "states 3 to 2; expected a minimum of at least 1"),
         ({"alphabet": (4, 19)}, "4 edges from 4 to 19 of 18 symbols"),
         ({"edges": (1, 5)}, "5 edges from 4 to 18 of 18 symbols"),
-        ({"length": 1}, "length 1, longest 50; expected a length from 2"),
+        ({"length": 1}, "length 1, longest 50; expected at least length 2"),
     ],
 )
 def test_ranges_that_are_none_are_refused(options: dict, said: str) -> None:

@@ -13,8 +13,8 @@ from argap.synthetics.tasks.mqar import (
     MqarConfig,
     build,
     draw_slots,
-    drawn_without_replacement,
-    slot_law,
+    draw_without_replacement,
+    slot_probabilities,
 )
 
 
@@ -79,7 +79,7 @@ def test_later_draws_are_those_of_a_plain_sampler() -> None:
     for row in plain:
         free = np.ones(24, dtype=bool)
         for pair in range(config.pairs):
-            weights = slot_law(config, pair) * free
+            weights = slot_probabilities(config, pair) * free
             row[pair] = rng.choice(24, p=weights / weights.sum())
             free[row[pair]] = False
     ours = slots(config, batches=10)
@@ -95,7 +95,7 @@ def test_later_draws_are_those_of_a_plain_sampler() -> None:
 
 
 def test_tokens_are_drawn_without_replacement_and_all_orders_alike() -> None:
-    drawn = drawn_without_replacement(np.random.default_rng(0), np.array([3, 5, 7, 9]), 3)
+    drawn = draw_without_replacement(np.random.default_rng(0), np.array([3, 5, 7, 9]), 3)
     rows = np.concatenate(list(islice(drawn, 24)))
     number = {order: k for k, order in enumerate(permutations([3, 5, 7, 9], 3))}
     observed = np.bincount([number[tuple(row)] for row in rows.tolist()])
@@ -207,11 +207,11 @@ def test_fewer_examples_are_the_first_of_more() -> None:
     ("options", "said"),
     [
         ({"length": 15}, "need 16 tokens, the length is 15"),
-        ({"pairs": 0}, "0 pairs, alpha 0.1; expected more than 0"),
-        ({"alpha": 0.0}, "alpha 0.0; expected more than 0"),
-        ({"vocab_size": 6}, "a vocabulary of 6 is too small for 4 keys"),
-        ({"vocab_size": 8, "length": 17}, "a vocabulary of 8 is too small for 4 keys"),
-        ({"vocab_size": 8, "fill": 1}, "a vocabulary of 8 is too small for 4 keys"),
+        ({"pairs": 0}, "0 pairs, alpha 0.1; expected both above 0"),
+        ({"alpha": 0.0}, "alpha 0.0; expected both above 0"),
+        ({"vocab_size": 6}, "a vocabulary of 6 tokens is too small for 4 keys"),
+        ({"vocab_size": 8, "length": 17}, "a vocabulary of 8 tokens is too small for 4 keys"),
+        ({"vocab_size": 8, "fill": 1}, "a vocabulary of 8 tokens is too small for 4 keys"),
         ({"fill": 64}, "fill 64; expected a token from 0 to 63"),
     ],
 )

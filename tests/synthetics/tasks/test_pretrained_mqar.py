@@ -71,9 +71,9 @@ def test_a_seed_fixes_the_bytes_and_more_examples_only_add() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "expected a fill token or a text, one of the two"),
-        ({"fill": 0, "text": TEXT}, "expected a fill token or a text, one of the two"),
-        ({"text": TEXT[:50]}, "50 tokens of text; expected at least 64"),
+        ({}, "expected either a fill token or a text"),
+        ({"fill": 0, "text": TEXT}, "expected either a fill token or a text"),
+        ({"text": TEXT[:50]}, "the text has 50 tokens; expected at least 64"),
         ({"fill": 0, "vocabulary": np.arange(8)}, "7 tokens of the vocabulary .* 4 pairs need 8"),
     ],
 )

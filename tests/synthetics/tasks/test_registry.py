@@ -15,9 +15,9 @@ from argap.synthetics.tasks.examples import IGNORED, Examples, accuracy
 from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
 from argap.synthetics.tasks.induction import InductionConfig
 from argap.synthetics.tasks.memorization import MemorizationConfig
-from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
 from argap.synthetics.tasks.registry import TASKS as BY_NAME
 from argap.synthetics.tasks.registry import resolve_task
+from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
 
 Oracle = Callable[[list[int], int, Any], int]
 """The tokens before the label, all tokens of the example's length, and the configuration, to the answer."""
@@ -205,21 +205,21 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ContextRecallConfig(1, length=5), "length 5; expected an even one from 4"),
+        (lambda: ContextRecallConfig(1, length=5), "length 5; expected an even number of at least 4"),
         (
             lambda: ContextRecallConfig(1, vocab_size=5, noise_vocab_size=4),
-            "noise_vocab_size 4; expected noise tokens",
+            "noise_vocab_size 4; expected at least 0 noise tokens",
         ),
-        (lambda: ContextRecallConfig(1, noise_vocab_size=-4), "noise_vocab_size -4; expected noise tokens from 0"),
+        (lambda: ContextRecallConfig(1, noise_vocab_size=-4), "noise_vocab_size -4; expected at least 0 noise tokens"),
         (lambda: ContextRecallConfig(1, noise=0.2), "noise 0.2 of 0 tokens"),
         (lambda: InductionConfig(1, length=3), "length 3, vocab_size 20; expected"),
-        (lambda: SelectiveCopyConfig(1, length=32), "need 33 places, the length is 32"),
+        (lambda: SelectiveCopyConfig(1, length=32), "need 33 positions, the length is 32"),
         (lambda: SelectiveCopyConfig(1, tokens=0), "tokens 0, vocab_size 16; expected"),
         (lambda: MemorizationConfig(0), "^0 examples; expected at least 1"),
-        (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed -1; expected 0 or more"),
+        (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed -1; expected at least 0"),
         (lambda: CompressionConfig(1, vocab_size=2), "length 32, vocab_size 2; expected"),
         (lambda: FuzzyRecallConfig(1, length=11), "need 12 tokens, the length is 11"),
-        (lambda: FuzzyRecallConfig(1, vocab_size=6), "longest 3, vocab_size 6; expected .* from 7"),
+        (lambda: FuzzyRecallConfig(1, vocab_size=6), "longest 3, vocab_size 6; expected .* at least vocab_size 7"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make: Callable[[], Any], said: str) -> None:
