@@ -1,13 +1,11 @@
-"""The folder of a sweep: what a kill leaves, what is broken, and what is another sweep's."""
+"""The folder of a sweep: after a kill, with broken files, and of another sweep."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -16,20 +14,17 @@ from argap.cli import app
 from argap.configuration import build
 from argap.errors import FormatError, MismatchError
 from argap.reports.mqar_figures import write_sweep
-from argap.synthetics.devices import train_on
 from argap.synthetics.jobs import run_sweep
 from argap.synthetics.store import check_folder, read_runs, read_sweep, run_path
 from argap.synthetics.sweep import Sweep, load_sweep
+from tests.synthetics.conftest import HERE, ROOT, RUN
 
-ROOT = Path(__file__).parents[2]
-HERE = partial(train_on, [torch.device("cpu")])
-RUN = {"vocab_size": 32, "train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16}
 SMALL = {"members": {"attention": None}, "lengths": [16], "widths": [8], "pairs": [2], "lrs": [1e-3, 1e-2]}
 
 
 def sweep(**change: Any) -> Sweep:
     """Two runs of two steps, unless changed."""
-    return build(Sweep, {**SMALL, "run": {**RUN, "epochs": 1}, **change})
+    return build(Sweep, {**SMALL, "run": RUN, **change})
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_a_changed_sweep_that_keeps_a_run_goes_on(out):
 
 def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
     path = out / "small.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, "lengths": [32], "run": RUN}))
+    path.write_text(yaml.safe_dump({**SMALL, "lengths": [32], "run": {**RUN, "epochs": 1}}))
     call = ["synthetics", "sweep", str(path), "--out", str(out), "--dry-run"]
     assert isinstance(CliRunner().invoke(app, call).exception, MismatchError)
     write_json(out / "sweep.json", {})
@@ -126,3 +121,13 @@ def test_the_committed_sweeps_may_go_on():
         folder = ROOT / "results" / "mqar" / name
         check_folder(committed, folder)
         assert [config.key for config in read_sweep(folder).configs()] == [c.key for c in committed.configs()]
+
+
+def test_what_was_trained_before_there_were_tasks_is_known_by_its_name():
+    """The file's name is a hash of all that decides a run: these are of the committed sweep."""
+    sweep = load_sweep(ROOT / "suites" / "mqar" / "figure2-small.yaml")
+    folder = ROOT / "results" / "mqar" / "figure2-small"
+    records = {path.stem: json.loads(path.read_text())["config"] for path in (folder / "runs").glob("*.json")}
+    found = [config for config in sweep.configs() if run_path(folder, config).exists()]
+    assert len(found) == len(records) == 120
+    assert all(config.as_json() == records[config.key] for config in found)

@@ -1,6 +1,7 @@
-"""What a sweep refuses, each in one line and before anything is trained."""
+"""The grid of a sweep, and what its file refuses before anything is trained."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +10,14 @@ import yaml
 from typer.testing import CliRunner
 
 from argap.cli import app
+from argap.configuration import build
 from argap.errors import ArgapError
-from argap.synthetics.sweep import load_sweep
-
-SMALL = {
-    "members": {"attention": None},
-    "lengths": [16],
-    "widths": [8],
-    "pairs": [2],
-    "lrs": [1e-3],
-    "run": {
-        "vocab_size": 32,
-        "train_examples": 32,
-        "validation_examples": 8,
-        "test_examples": 8,
-        "batch_size": 16,
-        "epochs": 1,
-    },
-}
+from argap.models.cost import cost
+from argap.reports.task_figures import best_by_task
+from argap.synthetics.devices import train_on
+from argap.synthetics.jobs import run_sweep
+from argap.synthetics.sweep import Sweep, load_sweep
+from tests.synthetics.conftest import CPU, SMALL
 
 
 def written(folder: Path, **change: Any) -> Path:
@@ -128,16 +119,80 @@ def test_a_field_that_a_task_has_of_its_own_is_told_with_the_task(run, said, tmp
     assert refused(tmp_path, tasks=tasks, run=own, lengths=[], pairs=[]).startswith(said)
 
 
+def test_a_sweep_file_that_is_wrong_is_one_line(tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text("members: {attention: }\nlengths: [64]\nrun: {width: 3}\n")
+    with pytest.raises(ArgapError, match=r"wrong.yaml: run: width is set by members"):
+        load_sweep(path)
+
+
+def test_the_published_sweeps_can_be_read_and_built():
+
+    for path in sorted((Path(__file__).parents[2] / "suites" / "mqar").glob("*.yaml")):
+        last = load_sweep(path).configs()[-1]  # `load_sweep` itself builds a model of every group
+        assert cost(last.model_config(), last.length).flops > 0, path
+
+
+TWO = {
+    "members": {"attention": None, "delta_net": None},
+    "widths": [8],
+    "lrs": [1e-3, 1e-2],
+    "tasks": ["memorization", {"name": "induction", "vocab_size": 8, "run": {"length": 8, "train_examples": 48}}],
+    "run": {"train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16, "epochs": 1},
+}
+
+
+def test_a_sweep_over_tasks_trains_every_member_on_each(tmp_path):
+    sweep = build(Sweep, TWO)
+    assert [(c.name, c.task_label, c.length, c.train_examples) for c in sweep.configs()[::2]] == [
+        ("attention", "memorization", 32, 32),
+        ("delta_net", "memorization", 32, 32),
+        ("attention", "induction, vocab_size 8, length 8", 8, 48),
+        ("delta_net", "induction, vocab_size 8, length 8", 8, 48),
+    ]
+    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    assert len(runs) == 8
+    assert runs["task"].tolist()[::4] == ["memorization", "induction, vocab_size 8, length 8"]
+    at_two = replace(sweep, lengths=(16, 32), tasks=("memorization",))
+    assert [c.task_label for c in at_two.configs()[::4]] == ["memorization, length 16", "memorization"]
+
+
+def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
+    """What the run has for a task alone tells it from the same task: in the table, and in what is best of each."""
+    few, more = ({"name": "memorization", "run": {"train_examples": n, "epochs": 2}} for n in (16, 48))
+    sweep = build(Sweep, TWO | {"tasks": ["memorization", few, more], "members": {"attention": None}})
+    runs = run_sweep(sweep, tmp_path, partial(train_on, [CPU]))
+    first, *others = runs["task"].unique().tolist()
+    assert first == "memorization"
+    assert others == ["memorization, train_examples 16, epochs 2", "memorization, train_examples 48, epochs 2"]
+    assert best_by_task(runs)["task"].tolist() == [first, *others]
+    assert [config.task_label for config in sweep.configs()] == ["memorization"] * 6  # and so the runs' keys
+    alone = replace(sweep, tasks=(few,))
+    assert set(alone.task_labels().values()) == {"memorization"}
+
+
 @pytest.mark.parametrize(
-    ("setting", "flag"),
-    [("task=induction", "--task"), ("lr=1", "--lr"), ("length=8", "--length"), ("member=hyena", "MODEL, with --mlp")],
+    ("change", "said"),
+    [
+        ({"tasks": ["mad"]}, "tasks.yaml: task 'mad': unknown; known are in_context_recall"),
+        ({"tasks": [3]}, "tasks.yaml: task 3: unknown"),
+        (
+            {"tasks": ["induction", {"name": "induction", "vocab_size": 20}]},
+            "tasks.yaml: tasks: induction is listed twice",
+        ),
+        (
+            {"tasks": ["memorization", {"name": "memorization", "run": {"train_examples": "32"}}]},
+            "tasks.yaml: tasks: memorization is listed twice",
+        ),
+        ({"tasks": [{"name": "induction", "run": {"lr": 1}}]}, "task induction: run: lr is set by members"),
+        ({"tasks": [{"name": "induction", "run": 3}]}, "task induction: run: expected KEY: VALUE lines"),
+        ({"pairs": [4]}, "pairs: they apply to MQAR only"),
+        ({"run": {"fill": 0}}, "pairs, vocab_size, alpha, fill apply to MQAR only"),
+        ({"run": {"task": "induction"}}, "run: task is set by"),
+    ],
 )
-def test_what_has_a_flag_is_not_set(setting, flag):
-    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
-    assert str(result.exception) == f"--set {setting.split('=')[0]}: expected {flag}, which sets it"
-
-
-def test_a_run_has_pairs_or_a_task(tmp_path):
-    (config,) = load_sweep(written(tmp_path)).configs()
-    with pytest.raises(ArgapError, match="attention: no pairs; expected at least one number of KV pairs, or a task"):
-        replace(config, pairs=())
+def test_a_sweep_over_tasks_that_is_wrong_is_one_line(change, said, tmp_path):
+    path = tmp_path / "tasks.yaml"
+    path.write_text(yaml.safe_dump(TWO | change))
+    with pytest.raises(ArgapError, match=said):
+        load_sweep(path)

@@ -1,6 +1,7 @@
-"""A sweep on several devices and on a Ray cluster: the files are those of one process, also where a worker is lost."""
+"""Jobs of a sweep: resumed, on several devices, and on Ray. All engines write the same files."""
 
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -17,15 +18,17 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.ray_tasks import connect, task_device
+from argap.synthetics import devices
 from argap.synthetics import ray as ray_jobs
 from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.jobs import Job, pending_jobs, run_sweep
 from argap.synthetics.ray import train_on_ray
-from argap.synthetics.store import run_path
+from argap.synthetics.store import read_runs, run_path
 from argap.synthetics.sweep import Sweep, load_sweep
+from tests.synthetics.conftest import CPU, HERE
 
-CPU = torch.device("cpu")
-HERE, TWO = partial(train_on, [CPU]), partial(train_on, [CPU, CPU])
+TWO = partial(train_on, [CPU, CPU])
+
 
 MIXERS = '''
 import os
@@ -88,6 +91,13 @@ def sweep(sweep_file) -> Sweep:
     return load_sweep(sweep_file)
 
 
+@pytest.fixture
+def quick_start(monkeypatch):
+    """Processes that are forked from a server, which imports torch once; with ``spawn`` each imports it."""
+    multiprocessing.set_forkserver_preload(["argap.synthetics.jobs"])
+    monkeypatch.setattr(devices, "START_METHOD", "forkserver")
+
+
 def one_member(sweep: Sweep, mixer: str, **run) -> Sweep:
     return replace(sweep, members={"one": {"mixers": [mixer]}}, run={**sweep.run, **run})
 
@@ -135,18 +145,18 @@ def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path):
     assert two.drop(columns="seconds").equals(one.drop(columns="seconds"))
 
 
-def test_processes_stop_when_asked_to(sweep, mixers, tmp_path):
+def test_processes_stop_when_asked_to(quick_start, sweep, mixers, tmp_path):
     assert len(run_sweep(endless(sweep), tmp_path, TWO, stop=lambda: len(processes(mixers)) == 2)) == 0
 
 
-def test_a_lost_process_is_one_line_and_the_next_run_goes_on(sweep, tmp_path):
+def test_a_lost_process_is_one_line_and_the_next_run_goes_on(quick_start, sweep, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
     with pytest.raises(ArgapError, match="a training process was lost"):
         run_sweep(dies, tmp_path, TWO)
     assert len(run_sweep(dies, tmp_path, HERE)) == 4
 
 
-def test_what_training_raises_in_a_process_is_told_as_it_is(sweep, tmp_path):
+def test_what_training_raises_in_a_process_is_told_as_it_is(quick_start, sweep, tmp_path):
     with pytest.raises(ArgapError, match="nobody"):
         run_sweep(one_member(sweep, "nobody"), tmp_path, TWO)
 
@@ -194,6 +204,39 @@ def test_a_folder_that_the_nodes_do_not_share_is_found_out(sweep, tmp_path, monk
     monkeypatch.setattr(ray_jobs, "completed", lambda *_, **__: iter([0]))
     with pytest.raises(ArgapError, match="expected `out` to be a folder that all nodes"):
         run_sweep(sweep, tmp_path, partial(train_on_ray, None, "cpu"))
+
+
+@pytest.fixture(scope="module")
+def resumable_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep") / "tiny.yaml"
+    run = {"vocab_size": 32, "train_examples": 32, "validation_examples": 8, "test_examples": 8, "batch_size": 16}
+    asked = {"members": {"attention": None, "base_conv": {"mlp": True}}, "lengths": [16], "widths": [8, 16]}
+    path.write_text(yaml.safe_dump({**asked, "pairs": [2], "lrs": [1e-3, 1e-2], "run": {**run, "epochs": 1}}))
+    return path
+
+
+def test_a_sweep_goes_on_where_it_stopped(resumable_file, tmp_path):
+    sweep = load_sweep(resumable_file)
+    first = run_sweep(sweep, tmp_path, HERE, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
+    assert len(first) == 2
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    whole = run_sweep(sweep, tmp_path, HERE)
+    assert len(whole) == len(sweep.configs()) == 8
+    assert all(path.stat().st_mtime_ns == when for path, when in written.items())
+    assert read_runs(tmp_path).to_dict() == whole.to_dict()
+    record = json.loads(next(iter(written)).read_text())
+    assert set(record["slices"]) == {"distance", "pairs"}
+
+
+def test_a_group_that_one_run_solved_is_not_gone_on_with(resumable_file, tmp_path):
+    """Where the first to solve the task ends the group, a rate that is added later is not trained."""
+    sweep = replace(load_sweep(resumable_file), first_ends=True, lrs=(1e-3,))
+    run_sweep(sweep, tmp_path, HERE)
+    solved = sorted((tmp_path / "runs").iterdir())[0]
+    solved.write_text(json.dumps(json.loads(solved.read_text()) | {"stopped": "solved"}))
+    whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, HERE)
+    groups = whole.groupby(["name", "width"])["stopped"].agg(["count", lambda stopped: "solved" in set(stopped)])
+    assert sorted(groups.to_numpy().tolist()) == [[1, True], [2, False], [2, False], [2, False]]
 
 
 @pytest.fixture(scope="module")
