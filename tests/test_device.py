@@ -100,9 +100,9 @@ def test_every_command_says_the_same_of_it() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["mqar", "train", "attention"],
-        ["mqar", "sweep", "suites/mqar/figure2.yaml"],
-        ["mqar", "score", "nobody"],
+        ["synthetics", "train", "attention"],
+        ["synthetics", "sweep", "suites/mqar/figure2.yaml"],
+        ["synthetics", "score", "nobody"],
         ["models", "bench", "attention", "--out", "nowhere"],
     ],
     ids=" ".join,

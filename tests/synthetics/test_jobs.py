@@ -71,7 +71,7 @@ def mixers(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(mixers):
+def no_traces(mixers):
     for path in [*mixers.glob("*.process"), *mixers.glob("died")]:
         path.unlink()
 
@@ -117,7 +117,7 @@ def processes(mixers: Path) -> set[str]:
     return {path.stem for path in mixers.glob("*.process")}
 
 
-def test_a_part_is_what_is_left_of_a_group(sweep, tmp_path):
+def test_a_job_is_what_is_left_of_a_group(sweep, tmp_path):
     run_sweep(sweep, tmp_path, HERE)
     first, second = sweep.groups()[0]
     assert pending_jobs(sweep, tmp_path, together=64) == []
@@ -131,12 +131,13 @@ def test_a_part_is_what_is_left_of_a_group(sweep, tmp_path):
     assert replace(part, first_ends=True).unfinished() == []
 
 
-def test_a_group_that_has_too_many_runs_is_several_parts(sweep, tmp_path):
+def test_a_large_group_is_several_jobs(sweep, tmp_path):
     many = replace(sweep, seeds=(0, 1))  # 4 groups of 4 runs
     assert [len(part.runs) for part in pending_jobs(many, tmp_path, together=3)] == [3, 1] * 4
 
 
-def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path):
+def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # a thread for each process, as in this one
     one = run_sweep(sweep, tmp_path / "one", HERE)
     (here,) = processes(mixers)
     two = run_sweep(sweep, tmp_path / "two", TWO)
@@ -149,14 +150,14 @@ def test_processes_stop_when_asked_to(quick_start, sweep, mixers, tmp_path):
     assert len(run_sweep(endless(sweep), tmp_path, TWO, stop=lambda: len(processes(mixers)) == 2)) == 0
 
 
-def test_a_lost_process_is_one_line_and_the_next_run_goes_on(quick_start, sweep, tmp_path):
+def test_a_lost_process_is_one_line_and_the_next_run_resumes(quick_start, sweep, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
     with pytest.raises(ArgapError, match="a training process was lost"):
         run_sweep(dies, tmp_path, TWO)
     assert len(run_sweep(dies, tmp_path, HERE)) == 4
 
 
-def test_what_training_raises_in_a_process_is_told_as_it_is(quick_start, sweep, tmp_path):
+def test_what_training_raises_in_a_process_is_raised_here(quick_start, sweep, tmp_path):
     with pytest.raises(ArgapError, match="nobody"):
         run_sweep(one_member(sweep, "nobody"), tmp_path, TWO)
 
@@ -175,7 +176,7 @@ def call(*arguments):
     return CliRunner().invoke(app, ["synthetics", "sweep", *map(str, arguments)])
 
 
-def test_an_engine_that_is_none_is_refused(sweep_file):
+def test_an_unknown_engine_is_refused(sweep_file):
     assert "--engine slurm: expected local or ray" in str(call(sweep_file, "--engine", "slurm").exception)
     assert "--address: means nothing with --engine local" in str(call(sweep_file, "--address", "auto").exception)
 
@@ -215,7 +216,7 @@ def resumable_file(tmp_path_factory):
     return path
 
 
-def test_a_sweep_goes_on_where_it_stopped(resumable_file, tmp_path):
+def test_a_sweep_resumes_where_it_stopped(resumable_file, tmp_path):
     sweep = load_sweep(resumable_file)
     first = run_sweep(sweep, tmp_path, HERE, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     assert len(first) == 2
@@ -228,7 +229,7 @@ def test_a_sweep_goes_on_where_it_stopped(resumable_file, tmp_path):
     assert set(record["slices"]) == {"distance", "pairs"}
 
 
-def test_a_group_that_one_run_solved_is_not_gone_on_with(resumable_file, tmp_path):
+def test_a_group_that_one_run_solved_is_skipped(resumable_file, tmp_path):
     """Where the first to solve the task ends the group, a rate that is added later is not trained."""
     sweep = replace(load_sweep(resumable_file), first_ends=True, lrs=(1e-3,))
     run_sweep(sweep, tmp_path, HERE)
@@ -275,14 +276,14 @@ def test_a_cluster_writes_what_one_process_writes(ray, sweep, sweep_file, mixers
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_part_whose_worker_is_lost_is_begun_again(ray, sweep, mixers, tmp_path):
+def test_a_job_whose_worker_is_lost_is_restarted(ray, sweep, mixers, tmp_path):
     dies = one_member(sweep, "mixers_for_sweeps:Dies")
     assert len(run_sweep(dies, tmp_path, partial(train_on_ray, ray, "cpu"))) == 4
     assert (mixers / "died").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_cluster_stops_when_asked_to_and_goes_on(ray, sweep, mixers, tmp_path):
+def test_a_cluster_stops_when_asked_to_and_resumes(ray, sweep, mixers, tmp_path):
     engine = partial(train_on_ray, ray, "cpu")
     assert len(run_sweep(endless(sweep), tmp_path / "one", engine, stop=lambda: len(processes(mixers)) == 2)) == 0
     out = tmp_path / "two"
@@ -291,6 +292,6 @@ def test_a_cluster_stops_when_asked_to_and_goes_on(ray, sweep, mixers, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_training_raises_on_a_cluster_is_told_as_it_is(ray, sweep, tmp_path):
+def test_what_training_raises_on_a_cluster_is_raised_here(ray, sweep, tmp_path):
     with pytest.raises(ArgapError, match="nobody"):
         run_sweep(one_member(sweep, "nobody"), tmp_path, partial(train_on_ray, ray, "cpu"))

@@ -44,7 +44,7 @@ def out(trained, tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_folder_tells_its_sweep(out):
+def test_a_folder_records_its_sweep(out):
     assert read_sweep(out).configs() == sweep().configs()
 
 
@@ -60,7 +60,7 @@ def test_what_is_finished_is_drawn_after_a_kill(out):
     assert len(pd.read_parquet(out / "runs.parquet")) == len(solved) == 1
 
 
-def test_the_table_of_before_is_not_drawn_for_that_of_now(out):
+def test_a_stale_table_is_rebuilt(out):
     (out / "runs.parquet").write_text("half a table")
     assert len(read_runs(out)) == 2
 
@@ -73,7 +73,7 @@ def test_the_table_of_before_is_not_drawn_for_that_of_now(out):
         (None, "its configuration is another run's"),
     ],
 )
-def test_a_run_that_is_none_is_told_by_its_file(left, said, out):
+def test_a_file_that_is_not_a_run_is_named(left, said, out):
     first, second = (run_path(out, config) for config in sweep().configs())
     record = json.loads((second if left is None else first).read_text())
     write_json(first, record if left is None else {key: record[key] for key in left})
@@ -100,12 +100,12 @@ def test_the_folder_of_another_sweep_is_left_as_it_is(change, out):
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_a_changed_sweep_that_keeps_a_run_goes_on(out):
+def test_a_changed_sweep_that_keeps_a_run_resumes(out):
     assert len(run_sweep(sweep(lrs=[1e-2, 1e-1]), out, HERE)) == 2
     assert len(list((out / "runs").iterdir())) == 3
 
 
-def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
+def test_a_dry_run_refuses_the_folder_of_another_sweep_and_a_broken_one(out):
     path = out / "small.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "lengths": [32], "run": {**RUN, "epochs": 1}}))
     call = ["synthetics", "sweep", str(path), "--out", str(out), "--dry-run"]
@@ -115,7 +115,7 @@ def test_a_dry_run_tells_of_another_sweep_and_of_a_folder_that_is_none(out):
     assert said.startswith(f"{out / 'sweep.json'}: expected a grid under the key sweep, found None; remove it, and")
 
 
-def test_the_committed_sweeps_may_go_on():
+def test_the_committed_sweeps_can_be_resumed():
     for name in ("figure2-small", "attention-64-epochs"):
         committed = load_sweep(ROOT / "suites" / "mqar" / f"{name}.yaml")
         folder = ROOT / "results" / "mqar" / name
@@ -123,7 +123,7 @@ def test_the_committed_sweeps_may_go_on():
         assert [config.key for config in read_sweep(folder).configs()] == [c.key for c in committed.configs()]
 
 
-def test_what_was_trained_before_there_were_tasks_is_known_by_its_name():
+def test_the_committed_runs_keep_their_hashes():
     """The file's name is a hash of all that decides a run: these are of the committed sweep."""
     sweep = load_sweep(ROOT / "suites" / "mqar" / "figure2-small.yaml")
     folder = ROOT / "results" / "mqar" / "figure2-small"

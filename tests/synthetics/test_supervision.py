@@ -15,7 +15,7 @@ from argap.synthetics.trainer import Trainer
 from tests.synthetics.conftest import CPU, TINY, task_run
 
 
-def test_the_questions_of_an_example_are_its_labels_in_order():
+def test_the_supervised_positions_of_an_example_are_in_order():
     # Labels 7 at position 3 and 9 at 5; then 8 at 2 alone: asked at the position before each.
     labels = np.full((2, 6), IGNORED, dtype=np.int32)
     labels[0, 3], labels[0, 5], labels[1, 2] = 7, 9, 8

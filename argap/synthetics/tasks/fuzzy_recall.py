@@ -42,7 +42,7 @@ class FuzzyRecallConfig:
 
 
 class _Units(NamedTuple):
-    """The units of `ROWS` examples. Every field but ``count`` is drawn for the largest number of units."""
+    """The units of `ROWS` examples. Every field but ``last`` is drawn for the largest number of units."""
 
     keys: np.ndarray
     """``[ROWS, U, M]``, like ``values``."""
@@ -52,7 +52,7 @@ class _Units(NamedTuple):
     value_size: np.ndarray
     repeated: np.ndarray
     """``[ROWS, U]``: whether an earlier unit has the same key."""
-    count: np.ndarray
+    last: np.ndarray
     """``[ROWS]``: index of the last unit that fits."""
 
 
@@ -99,7 +99,7 @@ def _lay_out(units: _Units, config: FuzzyRecallConfig) -> tuple[np.ndarray, np.n
     inputs = np.full((ROWS, config.length), config.vocab_size - 1, dtype=np.int32)
     labels = np.full_like(inputs, IGNORED)
     tokens = np.zeros_like(inputs)
-    used = np.arange(sizes.shape[1]) <= units.count[:, None]
+    used = np.arange(sizes.shape[1]) <= units.last[:, None]
     for offset in range(config.longest):
         row, unit = np.nonzero(used & (offset < units.key_size))
         inputs[row, starts[row, unit] + offset] = units.keys[row, unit, offset]

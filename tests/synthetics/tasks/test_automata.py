@@ -80,7 +80,7 @@ def test_the_smallest_form_has_the_language_and_is_unique() -> None:
     assert draw_automaton(rng, config)
 
 
-def test_states_that_cannot_be_told_apart_are_one() -> None:
+def test_equivalent_states_are_merged() -> None:
     # 1 and 2 both go on with 5 to 0; 3 is out of reach.
     assert minimize(({7: 1, 8: 2}, {5: 0}, {5: 0}, {7: 3})) == ({7: 1, 8: 1}, {5: 0})
     assert minimize(({1: 1}, {1: 2}, {1: 0})) == ({1: 0},)  # one symbol for ever
@@ -125,7 +125,7 @@ def test_sizes_are_those_asked_for() -> None:
         assert np.diff(cuts).min() >= 2
 
 
-def test_all_ways_on_are_alike() -> None:
+def test_all_edges_are_equally_likely() -> None:
     config = AutomataConfig(1, length=40_000, edges=(4, 4), states=(1, 1), alphabet=(4, 4), longest=9)
     found = build(config, 3)
     counts = np.unique(found.labels[found.labels != IGNORED], return_counts=True)[1]
@@ -149,6 +149,6 @@ def test_a_seed_fixes_the_data() -> None:
         ({"length": 1}, "length 1, longest 50; expected at least length 2"),
     ],
 )
-def test_ranges_that_are_none_are_refused(options: dict, said: str) -> None:
+def test_invalid_ranges_are_refused(options: dict, said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         AutomataConfig(**{"examples": 1, **options})

@@ -54,9 +54,9 @@ def test_the_first_draw_follows_the_power_law_of_distances(alpha: float) -> None
 def test_all_draws_together_are_sequential_without_replacement(length: int, pairs: int) -> None:
     config = MqarConfig(examples=1, length=length, pairs=pairs)
     places = (length - 2 * pairs) // 2
-    batch_order = list(permutations(range(places), pairs))
+    orders = list(permutations(range(places), pairs))
     chance = []
-    for order in batch_order:
+    for order in orders:
         p, left = 1.0, set(range(places))
         for pair, slot in enumerate(order):
             # d = 2·(pairs + slot − pair), among the slots that are left
@@ -66,8 +66,8 @@ def test_all_draws_together_are_sequential_without_replacement(length: int, pair
         chance.append(p)
     assert sum(chance) == pytest.approx(1)
     drawn = slots(config, batches=20)
-    number = {order: k for k, order in enumerate(batch_order)}
-    observed = np.bincount([number[tuple(row)] for row in drawn.tolist()], minlength=len(batch_order))
+    number = {order: k for k, order in enumerate(orders)}
+    observed = np.bincount([number[tuple(row)] for row in drawn.tolist()], minlength=len(orders))
     assert abs(chi_square(observed, np.array(chance) * len(drawn))) < 4
 
 
