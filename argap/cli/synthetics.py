@@ -76,17 +76,11 @@ def train(
 
     Trains for at most 64 epochs of 100,000 examples and tests the weights with the best validation accuracy once."""
     from argap.device import use_device
-    from argap.errors import ArgapError
     from argap.synthetics.config import LEARNING_RATES, run_configs
     from argap.synthetics.loop import train_group
     from argap.synthetics.store import write_run
-    from argap.train.config import parse_settings
     from argap.train.interrupt import listening
 
-    further = parse_settings(settings or [])
-    for key, flag in SET_BY_FLAGS.items():
-        if key in further:
-            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
     configs = run_configs(
         model,
         task=task,
@@ -96,7 +90,7 @@ def train(
         mlp=mlp,
         width=width,
         seed=seed,
-        **further,
+        **_further_fields(settings or []),
     )
     with listening() as interrupt:
         results = train_group(
@@ -115,6 +109,18 @@ def train(
             )
     if interrupt.requested:
         raise typer.Exit(130)
+
+
+def _further_fields(settings: list[str]) -> dict[str, Any]:
+    """The fields of ``--set``, none of which has a flag of its own."""
+    from argap.errors import ArgapError
+    from argap.train.config import parse_settings
+
+    further = parse_settings(settings)
+    for key, flag in SET_BY_FLAGS.items():
+        if key in further:
+            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
+    return further
 
 
 @app.command()
