@@ -18,8 +18,8 @@ from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.shard import Shard
 from argap.bigram_index.store import BigramIndex
 from argap.bigram_index.token_source import TokenSource
-from argap.cluster import connect, result_of
 from argap.corpus import open_corpus
+from argap.ray_tasks import connect, result_of
 from argap.tokenizer import load_tokenizer
 
 FAN_IN = 8
@@ -45,8 +45,8 @@ class Job:
 def build_on_ray(job: Job, out: Path, *, address: str | None, overwrite: bool = False) -> BigramIndex:
     """Count ``job`` on the cluster at ``address`` (None: this machine alone) and write the index ``out``.
 
-    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.cluster.connect` does, and whatever
-    a shard's build raises.
+    The index is byte for byte that of a local build. Raises `ArgapError` as `argap.ray_tasks.connect` does, and
+    whatever a shard's build raises.
     """
     refuse_existing(out, overwrite=overwrite)
     ray = connect(address)

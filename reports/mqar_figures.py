@@ -1,4 +1,4 @@
-"""Figures and the table of a sweep over synthetic recall, and of pretrained models on it."""
+"""Figures and the table of an MQAR sweep, and the figure of pretrained models on MQAR."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentForm
 from argap.atomic import replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.task_figures import write_tasks
-from argap.synthetics.solve import best_runs, to_solve
-from argap.synthetics.sweep_folder import read_runs, read_sweep
+from argap.synthetics.selection import best_runs, smallest_solving
+from argap.synthetics.store import read_runs, read_sweep
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]
@@ -27,13 +27,15 @@ METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the a
 
 
 def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
-    """Draw a sweep's figures into its folder and write ``solve.csv``; returns that table, and it as text. A sweep over
-    tasks has the table and the figure of `argap.reports.task_figures` instead."""
+    """Draw a sweep's figures into its folder and write ``solve.csv``; return that table, also as text.
+
+    A sweep over tasks gets the table and figure of `argap.reports.task_figures` instead.
+    """
     sweep, runs = read_sweep(out), read_runs(out)
     if sweep.tasks:
         return write_tasks(out, runs)
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
-    solved = to_solve(runs)
+    solved = smallest_solving(runs)
     with replacing(out / "solve.csv") as temporary:
         solved.to_csv(temporary, index=False)
     if not solved["flops"].isna().to_numpy().all():
@@ -43,15 +45,15 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
 
 @style()
 def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
-    """Test accuracy of each model against ``axis``, one panel a length: the form of figure 2 of arXiv 2312.04927.
+    """Test accuracy of each model against ``axis``, one panel per length: the form of figure 2 of arXiv 2312.04927.
 
-    Each point is the learning rate and seed that was best on the validation set. With ``pairs`` as the axis
-    there is a panel for each length and width.
+    Each point is the learning rate and seed with the best validation accuracy. With ``pairs`` as the axis there is
+    a panel for each length and width.
     """
     best = best_runs(runs)
     best = best.assign(at=pd.to_numeric(best[axis]))
     by = ["length", "width"] if axis == "pairs" else ["length", "pairs"]
-    rows = [tuple(row) for row in best[by].itertuples(index=False)]  # `best_runs` has them in order
+    rows = [tuple(row) for row in best[by].itertuples(index=False)]  # sorted by `best_runs`
     shapes = list(dict.fromkeys(rows))
     figure, each = panel_rows(len(shapes), across=COLUMNS, head=0.9, row=2.2, sharex=axis != "state_size")
     names = list(dict.fromkeys(runs["name"]))
@@ -77,9 +79,9 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
 
 @style()
 def solve_figure(solved: pd.DataFrame) -> Figure:
-    """What the smallest model of each mixer that reaches 99% costs, one panel a measure, one tick a task.
+    """The cost of each mixer's smallest model that reaches 99%: one panel per measure, one tick per task.
 
-    A mixer that never reaches it is missing there: at the widths tried it does not solve the task.
+    A mixer without a point does not solve the task at any width tried.
     """
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     panels = figure.subplots(1, len(MEASURES), sharex=True)
@@ -90,9 +92,9 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
         for number, name in enumerate(names):
             shift = 0.5 * (number / max(1, len(names) - 1) - 0.5)
             rows = solved[(solved["name"] == name) & solved[measure].notna()]
-            places = [tasks.index((n, d)) + shift for n, d in zip(rows["length"], rows["pairs"], strict=True)]
+            at = [tasks.index((n, d)) + shift for n, d in zip(rows["length"], rows["pairs"], strict=True)]
             values = rows[measure].astype("float64").tolist()
-            axes.plot(places, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
+            axes.plot(at, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
         axes.set_title(label)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -108,14 +110,14 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
 
 
 def solve_text(solved: pd.DataFrame) -> str:
-    """The table of `to_solve` as Markdown: an em dash where no width tried reaches 99%, with the best instead."""
+    """The table of `smallest_solving` as Markdown; em dashes and the best accuracy if no width tried reaches 99%."""
     lines = [
         "| N | D | model | width | operations | state | parameters | best accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in solved.to_dict("records"):
-        found = [row["width"], row["flops"], row["state_size"], row["parameters"]]
-        cells = ["—" if pd.isna(value) else f"{int(value):,}" for value in found]
+        least = [row["width"], row["flops"], row["state_size"], row["parameters"]]
+        cells = ["—" if pd.isna(value) else f"{int(value):,}" for value in least]
         if pd.isna(row["width"]):
             cells[0] = f"> {row['widest']:,}"
         head = [str(row["length"]), str(row["pairs"]), str(row["name"])]
@@ -125,8 +127,11 @@ def solve_text(solved: pd.DataFrame) -> str:
 
 @style()
 def pretrained_figure(scores: dict[str, Any]) -> Figure:
-    """Perplexity and accuracy of the answers against the number of pairs, with 95% intervals: the form of
-    figure 7 of arXiv 2312.04927. ``scores``: what ``argap mqar score`` writes."""
+    """Perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
+
+    The form of figure 7 of arXiv 2312.04927. ``scores`` is the content of ``scores.json``, which
+    ``argap synthetics score`` writes (`argap.synthetics.pretrained_scores.PretrainedScores.as_json`).
+    """
     rows = [row for row in scores["rows"] if row["slice"] == "ar"]
     names = list(dict.fromkeys(row["model"] for row in rows))
     look = looks(names)
@@ -134,11 +139,11 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
     for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):
         for name in names:
             chosen = [row for row in rows if row["model"] == name]
-            places = [row["pairs"] for row in chosen]
+            at = [row["pairs"] for row in chosen]
             values = np.array([row[metric] for row in chosen])
             low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
             drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
-            axes.errorbar(places, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
+            axes.errorbar(at, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)
         _powers(axes, sorted({row["pairs"] for row in rows}))
@@ -157,7 +162,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
 
 
 def write_pretrained(scores: dict[str, Any], out: Path) -> None:
-    """``scores.json`` and the figure of ``argap mqar score``."""
+    """Write ``scores.json`` and the figure of ``argap synthetics score``."""
     write_json(out / "scores.json", scores)
     save(pretrained_figure(scores), out, "pairs")
 

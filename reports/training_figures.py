@@ -1,4 +1,4 @@
-"""Figures along training: the loss of each model, and what it has lost to the reference on AR hits by then."""
+"""Figures over the course of training: the loss of each model, and its NLL and gap on AR hits."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from argap.suite.result import SizeResult
 from argap.suite.trajectory import share_along
 
 Losses = tuple[np.ndarray, np.ndarray]
-"""Tokens seen, and the loss there."""
+"""Training tokens, and the loss at each."""
 
 
 @style()
 def learning_curves(result: SizeResult) -> Figure:
-    """Training loss over the reference's against tokens, each a running mean over a fiftieth of the run.
+    """Training loss minus the reference's against tokens, both running means over 2% of the run.
 
-    The batches are the same for all, and so is most of what moves the loss from step to step. From a tenth of the run
-    on: before, all models learn the same.
+    All models see the same batches, so the difference cancels most of the noise. The first tenth of the run, in which
+    all models learn the same, is left out.
     """
     models = [row.model for row in result.gap.compared]
     look = looks(result.gap.models)
@@ -29,7 +29,9 @@ def learning_curves(result: SizeResult) -> Figure:
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
     reference = _running_loss(result, result.reference)
     over = {model: _above(_running_loss(result, model), reference) for model in models}
-    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend in the order of the ends
+    for model in sorted(
+        models, key=lambda model: -over[model][1][-1]
+    ):  # the legend follows the order of the final losses
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
@@ -47,8 +49,8 @@ def learning_curves(result: SizeResult) -> Figure:
 
 @style()
 def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figure:
-    """NLL on AR hits and on all other tokens of the evaluation text against training tokens, and the share of each
-    model's gap that is AR at that point of its training, where there is a gap."""
+    """NLL on AR hits and on other tokens of the evaluation text, and the share of the gap due to AR, against training
+    tokens. Points without a gap are left out of the share."""
     names = set(trajectory["model"])
     models = [model for model in result.gap.models if model in names]
     look = looks(models)
@@ -56,13 +58,13 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
     hits, other, share = figure.subplots(1, 3, sharex=True)
     for model in models:
         own = trajectory.loc[trajectory["model"] == model]
-        # Markers at equal distances on the page: on a logarithmic axis the last checkpoints stand close together.
+        # Markers are evenly spaced on the page, since the last checkpoints lie close together on a logarithmic axis.
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
         if model != result.reference and result.reference in names:
             tokens, shares = share_along(trajectory, model, result.reference)
-            if np.isfinite(shares).any():  # else it has no gap at any point, and matplotlib no place for a marker
+            if np.isfinite(shares).any():  # without a gap anywhere matplotlib cannot place markers
                 share.plot(tokens / 1e6, shares, **drawn)
     for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
         grid(axes)
@@ -77,7 +79,7 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
 
 
 def _above(losses: Losses, reference: Losses) -> Losses:
-    """How far losses are above the reference's, where both are known."""
+    """Losses minus the reference's, at the tokens that both have."""
     tokens, here, there = np.intersect1d(losses[0], reference[0], return_indices=True)
     return tokens, losses[1][here] - reference[1][there]
 

@@ -91,7 +91,7 @@ def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
 
 def test_every_command_says_the_same_of_it() -> None:
     found = dict(options(typer.main.get_command(app)))
-    assert {"argap score", "argap recall", "argap train", "argap mqar sweep", "argap suite run"} < found.keys()
+    assert {"argap score", "argap recall", "argap train", "argap synthetics sweep", "argap suite run"} < found.keys()
     # Counting has no need of a GPU: there it is asked for, and said what it is for.
     assert found.pop("argap index build").default == "cpu"
     assert {(option.default, option.help) for option in found.values()} == {("auto", "auto, cpu, cuda or cuda:N.")}
@@ -100,9 +100,9 @@ def test_every_command_says_the_same_of_it() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["mqar", "train", "attention"],
-        ["mqar", "sweep", "suites/mqar/figure2.yaml"],
-        ["mqar", "score", "nobody"],
+        ["synthetics", "train", "attention"],
+        ["synthetics", "sweep", "suites/mqar/figure2.yaml"],
+        ["synthetics", "score", "nobody"],
         ["models", "bench", "attention", "--out", "nowhere"],
     ],
     ids=" ".join,

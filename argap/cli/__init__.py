@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from argap.cli import demo, index, kernels, models, mqar, paper, recall, ref, report, score, suite, train
+from argap.cli import demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
 from argap.errors import ArgapError, with_flags
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
@@ -35,7 +35,7 @@ app.add_typer(models.app, name="models")
 app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
 app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)
 app.add_typer(suite.app, name="suite")
-app.add_typer(mqar.app, name="mqar", short_help="Synthetic tasks, MQAR above all: data, training, sweeps.")
+app.add_typer(synthetics.app, name="synthetics", short_help="MQAR and other synthetic tasks: data, training, sweeps.")
 app.command(short_help="Check the metric against the paper's printed percentages.")(paper.paper)
 app.command(short_help="SWDE, FDA and SQuAD, and why each answer failed.")(recall.recall)
 

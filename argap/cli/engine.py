@@ -1,4 +1,4 @@
-"""The flag ``--engine``: on this machine or on a Ray cluster, and the flags that only one of the two reads."""
+"""The flag ``--engine``: this machine or a Ray cluster."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,9 @@ from argap.errors import ArgapError
 
 
 def check_engine(engine: str, *, local: Mapping[str, object], ray: Mapping[str, object]) -> None:
-    """Raise `ArgapError` for an engine that is none, and for a flag that is given though it is the other one's.
+    """Raise `ArgapError` for an unknown engine, and for a flag that only the other engine reads.
 
-    ``local`` and ``ray`` are the flags that only this engine reads, with their values; false: not given.
+    ``local`` and ``ray`` map the flags that only this engine reads to their values; a false value was not given.
     """
     if engine not in ("local", "ray"):
         raise ArgapError(f"--engine {engine}: expected local or ray")

@@ -76,7 +76,7 @@ def run_member(
         if suite.mqar is not None and weights.is_file() and not layout.mqar(entry).is_file():
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
             scores = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
-            write_json(layout.mqar(entry), scores)
+            write_json(layout.mqar(entry), scores.as_json())
         if not keep:
             weights.unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

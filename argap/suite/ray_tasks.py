@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from argap.cluster import as_they_end, connect, device_of_tasks
 from argap.progress import say
+from argap.ray_tasks import completed, connect, task_device
 from argap.suite.config import Entry, load_suite
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, run_members
@@ -15,13 +15,13 @@ def run_on_ray(
     """Train and score ``entries`` of the file ``suite`` on the cluster at ``address`` (None: this machine).
 
     What is finished is passed over, and a member whose worker was lost goes on from its last checkpoint. Raises
-    `ArgapError` as `argap.cluster` does, and what a member raises.
+    `ArgapError` as `argap.ray_tasks` does, and what a member raises.
     """
     ray = connect(address)
-    chosen = device_of_tasks(ray, device)
+    chosen = task_device(ray, device)
     work = Layout(layout.work.absolute())
     calls = [(suite.absolute(), entry, work, chosen, keep) for entry in entries]
-    for done, number in enumerate(as_they_end(ray, _run_one, calls, device=chosen), start=1):
+    for done, number in enumerate(completed(ray, _run_one, calls, device=chosen), start=1):
         say(f"{done} of {len(entries)}: {entries[number].size} {entries[number].name}")
 
 

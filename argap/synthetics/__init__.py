@@ -1,1 +1,1 @@
-"""Synthetic tasks that isolate recall, and models that solve them by hand."""
+"""Synthetic tasks that isolate recall: generators (`tasks`), training, sweeps, and models with weights set by hand."""

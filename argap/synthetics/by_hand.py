@@ -1,16 +1,16 @@
 """Two models that recall without training: their weights are set by hand.
 
-The first blog post on the Zoology paper (section 3) and the paper itself (arXiv 2312.04927, section 4.2) ask
-what recall *takes*: attention compares a token with all before it in one product, so its width need not grow
-with the length; a gated convolution compares two tokens at one distance in one channel, so it needs channels
-for every distance. Both are built here from the parts that are trained elsewhere, and both continue every
-repeated bigram, hence answer every query of multi-query associative recall.
+The first blog post on the Zoology paper (section 3) and the paper itself (arXiv 2312.04927, section 4.2) ask what
+recall requires. Attention compares a token with all earlier ones in one product, so its width need not grow with the
+length. A gated convolution compares two tokens at one distance per channel, so it needs channels for every distance.
+Both models use the mixers that are trained elsewhere. Both continue every repeated bigram and therefore answer every
+query of multi-query associative recall.
 
-Legend: V vocabulary, T the longest sequence, c = ⌈log₂ V⌉ bits of a token's code, ±1 each.
+Legend: V vocabulary, T maximum length, c = ⌈log₂ V⌉ bits of a token's code, each ±1.
 
-What else a block holds: an MLP that is not needed has weights 0 and adds nothing. An RMSNorm multiplies the
-vector of a position by a positive number; where the number matters, the norm's weight undoes it, because the
-vectors there are all of one length; elsewhere only signs and largest values are read from it.
+The rest of a block: an unused MLP has weights 0 and adds nothing. An RMSNorm scales the vector of each position by a
+positive number. Where the scale matters, all vectors have the same length and the norm's weight undoes it; elsewhere
+only signs and the argmax matter.
 """
 
 import math
@@ -25,34 +25,34 @@ from argap.models.base_conv import BaseConv
 from argap.models.filters import ExplicitFilter
 from argap.models.modeling import Block
 
-Kind = TypeVar("Kind")
+MixerType = TypeVar("MixerType")
 
 MARGIN = 30.0
-"""What should be ignored weighs less than e^−30 of what should not: float32 rounds it away."""
+"""Margin between logits: e^−30 vanishes beside 1 in float32."""
 
 
 def token_codes(vocab_size: int) -> torch.Tensor:
-    """The bits of each token's number as ±1, ``[V, c]``: two codes agree fully, or their product is c − 2 at
-    most."""
+    """The bits of each token id as ±1, ``[V, c]``. The dot product of two codes is c if they are equal, else at most
+    c − 2."""
     bits = max(1, math.ceil(math.log2(vocab_size)))
     return 2.0 * ((torch.arange(vocab_size)[:, None] >> torch.arange(bits)) & 1) - 1
 
 
 @torch.no_grad()
 def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
-    """Two attention layers of width 3·c + 1 (one more if that is odd), whatever T.
+    """Two attention layers of width 3·c + 1, rounded up to an even number, for any T.
 
-    The stream of a position holds its token's code, a 1, the code of the token before (from layer 1) and the
-    answer (from layer 2).
+    The residual stream holds the token's code, a 1, the code of the previous token (written by layer 1) and the
+    answer (written by layer 2).
 
-    1. Queries and keys are the same for all tokens, turned by RoPE so that they agree best one position
-       back: each position copies the code of the token before it. (The first has only itself to copy.)
-    2. No positions. A query is the token's own code, a key that of the token before the key's position, less
-       a little of the position's own code: the second term holds the first position back, which passes for
-       its own successor. Where a token is preceded by mine, I read it.
+    1. All tokens have the same query and key, rotated by RoPE such that they match best one position back: each
+       position copies the code of the previous token. (The first position can only copy its own.)
+    2. No positions. The query is the token's own code; the key is the code of the token before the key's
+       position, minus a little of that position's own code. The second term suppresses the first position, which
+       looks like its own successor. A position whose previous token equals the query's token is read.
 
-    T enters in the size of layer 1's weights alone: RoPE's angles tell one distance from T − 1 others by less
-    and less as T grows.
+    T affects only the size of layer 1's weights: the longer the sequence, the closer the RoPE angles of
+    neighbouring distances.
     """
     codes = token_codes(vocab_size)
     bits = codes.shape[1]
@@ -68,7 +68,7 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     _undo(previous.mixer_norm, bits + 1, width)
     _undo(recall.mixer_norm, 2 * bits + 1, width)
 
-    mixer = _as(Attention, previous)
+    mixer = _mixer(Attention, previous)
     query, key, value = (mixer.qkv.weight[k * width : (k + 1) * width] for k in range(3))
     half = width // 2
     angles = mixer.rope_theta ** (-torch.arange(half, dtype=torch.float64) * 2 / width)
@@ -76,15 +76,15 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     gap = float((1 - torch.cos((distances - 1) * angles)).sum(dim=1).min()) if max_positions > 1 else 1.0
     scale = math.sqrt(MARGIN * math.sqrt(width) / gap)
     key[:half, one] = scale
-    query[:half, one] = scale * angles.cos()  # a query that is turned by one position less
+    query[:half, one] = scale * angles.cos()  # the query is rotated one position less
     query[half:, one] = -scale * angles.sin()
     _copy(value, slice(0, bits), own)
     _copy(mixer.out.weight, before, slice(0, bits))
 
-    mixer = _as(Attention, recall)
+    mixer = _mixer(Attention, recall)
     query, key, value = (mixer.qkv.weight[k * width : (k + 1) * width] for k in range(3))
-    # What I look for scores ahead·c − (c − 2) at least; the first position, where it passes for its own
-    # successor, (ahead − 1)·c, 2 less; where another token is before, ahead·(c − 2) + c at most, 6 less.
+    # A match scores at least ahead·c − (c − 2). The first position, which looks like its own successor, scores
+    # (ahead − 1)·c, 2 less; a position after a different token at most ahead·(c − 2) + c, 6 less.
     ahead = bits + 2.0
     scale = MARGIN * math.sqrt(width) / 2
     _copy(query, slice(0, bits), own, scale)
@@ -99,21 +99,20 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 
 @torch.no_grad()
 def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
-    """Two BaseConv layers of width (2·c + 1)·S + c + 1, for the S = T − 1 distances at which a token can
-    return.
+    """Two BaseConv layers of width (2·c + 1)·S + c + 1, for the S = T − 1 distances at which a token can recur.
 
-    The stream holds the token's code and a 1, and for each shift s from 1 to S the code once more to compare,
-    once more to read, and whether it matched.
+    The residual stream holds the token's code and a 1, and for each shift s from 1 to S a copy of the code to compare,
+    a copy to read, and a match flag.
 
-    1. In the channels to compare, the filter is a spike at s and the gate the token's code: their product is
-       +1 for each bit in which the token equals the one s before. The layer's MLP has a unit for each shift:
-       SiLU of (sum of the products − c + 1) is positive where all agree, and 0, to e^−30, where one does not.
-       (A product of two factors compares bits; to count them takes a nonlinearity.)
-    2. In the channels to read, the filter is a spike at s − 1, the token after the one compared, and the gate
-       whether s matched. The head adds up what was read.
+    1. In the channels to compare, the filter is a spike at s and the gate is the token's code: their product is
+       +1 for each bit in which the token equals the one s positions back. The layer's MLP has a unit per shift:
+       SiLU of (sum of the products − c + 1) is positive if all bits agree, and otherwise 0 up to e^−30.
+       (A product of two factors compares bits; counting them needs a nonlinearity.)
+    2. In the channels to read, the filter is a spike at s − 1, the token after the compared one, and the gate is the
+       match flag of s. The head sums what was read.
 
-    (A width that grows with V in place of T would do as well: a running sum over all positions of the token
-    before, one-hot, times the code of the token, gated by the token that asks: V·c channels.)
+    (A width that grows with V instead of T would work as well: V·c channels that hold a running sum over positions of
+    the previous token, one-hot, times the current token's code, gated by the querying token.)
     """
     codes = token_codes(vocab_size)
     bits, shifts = codes.shape[1], max(1, max_positions - 1)
@@ -131,7 +130,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     first, second = model.model.blocks
     _undo(first.mixer_norm, (2 * shifts + 1) * bits + 1, width)
 
-    mixer = _as(BaseConv, first)
+    mixer = _mixer(BaseConv, first)
     taps = _explicit(mixer)
     for shift in range(1, shifts + 1):
         channels = slice(compare + (shift - 1) * bits, compare + shift * bits)
@@ -139,32 +138,32 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
         if shift < max_positions:
             taps[shift, channels] = 1
 
-    # Every position is now of the length below at most, so its norm multiplies by 1 at least: sharper still.
+    # The vectors are at most as long as given below, so the norm scales them by at least 1, which only sharpens.
     _undo(first.mlp_norm, bits + 1 + shifts * bits + 4 * shifts * bits, width)
     sharp = MARGIN
     for unit in range(shifts):
         channels = slice(compare + unit * bits, compare + (unit + 1) * bits)
         first.mlp.gate.weight[unit, channels] = sharp
-        first.mlp.gate.weight[unit, own] = -sharp  # the residual stream still holds the code itself there
+        first.mlp.gate.weight[unit, own] = -sharp  # the residual stream still contains the code itself
         first.mlp.gate.weight[unit, one] = -sharp * (bits - 1)
         first.mlp.up.weight[unit, one] = 1
         first.mlp.down.weight[matched + unit, unit] = 1 / sharp
 
-    mixer = _as(BaseConv, second)
+    mixer = _mixer(BaseConv, second)
     taps = _explicit(mixer)
     for shift in range(1, shifts + 1):
         channels = slice(read + (shift - 1) * bits, read + shift * bits)
         mixer.projection.weight[channels, matched + shift - 1] = 1
         taps[shift - 1, channels] = 1
     head[:, read:matched] = codes.repeat(1, shifts)
-    head[:, own] = -shifts * codes  # what the channels to read held before
+    head[:, own] = -shifts * codes  # subtract the initial content of the channels to read
     return model
 
 
 def _blank(
     vocab_size: int, width: int, mixers: list[dict], max_positions: int, intermediate_size: int = 1
 ) -> ArgapForCausalLM:
-    """A model of two layers whose weights are all 0, its norms' 1."""
+    """A model of two layers whose weights are all 0, except for norms of 1."""
     config = ArgapConfig(
         vocab_size=vocab_size,
         hidden_size=width,
@@ -182,22 +181,22 @@ def _blank(
 
 
 def _undo(norm: nn.Module, square: float, width: int) -> None:
-    """Let an RMSNorm return a vector of squared length ``square`` as it is."""
+    """Make an RMSNorm the identity on vectors of squared length ``square``."""
     norm.get_parameter("weight").fill_(math.sqrt(square / width + ArgapConfig().rms_norm_eps))
 
 
 def _copy(weight: torch.Tensor, to: slice, source: slice, scale: float = 1.0) -> None:
-    """Let a linear map add ``scale`` times the inputs ``source`` to the outputs ``to``."""
+    """Make a linear map add ``scale`` times the inputs ``source`` to the outputs ``to``."""
     weight[to, source] += scale * torch.eye(to.stop - to.start)
 
 
-def _as(kind: type[Kind], block: Block) -> Kind:
+def _mixer(mixer_type: type[MixerType], block: Block) -> MixerType:
     mixer = block.mixer
-    assert isinstance(mixer, kind)  # built so above
+    assert isinstance(mixer, mixer_type)
     return mixer
 
 
 def _explicit(mixer: BaseConv) -> torch.Tensor:
-    """The free taps ``[T, D]``."""
-    assert isinstance(mixer.filter, ExplicitFilter)  # built so above
+    """The filter's taps ``[T, D]``."""
+    assert isinstance(mixer.filter, ExplicitFilter)
     return mixer.filter.weight

@@ -1,4 +1,4 @@
-"""A grid of runs from a YAML file."""
+"""A sweep: a grid of runs, read from a YAML file and checked before anything is trained."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -11,42 +11,42 @@ import torch
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
 from argap.models.cost import cost
-from argap.synthetics.decoder import LastVectorDecoder
-from argap.synthetics.protocol import LEARNING_RATES, RunConfig, member_from
-from argap.synthetics.tasks import TASKS, named, resolved
+from argap.synthetics.config import LEARNING_RATES, RunConfig, default_pairs
+from argap.synthetics.models import LastVectorDecoder, member_from
+from argap.synthetics.tasks.registry import TASKS, parse_task, resolve_task
 
 SET_BY_AXES = ("name", "member", "width", "length", "pairs", "task", "lr", "seed")
-"""Fields of a run that a sweep's own keys set."""
-FURTHER = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_AXES)
-"""Those that ``run`` sets."""
+"""Fields of a run that the sweep's own keys set."""
+OTHER_FIELDS = tuple(f.name for f in fields(RunConfig) if f.name not in SET_BY_AXES)
+"""Fields that ``run`` may set."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every member at every width, length, number of pairs, learning rate and seed; or, in place of pairs, on every
-    task."""
+    """Every member at every width, length, number of KV pairs, learning rate and seed; or on every task instead of
+    pairs."""
 
     members: Mapping[str, Any]
-    """Name to the keys of a `Member` that differ from its default; none: the default."""
+    """Name to the fields of a `Member` that differ from its default, or None."""
     lengths: tuple[int, ...] = ()
-    """N; with ``tasks`` by default that of each."""
+    """N; with ``tasks``, the default is each task's own."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     pairs: tuple[int, ...] = ()
-    """Each on its own; by default a sixteenth of the length."""
+    """D, a run for each; by default N / 16."""
     pairs_together: bool = False
-    """Train and test on all of ``pairs`` at once, an equal share of the examples each."""
+    """Train and test each run on all of ``pairs`` at once, with equal numbers of examples."""
     tasks: tuple[Any, ...] = ()
-    """In place of MQAR: names of `argap.synthetics.tasks.TASKS`, or mappings of ``name``, what differs from the task's
-    preset, and ``run``: further fields of `RunConfig` for this task alone."""
+    """Tasks that replace MQAR: names in `argap.synthetics.tasks.registry.TASKS`, or mappings of ``name``, the fields
+    that differ from its preset, and ``run``, the fields of `RunConfig` to set for this task only."""
     lrs: tuple[float, ...] = LEARNING_RATES
     seeds: tuple[int, ...] = (0,)
     run: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of `RunConfig`, the same for all."""
+    """Other fields of `RunConfig`, the same for all runs."""
     first_ends: bool = False
-    """Whether a group's other learning rates and seeds end where the first solves the task, or are not begun where
-    one has. It saves up to half of the time, and leaves what a figure shows, the best learning rate of each group."""
+    """End a group (all its learning rates and seeds) as soon as its first run solves the task; skip a group in which
+    one already has. This saves up to half the time and keeps the figure, which shows each group's best run."""
     axis: Literal["width", "pairs", "state_size"] = "width"
-    """The figure's horizontal axis."""
+    """Horizontal axis of the figure."""
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -55,26 +55,30 @@ class Sweep:
         for axis in ("lengths", "widths", "pairs", "lrs", "seeds"):
             values = getattr(self, axis)
             if twice := [value for number, value in enumerate(values) if value in values[:number]]:
-                raise ArgapError(f"{axis}: {twice[0]} is there twice")
+                raise ArgapError(f"{axis}: {twice[0]} is listed twice")
         if taken := [key for key in self.run if key in SET_BY_AXES]:
             raise ArgapError(f"run: {taken[0]} is set by members, widths, lengths, pairs, tasks, lrs or seeds")
-        _check_known("run", self.run, FURTHER)
+        _check_known("run", self.run, OTHER_FIELDS)
         if self.pairs_together and not self.pairs:
             raise ArgapError("pairs_together: expected a list of pairs")
         if self.tasks and self.pairs:
-            raise ArgapError("pairs: MQAR alone has them; a sweep has either pairs or tasks")
-        firsts = [group[0] for group in self.groups()]  # the axes being distinct, only tasks may give a run twice
+            raise ArgapError("pairs: they apply to MQAR only; a sweep has either pairs or tasks")
+        firsts = [group[0] for group in self.groups()]  # axes are distinct, so only tasks can repeat a run
         keys = [first.key for first in firsts]
         if twice := [first for number, first in enumerate(firsts) if first.key in keys[:number]]:
-            raise ArgapError(f"tasks: {twice[0].task_label} is there twice")
+            raise ArgapError(f"tasks: {twice[0].task_label} is listed twice")
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return {**vars(self), "members": dict(self.members), "run": dict(self.run)}
 
     def configs(self) -> list[RunConfig]:
-        """All runs of the grid, those that train together side by side."""
+        """All runs of the grid, group by group."""
         return [config for group in self.groups() for config in group]
 
     def groups(self) -> list[list[RunConfig]]:
-        """The runs by width, length with pairs or task, and member: alike but for learning rate and seed; narrow
-        models first."""
+        """The runs in groups that train side by side: they differ in learning rate and seed only. Narrow models come
+        first."""
         return [
             [
                 self._run({"name": name, "member": member, "width": width, **case, **each})
@@ -90,15 +94,15 @@ class Sweep:
         except ArgapError as error:
             if own.keys() <= set(SET_BY_AXES):
                 raise
-            raise ArgapError(f"task {own['task']['name']}: {error}") from None  # it has fields of its own
+            raise ArgapError(f"task {own['task']['name']}: {error}") from None  # a task's own fields may be wrong
 
     def task_labels(self) -> dict[str, str]:
-        """The task of each run in tables, by the run's key: `RunConfig.task_label`, and where tasks of one label differ
-        in what the run has for them alone, that too: ``memorization, train_examples 256``."""
+        """The label of each run's task in tables, by run key. Tasks with the same `RunConfig.task_label` are
+        distinguished by their fields of the run, as in ``memorization, train_examples 256``."""
         alike: dict[str, list[RunConfig]] = {}
         for config in self.configs():
             alike.setdefault(config.task_label, []).append(config)
-        usual = {key: self.run.get(key, getattr(RunConfig, key)) for key in FURTHER}
+        usual = {key: self.run.get(key, getattr(RunConfig, key)) for key in OTHER_FIELDS}
         labels = {}
         for task, configs in alike.items():
             differing = [key for key in usual if any(getattr(c, key) != getattr(configs[0], key) for c in configs)]
@@ -112,26 +116,26 @@ class Sweep:
             yield name, asdict(member_from(name, value))
 
     def _cases(self) -> Iterator[dict[str, Any]]:
-        """Length, task and pairs of a run, and what else the task alone asks for."""
+        """Length, task and pairs of a run, with the fields that only this task sets."""
         if self.tasks:
             for given in self.tasks:
                 yield from self._task_cases(given)
             return
         for length in self.lengths:
-            shares = [self.pairs] if self.pairs_together else [(n,) for n in self.pairs or (max(1, length // 16),)]
-            yield from ({"length": length, "task": None, "pairs": pairs} for pairs in shares)
+            cases = [self.pairs] if self.pairs_together else [(n,) for n in self.pairs or default_pairs(length)]
+            yield from ({"length": length, "task": None, "pairs": pairs} for pairs in cases)
 
     def _task_cases(self, given: Any) -> Iterator[dict[str, Any]]:
-        task = named(given)
+        task = parse_task(given)
         name, run = task["name"], task.pop("run", {})
         if not isinstance(run, Mapping):
             raise ArgapError(f"task {name}: run: expected KEY: VALUE lines, found {run!r}")
         if taken := [key for key in run if key in SET_BY_AXES and key != "length"]:
             raise ArgapError(f"task {name}: run: {taken[0]} is set by members, widths, tasks, lrs or seeds")
-        _check_known(f"task {name}: run", run, ("length", *FURTHER))
+        _check_known(f"task {name}: run", run, ("length", *OTHER_FIELDS))
         lengths = (run["length"],) if "length" in run else self.lengths or (TASKS[name].length,)
         for length in lengths:
-            yield {**run, "length": length, "task": resolved(task, length), "pairs": ()}
+            yield {**run, "length": length, "task": resolve_task(task, length), "pairs": ()}
 
 
 def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -140,9 +144,9 @@ def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -
 
 
 def load_sweep(path: Path) -> Sweep:
-    """The sweep of a YAML file, all of whose models and data can be built.
+    """Read a sweep from a YAML file and check that its models and data can be built.
 
-    Raises `ArgapError`, one line that begins with the file's name.
+    Raises `ArgapError`, one line that starts with the file's name.
     """
     try:
         sweep = build(Sweep, read_yaml(path))
@@ -153,8 +157,7 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def check_buildable(sweep: Sweep) -> None:
-    """Build the model of each group without its weights, and the configuration of its data: what does not fit is
-    found before the groups ahead of it are trained.
+    """Build the model of each group on the meta device and the configuration of its data, before any training.
 
     Raises `ArgapError` with the group's member, task, length and width.
     """

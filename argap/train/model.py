@@ -61,7 +61,7 @@ def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
         if not block.mixer.causal:
             raise ArgapError(
                 f"mixer {type(block.mixer).__name__}: not causal, its loss would see the future; it serves synthetic "
-                "tasks only, see `argap mqar train`"
+                "tasks only, see `argap synthetics train`"
             )
     return model
 

@@ -10,8 +10,8 @@ from matplotlib.container import ErrorbarContainer
 from argap.atomic import write_json
 from argap.errors import ArgapError
 from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
-from argap.synthetics.solve import to_solve
-from argap.synthetics.sweep_folder import COLUMNS
+from argap.synthetics.selection import smallest_solving
+from argap.synthetics.store import COLUMNS
 
 SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis": "width"}}
 
@@ -48,7 +48,7 @@ def test_the_pairs_may_be_the_axis_in_their_own_order():
 
 
 def test_the_table_says_which_width_solves_and_which_does_not():
-    lines = solve_text(to_solve(runs())).splitlines()
+    lines = solve_text(smallest_solving(runs())).splitlines()
     assert lines[2] == "| 64 | 4 | a | 128 | 128,000 | 12,800 | 128,000 | 0.999 |"
     assert lines[3] == "| 64 | 4 | b | > 128 | — | — | — | 0.200 |"
     assert len(lines) == 6
@@ -66,11 +66,15 @@ def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
 @pytest.mark.parametrize(
     ("grid", "table", "said"),
     [
-        (SWEEP, "no Parquet", "runs.parquet: not a whole Parquet file"),
-        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: no table of runs, length is missing"),
-        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "none of the sweep's runs is finished; `argap mqar sweep"),
-        (SWEEP, None, "runs.parquet: no such file; `argap mqar sweep"),
-        ({}, runs(), "sweep.json: no grid under the key sweep, found None; remove it, and `argap mqar sweep"),
+        (SWEEP, "no Parquet", "runs.parquet: not a complete Parquet file"),
+        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: not a table of runs, the column length is missing"),
+        (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "no run of the sweep is finished; `argap synthetics sweep"),
+        (SWEEP, None, "runs.parquet: no such file; `argap synthetics sweep"),
+        (
+            {},
+            runs(),
+            "sweep.json: expected a grid under the key sweep, found None; remove it, and `argap synthetics sweep",
+        ),
         ({"sweep": {}}, runs(), "sweep.json: members: missing"),
         ({"sweep": {**SWEEP["sweep"], "axis": "lr"}}, runs(), "sweep.json: axis: expected width, pairs"),
     ],

@@ -17,11 +17,11 @@ from argap.cli import app
 from argap.reports.mqar_figures import write_sweep
 from argap.reports.tables import markdown
 from argap.reports.task_figures import best_by_task, task_figure, task_table
-from argap.synthetics.mad import MAD_TASKS, PRINTED
-from argap.synthetics.protocol import MEMBERS
+from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED
+from argap.synthetics.models import MEMBERS
+from argap.synthetics.store import COLUMNS
 from argap.synthetics.sweep import load_sweep
-from argap.synthetics.sweep_folder import COLUMNS
-from argap.synthetics.tasks import TASKS
+from argap.synthetics.tasks.registry import TASKS
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
@@ -39,11 +39,11 @@ def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
 
 def test_the_printed_figures_are_those_of_the_table():
     """Each average is the mean of its row, to the printed digit; every task and mixer is one that is here."""
-    assert [row.average for row in PRINTED] == [round(fmean(row.scores) + 1e-9, 1) for row in PRINTED]
+    assert [row.average for row in PUBLISHED] == [round(fmean(row.scores) + 1e-9, 1) for row in PUBLISHED]
     assert set(MAD_TASKS) <= set(TASKS)
-    assert {row.member for row in PRINTED} - {None} <= set(MEMBERS)
-    assert PRINTED[-1].score("fuzzy_recall") == 35.7
-    assert PRINTED[-1].score("fuzzy_recall, length 256") is None
+    assert {row.member for row in PUBLISHED} - {None} <= set(MEMBERS)
+    assert PUBLISHED[-1].score("fuzzy_recall") == 35.7
+    assert PUBLISHED[-1].score("fuzzy_recall, length 256") is None
 
 
 def test_the_run_that_validates_best_stands_beside_what_is_printed():
@@ -58,7 +58,7 @@ def test_the_run_that_validates_best_stands_beside_what_is_printed():
     assert lines[3] == "| Transformer | printed | 51.6 | 29.8 | 94.1 | 85.2 | 86.8 | 99.6 | 74.5 |"
     assert lines[4].startswith("| base\\_conv | ours | 38.5 |")
     assert lines[5] == "| Hyena | printed | 45.2 | 7.9 | 81.7 | 89.5 | 78.8 | 93.1 | 66.0 |"
-    assert len([line for line in lines if "| printed |" in line]) == len(PRINTED)
+    assert len([line for line in lines if "| printed |" in line]) == len(PUBLISHED)
     assert "table 1. MAD's scores are means over" in lines[-1]
 
 
@@ -108,10 +108,10 @@ def test_a_sweep_is_trained_and_plotted_from_the_command_line(tmp_path):
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(asked))
     out = tmp_path / "out"
     for command in (["sweep", tmp_path / "tiny.yaml", "--out", out, "--device", "cpu"], ["plot", out]):
-        result = CliRunner().invoke(app, ["mqar", *map(str, command)])
+        result = CliRunner().invoke(app, ["synthetics", *map(str, command)])
         assert result.exit_code == 0, result.output
     assert "| Transformer | printed | 51.6 | 51.6 |" in result.stdout
-    told = json.loads(CliRunner().invoke(app, ["mqar", "plot", str(out), "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["synthetics", "plot", str(out), "--json"]).stdout)
     assert [row["printed"] for row in told] == [0.516]
 
 
@@ -124,4 +124,4 @@ def test_the_presets_are_the_six_tasks_at_their_baseline(name):
     for config in configs:
         assert config.member.mlp
         assert config.train_examples == (256 if config.task_label == "memorization" else 12_800)
-        assert (config.width, config.examples_a_step, config.test_examples) == (128, 128, 1_280)
+        assert (config.width, config.examples_per_step, config.test_examples) == (128, 128, 1_280)

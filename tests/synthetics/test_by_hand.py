@@ -7,7 +7,7 @@ import torch
 
 from argap.models import ArgapForCausalLM
 from argap.synthetics.by_hand import attention_by_hand, base_conv_by_hand, token_codes
-from argap.synthetics.mqar import MqarConfig, build
+from argap.synthetics.tasks.mqar import MqarConfig, build
 
 BUILDERS: list[Callable[[int, int], ArgapForCausalLM]] = [attention_by_hand, base_conv_by_hand]
 
@@ -38,9 +38,7 @@ def test_every_query_is_answered(by_hand: Callable, length: int, vocab: int) -> 
 @pytest.mark.parametrize("by_hand", BUILDERS)
 def test_every_query_of_256_tokens_is_answered(by_hand: Callable) -> None:
     model = by_hand(64, 256)
-    for seed, pairs in enumerate((16, 31)):
-        found = leads(model, MqarConfig(examples=2, length=256, pairs=pairs, vocab_size=64), seed)
-        assert found.min() > 1 / 4
+    assert leads(model, MqarConfig(examples=1, length=256, pairs=31, vocab_size=64), seed=1).min() > 1 / 4
 
 
 def test_attention_with_the_papers_vocabulary() -> None:

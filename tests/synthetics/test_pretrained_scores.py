@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.synthetics.examples import IGNORED
 from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, score_pretrained
+from argap.synthetics.tasks.examples import IGNORED
 from argap.train.model import copy_tokenizer, save_model
 
 DEMO = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
@@ -32,8 +32,8 @@ def folder(tmp_path_factory):
 
 def test_rows_are_a_naive_scans(folder, tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
-    rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU)["rows"]
-    assert [(row["pairs"], row["slice"], row["n"]) for row in rows] == [
+    rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
+    assert [(row.pairs, row.slice, row.measures.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
         (2, "other", 87),
         (4, "ar", 12),
@@ -49,8 +49,8 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             assert labels[place] == inputs[place]
             losses.append(-float(logprobs[place - 1, labels[place]]))
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
-    assert rows[2]["nll"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert rows[2]["accuracy"] == np.mean(right)
+    assert rows[2].measures.nll == pytest.approx(np.mean(losses), rel=1e-5)
+    assert rows[2].measures.accuracy == pytest.approx(np.mean(right), abs=1e-12)
 
 
 def test_no_pair_holds_a_special_token_or_the_fill(tokenizer):
@@ -79,11 +79,11 @@ def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
     chosen = rng.random((20, 30)) < 0.5
     logprob = -rng.random((20, 30)).astype(np.float32)
     found = _measure(logprob, logprob > -0.3, chosen, seed=0)
-    assert found["nll"] == pytest.approx(-logprob[chosen].mean(), rel=1e-6)
-    assert found["ppl_ci95"][0] < found["ppl"] < found["ppl_ci95"][1]
+    assert found.nll == pytest.approx(-logprob[chosen].mean(), rel=1e-6)
+    assert found.ppl_ci95[0] < found.ppl < found.ppl_ci95[1]
     alike = _measure(np.full((20, 30), -1.0), np.ones((20, 30), dtype=bool), chosen, seed=0)
-    assert alike["ppl_ci95"] == pytest.approx([np.e, np.e])
-    assert alike["accuracy_ci95"] == [1.0, 1.0]
+    assert alike.ppl_ci95 == pytest.approx([np.e, np.e])
+    assert alike.accuracy_ci95 == pytest.approx([1.0, 1.0])
 
 
 def test_what_does_not_fit_is_one_line(folder, tokenizer):
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_one_line(folder, tokenizer):
 def test_the_command_scores_the_demo(tmp_path):
     names = [str(DEMO / name) for name in ("attention", "hybrid")]
     flags = ["--pairs", "2,4", "--examples", "2", "--length", "32", "--out", str(tmp_path), "--device", "cpu", "--json"]
-    result = CliRunner().invoke(app, ["mqar", "score", *names, *flags])
+    result = CliRunner().invoke(app, ["synthetics", "score", *names, *flags])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.synthetics.mqar import MqarConfig, build
+from argap.synthetics.tasks.mqar import MqarConfig, build
 
 BATCH, STEPS = 64, 50
 

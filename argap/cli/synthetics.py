@@ -1,0 +1,229 @@
+"""``argap synthetics``: multi-query associative recall (MQAR) and the other synthetic tasks: data, training, scores."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from argap.cli.engine import check_engine
+from argap.cli.options import Device, TrustRemoteCode
+
+app = typer.Typer(
+    help="Multi-query associative recall (MQAR) and other synthetic tasks: examples, training, sweeps, scores.",
+    no_args_is_help=True,
+)
+
+Length = Annotated[int, typer.Option(min=1, help="Tokens per example.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SET_BY_FLAGS = {
+    "name": "MODEL",
+    "member": "MODEL, with --mlp",
+    **{key: f"--{key}" for key in ("width", "task", "length", "pairs", "lr", "seed")},
+}
+"""Fields of a run, and the argument of ``train`` that sets each."""
+
+
+@app.command()
+def generate(
+    out: Annotated[Path, typer.Option(help="Output file: .npz with inputs, labels and distance.")],
+    examples: Annotated[int, typer.Option(min=1, help="Number of examples.")] = 100_000,
+    length: Length = 64,
+    pairs: Annotated[int | None, typer.Option(min=1, help="KV pairs per example. [length / 16]")] = None,
+    vocab_size: Annotated[int, typer.Option(min=2, help="Keys from the first half, values from the second.")] = 8192,
+    alpha: Annotated[float, typer.Option(help="Distances d follow p(d) proportional to d^(alpha - 1).")] = 0.1,
+    fill: Annotated[int | None, typer.Option(help="Token at all other positions. [noise]")] = None,
+    layout: Annotated[
+        Literal["paper", "zoology"], typer.Option(help="The paper's Algorithm 1, or its public code.")
+    ] = "paper",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
+) -> None:
+    """Write an MQAR data set. Labels are -100 at unsupervised positions."""
+    from argap.synthetics.config import default_pairs
+    from argap.synthetics.tasks.examples import write_examples
+    from argap.synthetics.tasks.mqar import MqarConfig, build
+
+    (usual,) = default_pairs(length)
+    config = MqarConfig(examples, length, pairs or usual, vocab_size, alpha, fill, layout)
+    path = write_examples(out, build(config, seed))
+    typer.echo(f"{path}: {examples:,} examples of {length} tokens, {config.pairs} KV pairs each")
+
+
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(help="attention, base_conv, based, any mixer, or module:Class.")],
+    width: Annotated[int, typer.Option(min=1, help="Width of the model.")] = 64,
+    task: Annotated[
+        str, typer.Option(help="mqar, or another task: fuzzy_recall, '{name: noisy_recall, noise: 0.4}', ...")
+    ] = "mqar",
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens per example. [64, or the task's]")] = None,
+    pairs: Annotated[
+        list[int] | None, typer.Option(help="KV pairs; repeat to share the examples. [length / 16]")
+    ] = None,
+    lr: Annotated[
+        list[float] | None, typer.Option(help="Learning rate; repeat to train side by side. [the paper's four]")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the examples and their order.")] = 0,
+    mlp: Annotated[bool, typer.Option(help="Add a SwiGLU after each mixer.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the protocol.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json.")] = None,
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small model on one task with the paper's protocol and test it.
+
+    Trains for at most 64 epochs of 100,000 examples and tests the weights with the best validation accuracy once."""
+    from argap.device import use_device
+    from argap.synthetics.config import LEARNING_RATES, run_configs
+    from argap.synthetics.loop import train_group
+    from argap.synthetics.store import write_run
+    from argap.train.interrupt import listening
+
+    configs = run_configs(
+        model,
+        task=task,
+        length=length,
+        pairs=pairs or (),
+        lrs=lr or LEARNING_RATES,
+        mlp=mlp,
+        width=width,
+        seed=seed,
+        **_further_fields(settings or []),
+    )
+    with listening() as interrupt:
+        results = train_group(
+            configs,
+            use_device(device),
+            finished=lambda result: None if out is None else write_run(out, result),
+            stop=lambda: interrupt.requested,
+        )
+    if as_json:
+        typer.echo(json.dumps([result.as_json() for result in results], indent=2))
+    else:
+        for result in results:
+            typer.echo(
+                f"lr {result.config.lr:.1e}: accuracy {result.accuracy:.4f} after {result.steps:,} of "
+                f"{result.config.steps:,} steps, {result.seconds:,.0f} s"
+            )
+    if interrupt.requested:
+        raise typer.Exit(130)
+
+
+def _further_fields(settings: list[str]) -> dict[str, Any]:
+    """The fields of ``--set``, none of which has a flag of its own."""
+    from argap.errors import ArgapError
+    from argap.train.config import parse_settings
+
+    further = parse_settings(settings)
+    for key, flag in SET_BY_FLAGS.items():
+        if key in further:
+            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
+    return further
+
+
+@app.command()
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; those of the papers: suites/mqar.")],
+    out: Annotated[Path | None, typer.Option(help="Result folder. [results/mqar/NAME of the file]")] = None,
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train side by side.")] = 64,
+    time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="local (with --device auto: all GPUs), or ray (one task per group of runs).")
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. [this machine alone]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+) -> None:
+    """Train the runs of a sweep that are not finished. Repeat the command to resume a stopped sweep."""
+    from argap.synthetics.jobs import run_sweep
+    from argap.synthetics.store import check_folder, run_path
+    from argap.synthetics.sweep import load_sweep
+    from argap.train.interrupt import listening
+
+    check_engine(engine, local={}, ray={"--address": address})
+    loaded = load_sweep(config)
+    folder = out or Path("results") / "mqar" / config.stem
+    configs = loaded.configs()
+    if dry_run:
+        check_folder(loaded, folder)
+        for each in configs:
+            state = "finished" if run_path(folder, each).exists() else f"at most {each.steps:,} steps"
+            typer.echo(f"{each.key}: {state}")
+        return
+    if engine == "ray":
+        from argap.synthetics.ray import ray_engine
+
+        chosen = ray_engine(address, device)
+    else:
+        from argap.synthetics.devices import local_engine
+
+        chosen = local_engine(device)
+    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
+    with listening() as interrupt:
+        runs = run_sweep(loaded, folder, chosen, together=together, stop=lambda: interrupt.requested, **limit)
+    typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
+    if interrupt.requested:
+        raise typer.Exit(130)
+
+
+@app.command()
+def plot(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a sweep.")],
+    as_json: Json = False,
+) -> None:
+    """Draw the figures of a sweep and print its table.
+
+    Uses only the folder's files and the runs that are finished: accuracy, and the smallest models that solve each
+    task. For a sweep over tasks: accuracy by task, beside MAD's published scores."""
+    from argap.reports.mqar_figures import write_sweep
+
+    table, text = write_sweep(run)
+    typer.echo(table.to_json(orient="records", indent=2) if as_json else text)
+
+
+@app.command()
+def score(
+    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
+    out: Annotated[Path, typer.Option(help="Folder for scores.json and the figure.")] = Path("runs/mqar"),
+    pairs: Annotated[str, typer.Option(help="Numbers of KV pairs, separated by commas.")] = "16,32,64,128,256",
+    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 100,
+    length: Annotated[int, typer.Option(min=4, help="Tokens per example.")] = 1024,
+    fill: Annotated[str | None, typer.Option(help="Text of the token between the pairs. [end of sequence]")] = None,
+    data: Annotated[str | None, typer.Option(help="Text between the pairs instead: file, folder, ...")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the examples.")] = 0,
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Score models pretrained on text on MQAR in their own vocabulary.
+
+    Random KV pairs with a fill token or text between them, the same examples for all models of one tokenizer
+    (appendix G of the paper)."""
+    from argap.device import DTYPES, resolve_dtype, use_device
+    from argap.errors import ArgapError
+    from argap.reports.mqar_figures import write_pretrained
+    from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
+
+    numbers = pairs.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ArgapError(f"--pairs {pairs}: expected whole numbers separated by commas, such as 16,32,64")
+    test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
+    where = use_device(device)
+    scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
+    content = scores.as_json()
+    write_pretrained(content, out)
+    if as_json:
+        typer.echo(json.dumps(content, indent=2))
+        return
+    for row in scores.rows:
+        low, high = row.measures.ppl_ci95
+        typer.echo(
+            f"{row.model:<24} {row.pairs:>4} pairs  {row.slice:<5}  ppl {row.measures.ppl:>12,.2f} "
+            f"({low:,.2f} to {high:,.2f})  accuracy {row.measures.accuracy:.3f}"
+        )
+    typer.echo(f"{out / 'scores.json'}, {out / 'pairs.svg'}")

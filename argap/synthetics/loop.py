@@ -1,0 +1,212 @@
+"""Train runs that differ in seed or learning rate side by side, and score each once on its test set."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from argap.errors import ArgapError
+from argap.models.cost import cost
+from argap.progress import progress
+from argap.synthetics.config import RunConfig
+from argap.synthetics.cuda_graph import TrainerGroup
+from argap.synthetics.supervision import Supervision, supervision
+from argap.synthetics.trainer import SliceAccuracy, Trainer, accuracy, accuracy_by_slice
+
+STEPS_PER_UPDATE = 50
+"""Steps between updates of the progress bar."""
+POLL_SECONDS = 0.2
+"""Seconds between checks of ``stop`` while examples are generated."""
+
+Data = Mapping[str, Supervision]
+"""Split to examples, on the device."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of one run."""
+
+    config: RunConfig
+    accuracy: float
+    """On the test set, with the weights that had the best validation accuracy."""
+    validation_accuracy: float
+    best_step: int
+    """The step of the best validation accuracy."""
+    steps: int
+    """Steps trained; fewer than the configuration's if the run stopped early."""
+    curve: list[tuple[int, float]]
+    """Steps and validation accuracy."""
+    slices: dict[str, list[SliceAccuracy]]
+    """Test accuracy by each slice of the task; for MQAR by distance and by number of KV pairs."""
+    parameters: int
+    """Parameters of the model. Neither they nor ``flops`` count the decoder of compression, which all models share."""
+    flops: int
+    """FLOPs of one forward pass over one example."""
+    state_size: int
+    stopped: Literal["solved", "sibling", "steps"]
+    """Why the run ended: it solved the task, another run of its group did, or it reached the last step."""
+    seconds: float
+    """Time from the start of the group until this run was scored."""
+    group: int
+    """Number of runs trained side by side."""
+    device: str
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        slices = {name: [row._asdict() for row in rows] for name, rows in self.slices.items()}
+        return vars(self) | {"config": self.config.as_json(), "slices": slices}
+
+    @classmethod
+    def from_json(cls, config: RunConfig, record: Mapping[str, Any]) -> "RunResult":
+        """The result of ``config`` from `as_json`; keys that are not fields are ignored."""
+        known = {key: value for key, value in record.items() if key in cls.__dataclass_fields__}
+        slices = {name: [SliceAccuracy(**row) for row in rows] for name, rows in record["slices"].items()}
+        curve = [(step, score) for step, score in record["curve"]]
+        return cls(**known | {"config": config, "slices": slices, "curve": curve})
+
+
+def train_group(
+    configs: Sequence[RunConfig],
+    device: torch.device,
+    *,
+    finished: Callable[[RunResult], None] = lambda _: None,
+    first_ends: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[RunResult]:
+    """Train runs with the same number of steps and evaluations; call ``finished`` with each result once it is scored.
+
+    A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends``
+    are scored at that point. Once ``stop`` returns true, also while examples are generated, unfinished runs are
+    abandoned. On a CPU the results do not depend on the other runs of the group.
+
+    Raises `ArgapError` for runs of different lengths, for an unknown mixer, and for data that cannot be built.
+    """
+    _check_alike(configs)
+    first = configs[0]
+    started = time.monotonic()
+    with _matmul_precision(device):
+        data = _data_by_seed(configs, device, stop)
+        if data is None:
+            return []
+        group = TrainerGroup([Trainer(config, data[config.seed]["train"], device) for config in configs])
+        curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
+        results: list[RunResult] = []
+        every = max(1, first.steps_per_epoch // first.evaluations)
+        with progress(first.title, first.steps, "steps") as advance:
+            for step in range(1, first.steps + 1):
+                group.step()
+                if stop():
+                    return results
+                if step % STEPS_PER_UPDATE == 0:
+                    advance(STEPS_PER_UPDATE)
+                if step % every and step != first.steps:
+                    continue
+                for trainer in group.trainers:
+                    score = trainer.validate(data[trainer.config.seed]["validation"], step)
+                    curves[trainer.config.key].append((step, score))
+                solved = [trainer for trainer in group.trainers if trainer.best >= trainer.config.stop_at]
+                over = step == first.steps or (first_ends and solved)
+                for trainer in group.trainers if over else solved:
+                    why = "solved" if trainer in solved else "steps" if step == first.steps else "sibling"
+                    seconds = time.monotonic() - started
+                    results.append(_score(trainer, step, why, curves[trainer.config.key], len(configs), seconds))
+                    finished(results[-1])
+                if over or len(solved) == len(group.trainers):
+                    break
+                group.keep_only([trainer for trainer in group.trainers if trainer not in solved])
+    return results
+
+
+def _check_alike(configs: Sequence[RunConfig]) -> None:
+    first = configs[0]
+    for config in configs:
+        if (config.steps, config.steps_per_epoch, config.evaluations) != (
+            first.steps,
+            first.steps_per_epoch,
+            first.evaluations,
+        ):
+            raise ArgapError(f"{config.key} and {first.key}: runs of a group need the same steps and evaluations")
+
+
+def _data_by_seed(
+    configs: Sequence[RunConfig], device: torch.device, stop: Callable[[], bool]
+) -> dict[int, Data] | None:
+    """Training and validation examples of each seed; None once ``stop`` returns true."""
+    data: dict[int, Data] = {}
+    for config in configs:
+        if config.seed not in data:
+            generated = _generate(config, stop)
+            if generated is None:
+                return None
+            data[config.seed] = {split: each.to(device) for split, each in generated.items()}
+    return data
+
+
+def _generate(config: RunConfig, stop: Callable[[], bool]) -> Data | None:
+    """Training and validation examples of a run; None once ``stop`` returns true.
+
+    They are generated in a thread, since this can take minutes in which ``stop`` must still be checked. An abandoned
+    thread ends when its examples are done or with the process.
+    """
+    generated: Future[Data] = Future()
+
+    def generate() -> None:
+        try:
+            generated.set_result({split: supervision(config, split) for split in ("train", "validation")})
+        except BaseException as error:  # raised again by the waiting thread
+            generated.set_exception(error)
+
+    threading.Thread(target=generate, daemon=True).start()
+    while not wait([generated], POLL_SECONDS).done:
+        if stop():
+            return None
+    return generated.result()
+
+
+def _score(
+    trainer: Trainer,
+    step: int,
+    why: Literal["solved", "sibling", "steps"],
+    curve: list[tuple[int, float]],
+    group: int,
+    seconds: float,
+) -> RunResult:
+    """The result of a run that has ended: its best weights on the test set."""
+    config = trainer.config
+    trainer.restore_best()
+    test = supervision(config, "test").to(trainer.device)
+    correct = trainer.correct(test)
+    model_cost = cost(config.model_config(), config.length)
+    return RunResult(
+        config=config,
+        accuracy=accuracy(correct, test),
+        validation_accuracy=trainer.best,
+        best_step=trainer.best_step,
+        steps=step,
+        curve=curve,
+        slices=accuracy_by_slice(correct, test),
+        parameters=model_cost.parameters,
+        flops=model_cost.flops,
+        state_size=model_cost.state_size,
+        stopped=why,
+        seconds=round(seconds, 3),
+        group=group,
+        device=torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU",
+    )
+
+
+@contextmanager
+def _matmul_precision(device: torch.device):
+    """Use TF32 for matrix products on a GPU; weights and accumulators stay float32."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

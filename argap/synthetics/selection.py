@@ -1,0 +1,50 @@
+"""Selection of runs: the best of a group by validation, and the smallest models that solve a task.
+
+The first blog post on the Zoology paper asks for the FLOPs to solve a task, not the FLOPs of a layer: a mixer whose
+layers are cheap is not cheap if it needs four times the width.
+"""
+
+from typing import cast
+
+import pandas as pd
+
+SOLVED = 0.99
+MEASURES = ("flops", "state_size", "parameters")
+
+
+def best_by_validation(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """For each value of ``keys``, the run with the best *validation* accuracy across learning rates and seeds.
+
+    Its test accuracy is then not a maximum over test scores. The lower learning rate wins a tie.
+    """
+    ordered = runs.sort_values(["validation_accuracy", "lr"], ascending=[False, True], kind="stable")
+    return cast(pd.DataFrame, ordered.drop_duplicates(keys))
+
+
+def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """`best_by_validation` by length, number of KV pairs, member and width, sorted so; members keep their order."""
+    rank = {name: index for index, name in enumerate(dict.fromkeys(runs["name"]))}
+    best = best_by_validation(runs, ["name", "length", "pairs", "width"])
+    best = best.assign(
+        rank=[rank[name] for name in best["name"]],
+        number=[int(str(pairs).split(",")[0]) for pairs in best["pairs"]],  # pairs are text: "16" < "4"
+    )
+    in_order = best.sort_values(["length", "number", "rank", "width"], kind="stable")
+    return cast(pd.DataFrame, in_order.drop(columns=["rank", "number"]).reset_index(drop=True))
+
+
+def smallest_solving(runs: pd.DataFrame, solved: float = SOLVED) -> pd.DataFrame:
+    """What it takes to solve each task: one row per length, number of KV pairs and member.
+
+    ``flops``, ``state_size``, ``parameters`` and ``width`` are minima, each on its own, over the models with a test
+    accuracy of at least ``solved``, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the
+    largest width tried.
+    """
+    rows = []
+    for keys, group in best_runs(runs).groupby(["length", "pairs", "name"], sort=False):
+        reached = group[group["accuracy"] >= solved]
+        least = {m: reached[m].min() if len(reached) else None for m in (*MEASURES, "width")}
+        task = dict(zip(("length", "pairs", "name"), cast(tuple, keys), strict=True))
+        rows.append({**task, **least, "best": group["accuracy"].max(), "widest": group["width"].max()})
+    frame = pd.DataFrame(rows)
+    return frame.astype(dict.fromkeys((*MEASURES, "width"), "Int64"))

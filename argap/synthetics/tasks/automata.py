@@ -1,0 +1,171 @@
+"""In-context language learning: each example is drawn from its own regular language, given by a random automaton.
+
+The size ranges follow RegBench (arXiv 2401.12973); the rule that holds out languages is ours.
+
+Legend: E examples, N tokens, V vocabulary.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from argap.errors import ArgapError
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+
+HELD_OUT = 8
+"""One language in eight is held out for validation and test."""
+DRAWS = 4096
+"""Automata tried per example. If languages are plentiful, all of them fall into training with chance (7/8)^4096."""
+
+Transitions = tuple[dict[int, int], ...]
+"""Maps each symbol to the next state, for every state; state 0 is the initial one."""
+
+
+@dataclass(frozen=True)
+class AutomataConfig:
+    """One data set. Raises `ArgapError` for invalid ranges."""
+
+    examples: int
+    length: int = 512
+    symbols: int = 18
+    """Number of symbols. The vocabulary has one more token, which separates strings."""
+    split: Literal["train", "heldout"] = "train"
+    """The splits share no language, whatever the seeds. Validation and test both use ``heldout`` with seeds of their
+    own, so they may share languages."""
+    states: tuple[int, int] = (4, 12)
+    """Minimum and maximum number of states before the automaton is minimized."""
+    alphabet: tuple[int, int] = (4, 18)
+    """Minimum and maximum number of symbols in a language."""
+    edges: tuple[int, int] = (1, 4)
+    """Minimum and maximum number of transitions from a state; all are equally likely."""
+    longest: int = 50
+    """Maximum length of a string in symbols; all lengths from 1 are equally likely."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("states", self.states), ("alphabet", self.alphabet), ("edges", self.edges)):
+            if not 1 <= low <= high:
+                raise ArgapError(f"{name} {low} to {high}; expected a minimum of at least 1 and a maximum no smaller")
+        if self.alphabet[1] > self.symbols or self.edges[1] > self.alphabet[0]:
+            raise ArgapError(
+                f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
+                "symbols; expected no more edges than symbols"
+            )
+        check_examples(self.examples)
+        if self.length < 2 or self.longest < 1:
+            raise ArgapError(
+                f"length {self.length}, longest {self.longest}; expected at least length 2 and strings of 1 symbol"
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the symbols and the separator, which is the last token."""
+        return self.symbols + 1
+
+
+def build(config: AutomataConfig, seed: int) -> Examples:
+    """Build the examples of a seed: separator and string alternate until the example is full.
+
+    Every symbol is labelled; separators are not, since a string may end anywhere. Often several symbols are
+    possible at a label: count every one that `valid_next` allows as correct. ``slices["edges"]`` is the number
+    of possible symbols. ``slices["seen"]`` is 1 + how often the string so far was followed by another symbol
+    earlier in the example: above 1, the answer can be copied from the context.
+    """
+    separator = config.symbols
+    inputs = np.full((config.examples, config.length), separator, dtype=np.int32)
+    edges, seen = np.zeros_like(inputs), np.zeros_like(inputs)
+    for row, (automaton, walk) in enumerate(_examples(config, seed)):
+        prefix, count = (), {}
+        for t, (state, token) in enumerate(walk):
+            inputs[row, t] = token
+            if token == separator:
+                prefix = ()
+                continue
+            edges[row, t] = len(automaton[state])
+            seen[row, t] = count[prefix] = count.get(prefix, 0) + 1
+            prefix = (*prefix, token)
+    labels = np.where(edges > 0, inputs, IGNORED).astype(np.int32)
+    return Examples(inputs, labels, {"edges": edges, "seen": seen})
+
+
+def valid_next(config: AutomataConfig, seed: int) -> np.ndarray:
+    """The tokens that are correct at each label of `build`, bool ``[E, N, V]``."""
+    allowed = np.zeros((config.examples, config.length, config.vocab_size), dtype=bool)
+    for row, (automaton, walk) in enumerate(_examples(config, seed)):
+        for t, (state, token) in enumerate(walk):
+            if token != config.symbols:
+                allowed[row, t, list(automaton[state])] = True
+    return allowed
+
+
+def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transitions:
+    """Draw a minimized random automaton of the configuration's split.
+
+    Raises `ArgapError` if `DRAWS` automata in a row belong to the other split: narrow ranges have few languages.
+    """
+    for _ in range(DRAWS):
+        states, letters = (rng.integers(low, high + 1) for low, high in (config.states, config.alphabet))
+        alphabet = rng.permutation(config.symbols)[:letters]
+        drawn = []
+        for _ in range(states):
+            count = rng.integers(config.edges[0], config.edges[1] + 1)
+            symbols, targets = rng.permutation(alphabet)[:count], rng.integers(0, states, count)
+            drawn.append(dict(zip(symbols.tolist(), targets.tolist(), strict=True)))
+        automaton = minimize(tuple(drawn))
+        if is_held_out(automaton) == (config.split == "heldout"):
+            return automaton
+    raise ArgapError(
+        f"automata: no language of the split {config.split} in {DRAWS:,} automata with {_range(config.states)} states, "
+        f"{_range(config.alphabet)} of {config.symbols} symbols and {_range(config.edges)} edges; expected wider ranges"
+    )
+
+
+def minimize(automaton: Transitions) -> Transitions:
+    """Minimize an automaton and number its states in the order in which they are reached.
+
+    Two automata have the same language exactly if their results are equal.
+    """
+    group = [0] * len(automaton)
+    while True:  # split groups until their states agree on the groups that they lead to (Moore's algorithm)
+        signatures = [tuple(sorted((symbol, group[to]) for symbol, to in edges.items())) for edges in automaton]
+        numbers = {signature: number for number, signature in enumerate(dict.fromkeys(signatures))}
+        refined = [numbers[signature] for signature in signatures]
+        if len(numbers) == len(set(group)):
+            break
+        group = refined
+    order, reached = {group[0]: 0}, [0]
+    for state in reached:
+        for _, to in sorted(automaton[state].items()):
+            if group[to] not in order:
+                order[group[to]] = len(order)
+                reached.append(to)
+    return tuple({symbol: order[group[to]] for symbol, to in sorted(automaton[state].items())} for state in reached)
+
+
+def is_held_out(automaton: Transitions) -> bool:
+    """Whether a language belongs to validation and test, decided by the hash of its minimized automaton."""
+    text = repr([sorted(ways.items()) for ways in automaton])
+    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT == 0
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return f"{ends[0]} to {ends[1]}"
+
+
+def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, list[tuple[int, int]]]]:
+    """Yield each example as its automaton and a walk through it: every token with the state before it."""
+    rng = generator(seed)
+    for _ in range(config.examples):
+        automaton = draw_automaton(rng, config)
+        ways = [list(each) for each in automaton]
+        walk: list[tuple[int, int]] = []
+        while len(walk) < config.length:
+            walk.append((0, config.symbols))
+            state = 0
+            for chance in rng.random(rng.integers(1, config.longest + 1)):
+                symbol = ways[state][int(chance * len(ways[state]))]
+                walk.append((state, symbol))
+                state = automaton[state][symbol]
+        yield automaton, walk[: config.length]

@@ -1,0 +1,50 @@
+"""The type that every synthetic task builds: token sequences, labels to predict, and properties to slice results by."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from argap.atomic import replacing
+from argap.errors import ArgapError
+
+IGNORED = -100
+"""The label of an unsupervised position; torch's cross-entropy ignores it."""
+
+
+class Examples(NamedTuple):
+    """Examples of one task. Legend: E examples, N tokens per example. All arrays are int32."""
+
+    inputs: np.ndarray
+    """Token ids ``[E, N]``."""
+    labels: np.ndarray
+    """``[E, N]``: the token to predict *at* this position from the inputs before it, or `IGNORED`. With a causal
+    language model, ``model(inputs, labels=labels).loss`` is therefore the loss of the task."""
+    slices: dict[str, np.ndarray]
+    """Name to ``[E, N]``: a property of each label, such as its distance from the key; 0 at unsupervised positions."""
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The only source of randomness of a data set: PCG64, identical on every platform."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
+    """Fraction of the supervised positions at which ``predicted [E, N]`` equals the label."""
+    supervised = labels != IGNORED
+    return float((predicted == labels)[supervised].mean())
+
+
+def check_examples(examples: int) -> None:
+    """Raise `ArgapError` for a data set without examples."""
+    if examples < 1:
+        raise ArgapError(f"{examples} examples; expected at least 1")
+
+
+def write_examples(path: Path, examples: Examples) -> Path:
+    """Write ``inputs``, ``labels`` and every slice to an ``.npz`` file; return its path, with the suffix added."""
+    if path.suffix != ".npz":
+        path = path.with_name(path.name + ".npz")
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, inputs=examples.inputs, labels=examples.labels, **examples.slices)  # pyright: ignore[reportArgumentType]
+    return path

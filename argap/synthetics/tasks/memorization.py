@@ -1,0 +1,55 @@
+"""Memorization: the same key-value pairs in every example, to be stored in the weights.
+
+Source: MAD, arXiv 2403.17844, section 3.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from argap.errors import ArgapError
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+
+
+@dataclass(frozen=True)
+class MemorizationConfig:
+    """One data set. Raises `ArgapError` for sizes that are too small."""
+
+    examples: int
+    length: int = 32
+    vocab_size: int = 256
+    """The last token marks the positions of the values. Of the others, the first half are keys, the rest values."""
+    facts_seed: int = 0
+    """Assigns a value to each key, in training and test alike; independent of the seed of the examples."""
+
+    def __post_init__(self) -> None:
+        check_examples(self.examples)
+        if self.length < 2 or self.length % 2 or self.vocab_size < 3:
+            raise ArgapError(
+                f"length {self.length}, vocab_size {self.vocab_size}; expected an even length of at least 2 and at "
+                "least vocab_size 3"
+            )
+        if self.facts_seed < 0:
+            raise ArgapError(f"facts_seed {self.facts_seed}; expected at least 0")
+
+    @property
+    def facts(self) -> np.ndarray:
+        """The value of each key. Values are distinct and assigned by ``facts_seed``."""
+        keys = (self.vocab_size - 1) // 2
+        values = np.arange(keys, self.vocab_size - 1, dtype=np.int32)
+        return generator(self.facts_seed).permutation(values)[:keys]
+
+
+def build(config: MemorizationConfig, seed: int) -> Examples:
+    """Build the examples of a seed: keys, each followed by the last token of the vocabulary in place of its value.
+
+    The label there is the value, which never occurs in the inputs. ``slices["key"]`` is the key + 1.
+    """
+    rng = generator(seed)
+    facts = config.facts
+    keys = rng.integers(0, len(facts), (config.examples, config.length // 2), dtype=np.int32)
+    inputs = np.full((config.examples, config.length), config.vocab_size - 1, dtype=np.int32)
+    labels = np.full_like(inputs, IGNORED)
+    key = np.zeros_like(inputs)
+    inputs[:, ::2], labels[:, 1::2], key[:, 1::2] = keys, facts[keys], keys + 1
+    return Examples(inputs, labels, {"key": key})

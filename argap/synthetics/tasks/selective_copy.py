@@ -1,0 +1,52 @@
+"""Selective copying: repeat the tokens scattered among blanks, in order (MAD, arXiv 2403.17844, section 3)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from argap.errors import ArgapError
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+
+
+@dataclass(frozen=True)
+class SelectiveCopyConfig:
+    """One data set. Raises `ArgapError` for inconsistent sizes."""
+
+    examples: int
+    length: int = 256
+    tokens: int = 16
+    """Number of tokens to copy."""
+    vocab_size: int = 16
+    """The last token of the vocabulary asks for the copy, the one before it is the blank."""
+
+    def __post_init__(self) -> None:
+        check_examples(self.examples)
+        if self.tokens < 1 or self.vocab_size < 3:
+            raise ArgapError(
+                f"tokens {self.tokens}, vocab_size {self.vocab_size}; expected at least 1 token and vocab_size 3"
+            )
+        if self.length < 2 * self.tokens + 1:
+            raise ArgapError(
+                f"{self.tokens} tokens and their copy need {2 * self.tokens + 1} positions, the length is {self.length}"
+            )
+
+
+def build(config: SelectiveCopyConfig, seed: int) -> Examples:
+    """Build the examples of a seed: tokens at random positions among blanks, the copy token, then blanks.
+
+    The positions after the copy token are labelled with the tokens in order; the inputs do not contain the copy.
+    All sets of positions are equally likely. ``slices["order"]`` numbers the copied tokens from 1.
+    """
+    rng = generator(seed)
+    blank, copy = config.vocab_size - 2, config.vocab_size - 1
+    context = config.length - config.tokens - 1
+    tokens = rng.integers(0, blank, (config.examples, config.tokens), dtype=np.int32)
+    positions = np.sort(rng.random((config.examples, context)).argsort(axis=1)[:, : config.tokens], axis=1)
+    inputs = np.full((config.examples, config.length), blank, dtype=np.int32)
+    np.put_along_axis(inputs, positions, tokens, axis=1)
+    inputs[:, context] = copy
+    labels = np.full_like(inputs, IGNORED)
+    labels[:, context + 1 :] = tokens
+    order = np.zeros_like(inputs)
+    order[:, context + 1 :] = np.arange(1, config.tokens + 1)
+    return Examples(inputs, labels, {"order": order})

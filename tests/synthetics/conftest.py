@@ -1,0 +1,56 @@
+"""Small runs and sweeps that the tests of the synthetic tasks share."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from argap.synthetics.config import RunConfig
+from argap.synthetics.devices import train_on
+from argap.synthetics.models import MEMBERS
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+HERE = partial(train_on, [CPU])
+"""The engine of a sweep in this process."""
+TINY = RunConfig(
+    name="attention",
+    member=MEMBERS["attention"],
+    width=8,
+    length=16,
+    pairs=(2,),
+    lr=1e-3,
+    vocab_size=32,
+    train_examples=64,
+    validation_examples=16,
+    test_examples=20,
+    batch_size=16,
+    epochs=2,
+)
+
+RUN = {
+    "vocab_size": 32,
+    "train_examples": 32,
+    "validation_examples": 8,
+    "test_examples": 8,
+    "batch_size": 16,
+    "epochs": 1,
+}
+SMALL = {
+    "members": {"attention": None},
+    "lengths": [16],
+    "widths": [8],
+    "pairs": [2],
+    "lrs": [1e-3],
+    "run": RUN,
+}
+"""A sweep of one run of two steps."""
+
+
+def task_run(name: str, member: str = "attention", **own: Any) -> RunConfig:
+    """A run of a few steps: two epochs of four."""
+    given = {"length": 32, "width": 16, "train_examples": 64, "validation_examples": 16, "test_examples": 20}
+    task = {"name": name} | ({"tokens": 4} if name == "selective_copy" else {}) | own.pop("task", {})
+    fields: dict[str, Any] = given | {"lr": 1e-3, "batch_size": 16, "epochs": 2} | own
+    return RunConfig(name=member, member=MEMBERS[member], pairs=(), task=task, **fields)

@@ -1,0 +1,84 @@
+"""``argap synthetics generate``, ``train``, ``sweep`` and ``plot`` from the command line."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from argap.cli import app
+from argap.errors import ArgapError
+from argap.synthetics.tasks.mqar import MqarConfig
+from argap.synthetics.tasks.mqar import build as build_mqar
+
+SETTINGS = [
+    *("--set", "vocab_size=32", "--set", "train_examples=32", "--set", "validation_examples=8"),
+    *("--set", "test_examples=8", "--set", "batch_size=16", "--set", "epochs=1"),
+]
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, ["synthetics", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_generate_writes_what_build_gives(tmp_path):
+    path = tmp_path / "data.npz"
+    call("generate", "--out", path, "--examples", 5, "--length", 32, "--vocab-size", 64, "--seed", 3)
+    made = build_mqar(MqarConfig(examples=5, length=32, pairs=2, vocab_size=64), seed=3)
+    with np.load(path) as written:
+        assert sorted(written) == ["distance", "inputs", "labels"]
+        np.testing.assert_array_equal(written["inputs"], made.inputs)
+        np.testing.assert_array_equal(written["labels"], made.labels)
+        np.testing.assert_array_equal(written["distance"], made.slices["distance"])
+
+
+def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
+    flags = ["--width", 8, "--length", 16, "--pairs", 2, "--lr", 1e-3, "--lr", 1e-2, "--device", "cpu"]
+    printed = call("train", "argap.models.gla:GLA", *flags, *SETTINGS, "--out", tmp_path, "--json")
+    results = json.loads(printed)
+    assert [result["config"]["lr"] for result in results] == [1e-3, 1e-2]
+    written = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
+    assert sorted(w["accuracy"] for w in written) == sorted(r["accuracy"] for r in results)
+
+
+def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(tmp_path):
+    config = tmp_path / "tiny.yaml"
+    config.write_text(
+        "members: {attention: }\nlengths: [16]\nwidths: [8]\npairs: [2]\nlrs: [1.0e-3]\n"
+        "run: {vocab_size: 32, train_examples: 32, validation_examples: 8, test_examples: 8, "
+        "batch_size: 16, epochs: 1}\n"
+    )
+    out = tmp_path / "out"
+    assert "at most 2 steps" in call("sweep", config, "--out", out, "--dry-run")
+    assert "0 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 0)
+    assert "1 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 100)
+    assert call("sweep", config, "--out", out, "--dry-run").strip().endswith("finished")
+    assert "| 16 | 2 | attention |" in call("plot", out)
+    assert (out / "accuracy.svg").is_file()
+
+
+def test_a_task_is_trained_on_from_the_command_line(tmp_path):
+    sizes = ["train_examples=32", "validation_examples=8", "test_examples=8", "batch_size=16", "epochs=1"]
+    flags = [part for size in sizes for part in ("--set", size)]
+    task = ["--task", "{name: noisy_recall, noise: 0.4}", "--width", "8", "--lr", "1e-3", "--device", "cpu", "--json"]
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", *task, *flags, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    (told,) = json.loads(result.stdout)
+    assert told["config"]["task"]["noise"] == 0.4
+    assert told["config"]["length"] == 128
+    for text, said in (("mad", "task 'mad': unknown"), ("{name: x", r"task \{name: x: expected a name or")):
+        refused = CliRunner().invoke(app, ["synthetics", "train", "attention", "--task", text])
+        assert refused.exit_code == 1
+        with pytest.raises(ArgapError, match=said):
+            raise refused.exception or AssertionError(refused.output)
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [("task=induction", "--task"), ("lr=1", "--lr"), ("length=8", "--length"), ("member=hyena", "MODEL, with --mlp")],
+)
+def test_what_has_a_flag_is_not_set(setting, flag):
+    result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
+    assert str(result.exception) == f"--set {setting.split('=')[0]}: expected {flag}, which sets it"

@@ -1,0 +1,23 @@
+"""The smallest models that solve a task."""
+
+import pandas as pd
+
+from argap.synthetics.selection import best_runs, smallest_solving
+
+
+def test_to_solve_takes_the_least_of_the_solved():
+    # Two widths solve the task, the narrower with the larger state; the best run is chosen by validation.
+    columns = ["name", "length", "pairs", "width", "lr", "validation_accuracy", "accuracy", "flops", "state_size"]
+    rows = [
+        ("a", 64, "4", 64, 1e-3, 0.90, 1.000, 10, 100),  # not chosen: another rate validates better
+        ("a", 64, "4", 64, 1e-2, 0.95, 0.960, 10, 100),
+        ("a", 64, "4", 128, 1e-3, 1.00, 0.995, 20, 300),
+        ("a", 64, "4", 256, 1e-3, 1.00, 0.999, 40, 200),
+        ("b", 64, "4", 64, 1e-3, 0.50, 0.500, 5, 50),
+    ]
+    runs = pd.DataFrame(rows, columns=pd.Index(columns)).assign(parameters=7)
+    assert best_runs(runs)["accuracy"].tolist() == [0.960, 0.995, 0.999, 0.500]
+    solved = smallest_solving(runs).set_index("name")
+    assert solved.loc["a", ["width", "flops", "state_size"]].tolist() == [128, 20, 200]
+    assert solved.loc["b", ["width", "flops"]].isna().all()
+    assert solved.loc["b", "best"] == 0.5
