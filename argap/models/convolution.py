@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from argap.kernels.language import runs_kernels
+from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
 
