@@ -1,7 +1,14 @@
-"""Expected failures. Each is one line: what was found, what was expected, what to run.
+"""Expected failures. Each message is one line: what was found, what was expected, what to run.
 
-The command line prints the message and exits with 1; a traceback is for our own mistakes only.
+A message marks a parameter with backticks, as Python spells it: ``use `seq_len=512` ``. The command line prints the
+flag instead (`with_flags`), and exits with 1; a traceback is for argap's own mistakes.
 """
+
+import re
+from collections.abc import Mapping
+
+MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
+"""A parameter in a message: `` `name` `` or `` `name=value` ``."""
 
 
 class ArgapError(Exception):
@@ -14,3 +21,19 @@ class FormatError(ArgapError):
 
 class MismatchError(ArgapError):
     """Two things that must agree (a tokenizer, an evaluation set, a configuration) and do not."""
+
+
+def with_flags(message: str, flags: Mapping[str, str]) -> str:
+    """``message`` with the parameters of ``flags`` (name to flag) as a command line takes them.
+
+    >>> with_flags("use `seq_len=512` or `overwrite=True`", {"seq_len": "--seq-len", "overwrite": "--overwrite"})
+    'use --seq-len 512 or --overwrite'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in flags:
+            return match[0]
+        return flags[name] if value in (None, "True") else f"{flags[name]} {value}"
+
+    return MARKED.sub(flag, message)

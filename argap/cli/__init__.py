@@ -6,11 +6,15 @@ The modules of this folder only read flags and print; heavy imports live inside 
 """
 
 import sys
+from typing import Any
 
 import typer
 
 from argap.cli import demo, index, kernels, models, mqar, paper, recall, ref, report, score, suite, train
-from argap.errors import ArgapError
+from argap.errors import ArgapError, with_flags
+
+RENAMED = {"reference": "--ref", "as_json": "--json"}
+"""Parameters of the library whose flag has another name."""
 
 app = typer.Typer(
     name="argap",
@@ -41,5 +45,16 @@ def main() -> None:
     try:
         app()
     except ArgapError as error:
-        print(f"argap: {error}", file=sys.stderr)
+        print(f"argap: {with_flags(str(error), _flags(sys.argv[1:]))}", file=sys.stderr)
         sys.exit(1)
+
+
+def _flags(arguments: list[str]) -> dict[str, str]:
+    """The flag of each parameter of the command that ``arguments`` name: ``seq_len`` to ``--seq-len``."""
+    command: Any = typer.main.get_command(app)
+    for word in arguments:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]
+    options = [option for option in command.params if option.param_type_name == "option"]
+    return {option.name: max(option.opts, key=len) for option in options} | RENAMED

@@ -1,0 +1,346 @@
+"""What argap's JSON files hold, as frozen records: ``gap.json``, ``run.json``, ``labels.json``, ``examples.json``.
+
+A file is read into its record strictly: a value of another type is an error that names file, key, what was found and
+what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from argap.atomic import read_json, write_json
+from argap.errors import FormatError
+
+Packing = Literal["packed", "document"]
+Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+Interval = tuple[float, float]
+"""Both ends of a 95% interval."""
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of all records. Fields that have their default value are not written."""
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None = None, remedy: str = "") -> AnyRecord:
+    """Read a JSON file into its record.
+
+    ``newest``: the highest format number that this version reads (a file without one has format 1). ``remedy``: what
+    to do about a file that is incomplete. Raises `FormatError`, one line with path, key, found and expected.
+    """
+    values = read_json(path)
+    number = values.setdefault("format", 1) if newest is not None else 1
+    if newest is not None and isinstance(number, int) and number > newest:
+        raise FormatError(f"{path}: written by a newer argap (format {number}, known up to {newest})")
+    try:
+        return msgspec.convert(values, record_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: {error}{remedy and f'; {remedy}'}") from None
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record as indented JSON, whole or not at all."""
+    write_json(path, as_json(record))
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """The record as JSON's plain types, in the order of its fields."""
+    return msgspec.to_builtins(record)
+
+
+# ── what a text, an index and a checkpoint are ────────────────────────────────────────────────────────────────
+
+
+class EvaluationRecord(Record):
+    """The evaluation set of a run, of labels or of a result."""
+
+    fingerprint: str
+    """SHA-256 (hex) over token ids and window bounds."""
+    tokenizer: str
+    tokenizer_fingerprint: str
+    tokens: int
+    scored: int
+    """Tokens with a log-prob: all but the first of each window."""
+    windows: int
+    documents: int
+    seq_len: int
+    packing: Packing
+    data: tuple[str, ...] = ()
+    """The texts as they were named; in ``gap.json`` alone."""
+
+
+class IndexRecord(Record):
+    """The bigram index that the training counts come from."""
+
+    folder: str
+    tokenizer: str
+    tokenizer_fingerprint: str
+    tokens: int
+    documents: int
+    distinct: int
+    """Distinct bigrams."""
+    proxy: bool
+    """True where the counts are not those of the training documents themselves."""
+
+
+class CheckpointRecord(Record):
+    name: str
+    """As the user wrote it."""
+    fingerprint: str
+    """SHA-256 (hex) over ``config.json`` and the weight files."""
+
+
+# ── gap.json ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SliceScores(Record):
+    """A model on a slice."""
+
+    n: int
+    nll: float | None
+    """Mean of −log p in nats; None without tokens."""
+    ppl: float | None
+    """exp(nll); None without tokens and where no float64 holds it."""
+
+
+class GapShare(Record):
+    """The "% of gap due to" a slice, as a fraction (`argap.gap.gap_due_to_ar`)."""
+
+    value: float | None
+    raw: float | None
+    case: Case
+    ci95: Interval | None
+    reason: str | None
+    """Why there is no interval."""
+
+
+class Delta(Record):
+    """A difference of NLLs, model minus reference, in nats."""
+
+    nll: float
+    ci95: Interval | None
+
+
+class ClosedShare(Record):
+    """``(B − m) / (B − R)``, in perplexity and in NLL."""
+
+    ppl: float | None
+    nll: float | None
+
+
+class Closed(Record):
+    """The share of the gap of ``base`` that a model closes."""
+
+    base: str
+    overall: ClosedShare | None
+    ar_hits: ClosedShare | None
+
+
+class GapRow(Record):
+    """A model in the form of the Zoology paper's Table 1; the reference's row has no gap."""
+
+    model: str
+    reference: bool
+    overall: SliceScores
+    ar_hits: SliceScores
+    other: SliceScores
+    share_ar_hits: float
+    gap_due_to_ar: GapShare | None
+    delta: Delta | None
+    """ΔNLL over all scored tokens."""
+    delta_ar: Delta | None
+    """The AR hits' part of ``delta``: their share of the tokens times the ΔNLL on them."""
+    closed: Closed | None = None
+    run: str = ""
+    """The run's folder; in a suite's result the checkpoint's fingerprint."""
+    parameters: int | None = None
+
+
+class Bin(Record):
+    """The integers ``low … high`` of a binned quantity; ``high`` None: no upper end."""
+
+    label: str
+    low: int
+    high: int | None
+
+
+class Bins(Record):
+    """The bins that cells and breakdowns refer to."""
+
+    frequency: tuple[Bin, ...]
+    distance: tuple[Bin, ...]
+    position: tuple[Bin, ...]
+
+
+class Part(Record):
+    """One group of a partition of the scored tokens."""
+
+    bin: str
+    n: int
+    share: float
+    nll: dict[str, float]
+    """By model."""
+    contribution: dict[str, float]
+    """By model, without the reference: share × ΔNLL in nats. Over all parts they add up to the gap."""
+    repeated: bool | None = None
+    """In the partition by frequency: whether the bigrams are repeated in their window."""
+
+
+class Breakdowns(Record):
+    """The gap taken apart by several partitions."""
+
+    slice: tuple[Part, ...]
+    frequency: tuple[Part, ...]
+    distance: tuple[Part, ...]
+    position: tuple[Part, ...]
+    domain: tuple[Part, ...]
+
+
+class Gap(Record):
+    """``gap.json``: every model of a comparison against one reference."""
+
+    format: int
+    rows: tuple[GapRow, ...]
+    """The reference's first."""
+    reference: str
+    threshold: int
+    """τ in occurrences."""
+    bins: Bins
+    breakdowns: Breakdowns
+    date: str
+    fingerprint: str
+    run: str
+    """The result's folder as it was named."""
+    evaluation: EvaluationRecord
+    index: IndexRecord
+    versions: dict[str, str]
+
+    @property
+    def models(self) -> list[str]:
+        """Names in the order of the rows."""
+        return [row.model for row in self.rows]
+
+    @property
+    def compared(self) -> list[GapRow]:
+        """The rows of all models but the reference."""
+        return [row for row in self.rows if not row.reference]
+
+    @property
+    def deltas(self) -> dict[str, float]:
+        """The gap of each compared model, ΔNLL in nats."""
+        return {row.model: row.delta.nll for row in self.compared if row.delta is not None}
+
+    def row(self, model: str) -> GapRow:
+        """The row of one model; `KeyError` for an unknown one."""
+        return next(row for row in self.rows if row.model == model)
+
+
+# ── labels.json and run.json ──────────────────────────────────────────────────────────────────────────────────
+
+
+class LabelsRecord(Record):
+    """``labels.json``."""
+
+    format: int
+    evaluation: EvaluationRecord
+    index: IndexRecord
+    sources: tuple[str, ...]
+    """The source of each document, for people."""
+
+
+class SourceRecord(Record):
+    """What a run was asked to evaluate on."""
+
+    data: tuple[str, ...]
+    index: str | None = None
+    seq_len: int | None = None
+    packing: Packing | None = None
+    limit_tokens: int | None = None
+    text_column: str | None = None
+    token_dtype: str | None = None
+
+
+class RunResult(Record):
+    """How a finished run went."""
+
+    parameters: int
+    head: Literal["chunked", "model"]
+    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits."""
+    windows_per_batch: int = msgspec.field(name="windows per batch")
+    device_name: str = msgspec.field(name="device name")
+    processes: int
+    seconds: float
+    tokens_per_second: float | None = msgspec.field(name="tokens per second")
+
+
+class RunIdentity(Record):
+    """Two runs are the same where these agree."""
+
+    checkpoint: str
+    evaluation_set: str = msgspec.field(name="evaluation set")
+    dtype: str
+    device: str
+    batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
+    backend: Literal["native", "hf"]
+
+
+class RunRecord(Record):
+    """``run.json``."""
+
+    format: int
+    model: str
+    checkpoint: CheckpointRecord
+    source: SourceRecord
+    evaluation: EvaluationRecord
+    identity: RunIdentity
+    versions: dict[str, str]
+    git: str | None
+    finished: RunResult | None
+
+
+# ── examples.json ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class EarlierOccurrence(Record):
+    """The surroundings of a hit's earlier occurrence that lies too far back to be shown in place."""
+
+    start: int
+    tokens: tuple[str, ...]
+    focus: int
+
+
+class ExampleWindow(Record):
+    """A stretch of text around one AR hit; all sequences have one entry a token."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    model: str
+    """The model that loses there."""
+    start: int
+    """Position of the first token in its window."""
+    tokens: tuple[str, ...]
+    repeated: tuple[bool, ...]
+    ar_hit: tuple[bool, ...]
+    distance: tuple[int, ...]
+    train_count: tuple[int, ...]
+    logprob: dict[str, tuple[float | None, ...]]
+    top1_correct: dict[str, tuple[bool, ...]]
+    focus: int
+    """The hit's index in these sequences."""
+    earlier: EarlierOccurrence | None
+
+
+class Examples(Record):
+    """``examples.json``."""
+
+    tokenizer: str
+    models: tuple[str, ...]
+    reference: str
+    rule: str
+    """How the windows were chosen."""
+    windows: tuple[ExampleWindow, ...]
