@@ -120,13 +120,13 @@ def delta_rule_reference(
         w, u = solved.split((k.shape[-1], v.shape[-1]), dim=-1)
         # 2. Chunk by chunk: the added values, the output, the state.
         scores = (q @ k.mT).tril()
-        state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state.to(dtype)
+        h = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1]) if state is None else state.to(dtype)
         outputs = []
         for n in range(q.shape[2]):
-            added = u[:, :, n] - w[:, :, n] @ state
-            outputs.append(q[:, :, n] @ state + scores[:, :, n] @ added)
-            state = state + k[:, :, n].mT @ added
-        return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), state
+            added = u[:, :, n] - w[:, :, n] @ h
+            outputs.append(q[:, :, n] @ h + scores[:, :, n] @ added)
+            h = h + k[:, :, n].mT @ added
+        return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
 
 
 def _forward(

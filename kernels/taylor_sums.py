@@ -126,9 +126,9 @@ def _sum_keys_kernel(
     o_p = (i_pv // NV) * BP + tl.arange(0, BP)
     o_v = (i_pv % NV) * BV + tl.arange(0, BV)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
-    far = o_t.to(tl.int64)[:, None]
-    p_k = k + i_b * s_kb + i_h * s_kh + far * s_kt + o_k[None, :]
-    p_v = v + i_b * s_vb + i_h * s_vh + far * s_vt + o_v[None, :]
+    o_t64 = o_t.to(tl.int64)[:, None]
+    p_k = k + i_b * s_kb + i_h * s_kh + o_t64 * s_kt + o_k[None, :]
+    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
     m_k, m_v = o_k < K, o_v < V
     dtype = k.dtype.element_ty
 
