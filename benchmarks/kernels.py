@@ -1,12 +1,11 @@
-"""The kernels beside their peers on one GPU, and how near they come to what the machine can do.
+"""The kernels beside their peers on one GPU, and as a share of what the machine can do.
 
     PYTHONPATH=. python benchmarks/kernels.py linear_attention gla --json benchmarks/results/kernels.json
 
-The cases of an op are in ``kernel_cases/OP.py``: ``cases()`` gives them one by one. A time is the median
-of `triton.testing.do_bench`, forward, without gradients; it overwrites the L2 cache before each run, so
-that no input is found there; the better of two rounds counts. The limit is the larger of FLOPs / (rate of
-a bfloat16 matrix product) and bytes / (bandwidth of a copy), both measured in the same process. A peer
-that fails has its error in place of its time.
+The cases of an op are in ``kernel_cases/OP.py``, whose ``cases()`` yields them. A time is the median of
+`triton.testing.do_bench`, forward, without gradients, the better of two rounds; do_bench flushes the L2 cache before
+each run. The limit is the larger of FLOPs / (rate of a bfloat16 matrix product) and bytes / (bandwidth of a copy),
+both measured in the same process. A peer that fails has its error instead of a time.
 """
 
 import argparse
@@ -35,7 +34,7 @@ def main() -> None:
     known = sorted(path.stem for path in CASES.glob("*.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ops", nargs="*", default=known, metavar="op", help=f"all by default: {', '.join(known)}")
-    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args()
     if unknown := set(arguments.ops) - set(known):
         parser.error(f"no cases for {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -51,12 +50,12 @@ def main() -> None:
             for case in import_module(f"kernel_cases.{op}").cases():
                 rows.append(row := measure(case, machine))
                 print(in_short(row), flush=True)
-            if arguments.json:  # after each op, so that a run cut short keeps what it has
+            if arguments.json:  # after each op, so that an interrupted run keeps its results
                 write_json(arguments.json, {"machine": machine, "rows": rows})
 
 
 def measure_machine() -> dict[str, Any]:
-    """The rates that the limits are made of, and what ran here."""
+    """The rates behind the limits, and the hardware and software."""
     a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = milliseconds(lambda: a @ b)
     source = torch.randn(COPIED // 4, device="cuda")
@@ -81,9 +80,9 @@ def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
     """Error, time and memory of ours and of each peer."""
     limit = 1e3 * max(case.flops / machine["flops_per_s"], case.bytes / machine["bytes_per_s"])
     runs = {"ours": case.ours, **case.peers}
-    found = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
-    ours = found.pop("ours")
-    timed = {name: peer["ms"] for name, peer in found.items() if "ms" in peer}
+    results = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
+    ours = results.pop("ours")
+    timed = {name: peer["ms"] for name, peer in results.items() if "ms" in peer}
     best = min(timed, key=timed.__getitem__, default=None)
     ratio = None if best is None or "ms" not in ours else timed[best] / ours["ms"]
     least = {"flops": case.flops, "bytes": case.bytes, "limit_ms": limit}
@@ -92,14 +91,14 @@ def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
         "shape": case.shape,
         **least,
         "ours": ours,
-        "peers": found,
+        "peers": results,
         "best_peer": best,
         "times_best_peer": ratio,
     }
 
 
 def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limit: float) -> dict[str, Any]:
-    """The milliseconds, the share of the limit, the error, and the memory beside inputs, output included."""
+    """Milliseconds, share of the limit, error, and memory beyond the inputs, the output included."""
     try:
         error = check(function())
         if not math.isfinite(error):
@@ -111,30 +110,30 @@ def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limi
         torch.cuda.synchronize()
         extra = torch.cuda.max_memory_allocated() - before
         time = milliseconds(function)
-    except Exception as failure:  # a peer's failure is a result
+    except Exception as failure:  # a peer's failure is a result too
         torch.cuda.synchronize()
         return {"failed": f"{type(failure).__name__}: {failure}".splitlines()[0]}
     return {"ms": time, "share_of_limit": limit / time, "error": error, "extra_bytes": extra}
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
-    """The better of two rounds: in the first, clocks and caches of the host may still be cold."""
+    """The better of two rounds: in the first, the GPU's clocks and the host's caches may still be cold."""
     rounds = [do_bench(function, warmup=25, rep=100, return_mode="median") for _ in range(2)]
     return min(rounds)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def in_short(row: dict[str, Any]) -> str:
-    """A row of the table: ours, then the peers from the fastest to the slowest."""
+    """A row of the table: ours, then the peers from fastest to slowest."""
     peers = sorted(row["peers"].items(), key=lambda item: item[1].get("ms", float("inf")))
     parts = [one_in_short("ours", row["ours"]), *(one_in_short(name, peer) for name, peer in peers)]
     ratio = "" if row["times_best_peer"] is None else f"{row['times_best_peer']:5.2f}×"
     return f"{row['op']:18} {row['shape']:42} {ratio:6} {' | '.join(parts)}"
 
 
-def one_in_short(name: str, found: dict[str, Any]) -> str:
-    if "failed" in found:
-        return f"{name} failed: {found['failed'][:80]}"
-    return f"{name} {found['ms']:.4f} ms ({found['share_of_limit']:.0%}, error {found['error']:.1e})"
+def one_in_short(name: str, result: dict[str, Any]) -> str:
+    if "failed" in result:
+        return f"{name} failed: {result['failed'][:80]}"
+    return f"{name} {result['ms']:.4f} ms ({result['share_of_limit']:.0%}, error {result['error']:.1e})"
 
 
 if __name__ == "__main__":

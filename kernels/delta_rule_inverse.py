@@ -1,31 +1,28 @@
-"""What a chunk of the delta rule needs before its state is known, for all chunks at once.
+"""What the delta rule needs of a chunk before its state is known, for all chunks at once.
 
-M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3, and the norms of
-queries and keys where they are to be divided by them.
+M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and one over the norms of
+queries and keys, if they are to be normalized.
 
-Legend: B batch, H heads, T positions, C positions of a chunk, N = ⌈T / C⌉ chunks, K key size.
+Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size.
 """
 
 from __future__ import annotations
 
 import torch
 
-from argap.kernels.language import jit, tl, triton
-from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import padded
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, key_class, strides, tl, triton
 
-C = 64
-"""Positions of a kernel's chunk: four blocks of 16."""
+CHUNK = 64
+"""Positions per chunk of the kernels: four blocks of 16."""
 SMALLEST_NORM = 1e-6
-"""What the norm of a key or query is taken for where it is less."""
+"""Lower bound of a key's or query's norm before dividing by it."""
 
-# By the key size, rounded up to a power of 2; float32 doubles the tiles.
 LAUNCHES = LaunchTable(
     "delta_rule: inverse",
     {
         "any": {
-            **{key: Launch({}, warps=1, stages=1) for key in ("16", "32", "64", "128", "float32 16", "float32 32")},
-            **{key: Launch({}, warps=4, stages=1) for key in ("256", "float32 64", "float32 128")},
+            **dict.fromkeys(("16", "32", "64", "128", "16 float32", "32 float32"), Launch({}, warps=1, stages=1)),
+            **dict.fromkeys(("256", "64 float32", "128 float32"), Launch({}, warps=4, stages=1)),
         }
     },
 )
@@ -33,213 +30,215 @@ NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warp
 
 
 def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """One over the norm of each query and key: ``[B, H, T, K]`` with rows at unit stride, twice, to float32
-    ``[2, B, H, N · C]``."""
-    batch, heads, length, key = q.shape
-    chunks = triton.cdiv(length, C)
-    norms = q.new_empty(2, batch, heads, chunks * C, dtype=torch.float32)
-    for of_x, x in zip(norms, (q, k), strict=True):
-        _take_norms[(chunks, batch * heads)](
-            *(x, of_x, length, heads, *x.stride()[:3]),
-            K=key,
-            BK=padded(key),
-            C=C,
+    """One over the norm of each query, then of each key.
+
+    ``q``, ``k`` ``[B, H, T, K]`` with unit stride along K to float32 ``[2, B, H, NT · BT]``.
+    """
+    B, H, T, K = q.shape
+    NT = triton.cdiv(T, CHUNK)
+    norms = q.new_empty(2, B, H, NT * CHUNK, dtype=torch.float32)
+    for r, x in zip(norms, (q, k), strict=True):
+        _norms_kernel[(NT, B * H)](
+            *(x, r, T, H, *strides(x, dims=3)),
+            K=K,
+            BK=block_size(K),
+            BT=CHUNK,
             SMALLEST=SMALLEST_NORM,
             **NORM_LAUNCHES.at(q.device, "any").arguments(),
         )
     return norms
 
 
-def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None, shape_class: str) -> torch.Tensor:
-    """M of every chunk, ``[B, H, N, C, C]`` in the type of ``k``; above the diagonal nothing is written.
+def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None) -> torch.Tensor:
+    """M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; blocks of 16 above the diagonal are not written.
 
-    ``k [B, H, T, K]`` has rows at unit stride, ``beta`` is ``[B, H, T]``, ``norms`` those of `inverse_norms` or None,
-    ``shape_class`` a key of `LAUNCHES`.
+    ``k [B, H, T, K]`` has unit stride along K, ``beta`` is ``[B, H, T]``, ``norms`` is the result of `inverse_norms` or
+    None.
     """
-    batch, heads, length, key = k.shape
-    chunks = triton.cdiv(length, C)
-    inverse = k.new_empty(batch, heads, chunks, C, C)
-    _invert[(chunks, batch * heads)](
-        *(k, beta, inverse, norms, length, heads),
-        *(*k.stride()[:3], *beta.stride()),
-        K=key,
-        BK=padded(key),
-        C=C,
-        # The inverse ends up in bfloat16, whose rounding is four times that of one product in tf32.
+    B, H, T, K = k.shape
+    NT = triton.cdiv(T, CHUNK)
+    m = k.new_empty(B, H, NT, CHUNK, CHUNK)
+    _invert_kernel[(NT, B * H)](
+        *(k, beta, m, norms, T, H),
+        *strides(k, beta, dims=3),
+        K=K,
+        BK=block_size(K),
+        BT=CHUNK,
+        # M is rounded to bfloat16 in the end, four times as coarse as one product in tf32.
         PRECISION="tf32" if k.dtype == torch.bfloat16 else "tf32x3",
-        **LAUNCHES.at(k.device, shape_class).arguments(),
+        **LAUNCHES.at(k.device, key_class(K, k.dtype)).arguments(),
     )
-    return inverse
+    return m
 
 
 @jit
-def _take_norms(
+def _norms_kernel(
     x,
-    norms,
-    length,
-    heads,
-    x_b,
-    x_h,
-    x_t,
+    r,
+    T,
+    H,
+    s_xb,
+    s_xh,
+    s_xt,
     K: tl.constexpr,
     BK: tl.constexpr,
-    C: tl.constexpr,
+    BT: tl.constexpr,
     SMALLEST: tl.constexpr,
 ):
-    # One over the norm of each row of a chunk.
-    pair = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0).to(tl.int64) * C
-    rows, keys = tl.arange(0, C), tl.arange(0, BK)
-    inside = (rows < length - start)[:, None] & (keys < K)[None, :]
-    x += (pair // heads) * x_b + (pair % heads) * x_h + start * x_t
-    row = tl.load(x + rows[:, None] * x_t + keys[None, :], mask=inside, other=0.0).to(tl.float32)
-    inverse = 1 / tl.maximum(tl.sqrt(tl.sum(row * row, 1)), SMALLEST)
-    tl.store(norms + pair * (tl.num_programs(0) * C) + start + rows, inverse)
+    # One over the norm of each row of a chunk, for one head.
+    i_bh = tl.program_id(1).to(tl.int64)
+    start = tl.program_id(0).to(tl.int64) * BT
+    o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
+    m_tk = (o_t < T - start)[:, None] & (o_k < K)[None, :]
+    p_x = x + (i_bh // H) * s_xb + (i_bh % H) * s_xh + start * s_xt
+    b_x = tl.load(p_x + o_t[:, None] * s_xt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
+    b_r = 1 / tl.maximum(tl.sqrt(tl.sum(b_x * b_x, 1)), SMALLEST)
+    tl.store(r + i_bh * (tl.num_programs(0) * BT) + start + o_t, b_r)
 
 
 @jit
-def _invert(
+def _invert_kernel(
     k,
     beta,
-    inverse,
+    m,
     norms,
-    length,
-    heads,
-    k_b,
-    k_h,
-    k_t,
-    beta_b,
-    beta_h,
-    beta_t,
+    T,
+    H,
+    s_kb,
+    s_kh,
+    s_kt,
+    s_betab,
+    s_betah,
+    s_betat,
     K: tl.constexpr,
     BK: tl.constexpr,
-    C: tl.constexpr,
+    BT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    # One chunk: M by blocks of 16, joined as the halves of each are. The geometric series of the nilpotent
-    # part would be shorter, but where keys repeat its powers cancel from 10¹⁷ and more; here no block's
-    # entries grow beyond those of the inverse.
-    n = tl.program_id(0).to(tl.int64)
-    pair = tl.program_id(1).to(tl.int64)
-    b, h = pair // heads, pair % heads
-    start = n * C
-    k_at = k + b * k_b + h * k_h
-    beta_at = beta + b * beta_b + h * beta_h
-    k0 = _block(k_at, start, length, k_t, K, BK)
-    k1 = _block(k_at, start + 16, length, k_t, K, BK)
-    k2 = _block(k_at, start + 32, length, k_t, K, BK)
-    k3 = _block(k_at, start + 48, length, k_t, K, BK)
-    b0 = _rates(beta_at, start, length, beta_t)
-    b1 = _rates(beta_at, start + 16, length, beta_t)
-    b2 = _rates(beta_at, start + 32, length, beta_t)
-    b3 = _rates(beta_at, start + 48, length, beta_t)
-    a00 = _products(k0, k0)
-    a11 = _products(k1, k1)
-    a22 = _products(k2, k2)
-    a33 = _products(k3, k3)
-    a10 = _products(k1, k0)
-    a20 = _products(k2, k0)
-    a21 = _products(k2, k1)
-    a30 = _products(k3, k0)
-    a31 = _products(k3, k1)
-    a32 = _products(k3, k2)
+    # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but for
+    # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries grow beyond those of the inverse.
+    i_t = tl.program_id(0).to(tl.int64)
+    i_bh = tl.program_id(1).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    start = i_t * BT
+    p_k = k + i_b * s_kb + i_h * s_kh
+    p_beta = beta + i_b * s_betab + i_h * s_betah
+    # 1. The blocks of keys, of β, and of A = K Kᵀ on and below the diagonal.
+    b_k0 = _load_keys(p_k, start, T, s_kt, K, BK)
+    b_k1 = _load_keys(p_k, start + 16, T, s_kt, K, BK)
+    b_k2 = _load_keys(p_k, start + 32, T, s_kt, K, BK)
+    b_k3 = _load_keys(p_k, start + 48, T, s_kt, K, BK)
+    b_beta0 = _load_beta(p_beta, start, T, s_betat)
+    b_beta1 = _load_beta(p_beta, start + 16, T, s_betat)
+    b_beta2 = _load_beta(p_beta, start + 32, T, s_betat)
+    b_beta3 = _load_beta(p_beta, start + 48, T, s_betat)
+    b_a00 = _gram(b_k0, b_k0)
+    b_a11 = _gram(b_k1, b_k1)
+    b_a22 = _gram(b_k2, b_k2)
+    b_a33 = _gram(b_k3, b_k3)
+    b_a10 = _gram(b_k1, b_k0)
+    b_a20 = _gram(b_k2, b_k0)
+    b_a21 = _gram(b_k2, b_k1)
+    b_a30 = _gram(b_k3, b_k0)
+    b_a31 = _gram(b_k3, b_k1)
+    b_a32 = _gram(b_k3, b_k2)
     if norms is not None:
-        # Every key of length 1: row i and column j of K Kᵀ over their norms.
-        count = tl.num_programs(0) * C
-        of_k = norms + (tl.num_programs(1) + pair) * count + start + tl.arange(0, 16)
-        r0 = tl.load(of_k)
-        r1 = tl.load(of_k + 16)
-        r2 = tl.load(of_k + 32)
-        r3 = tl.load(of_k + 48)
-        a00 *= r0[:, None] * r0[None, :]
-        a11 *= r1[:, None] * r1[None, :]
-        a22 *= r2[:, None] * r2[None, :]
-        a33 *= r3[:, None] * r3[None, :]
-        a10 *= r1[:, None] * r0[None, :]
-        a20 *= r2[:, None] * r0[None, :]
-        a21 *= r2[:, None] * r1[None, :]
-        a30 *= r3[:, None] * r0[None, :]
-        a31 *= r3[:, None] * r1[None, :]
-        a32 *= r3[:, None] * r2[None, :]
+        # 2. Normalized keys: divide row i and column j of A by their norms.
+        NT_BT = tl.num_programs(0) * BT
+        p_r = norms + (tl.num_programs(1) + i_bh) * NT_BT + start + tl.arange(0, 16)
+        b_r0 = tl.load(p_r)
+        b_r1 = tl.load(p_r + 16)
+        b_r2 = tl.load(p_r + 32)
+        b_r3 = tl.load(p_r + 48)
+        b_a00 *= b_r0[:, None] * b_r0[None, :]
+        b_a11 *= b_r1[:, None] * b_r1[None, :]
+        b_a22 *= b_r2[:, None] * b_r2[None, :]
+        b_a33 *= b_r3[:, None] * b_r3[None, :]
+        b_a10 *= b_r1[:, None] * b_r0[None, :]
+        b_a20 *= b_r2[:, None] * b_r0[None, :]
+        b_a21 *= b_r2[:, None] * b_r1[None, :]
+        b_a30 *= b_r3[:, None] * b_r0[None, :]
+        b_a31 *= b_r3[:, None] * b_r1[None, :]
+        b_a32 *= b_r3[:, None] * b_r2[None, :]
 
-    # T = (I + L)⁻¹, block by block: what multiplies T_jj from the left in row i is −T_ii Σ_m L_im T_mj.
-    t00 = _inverse_of_block(a00, b0, PRECISION)
-    t11 = _inverse_of_block(a11, b1, PRECISION)
-    t22 = _inverse_of_block(a22, b2, PRECISION)
-    t33 = _inverse_of_block(a33, b3, PRECISION)
-    a10 *= b1[:, None]
-    a20 *= b2[:, None]
-    a21 *= b2[:, None]
-    a30 *= b3[:, None]
-    a31 *= b3[:, None]
-    a32 *= b3[:, None]
-    t10 = -_times(t11, _times(a10, t00, PRECISION), PRECISION)
-    t21 = -_times(t22, _times(a21, t11, PRECISION), PRECISION)
-    t32 = -_times(t33, _times(a32, t22, PRECISION), PRECISION)
-    t20 = -_times(t22, _times(a20, t00, PRECISION) + _times(a21, t10, PRECISION), PRECISION)
-    t31 = -_times(t33, _times(a31, t11, PRECISION) + _times(a32, t21, PRECISION), PRECISION)
-    t30 = -_times(
-        t33, _times(a30, t00, PRECISION) + _times(a31, t10, PRECISION) + _times(a32, t20, PRECISION), PRECISION
+    # 3. T = (I + L)⁻¹ with L = tril(diag(β) A, −1), by blocks: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
+    b_t00 = _invert_block(b_a00, b_beta0, PRECISION)
+    b_t11 = _invert_block(b_a11, b_beta1, PRECISION)
+    b_t22 = _invert_block(b_a22, b_beta2, PRECISION)
+    b_t33 = _invert_block(b_a33, b_beta3, PRECISION)
+    b_a10 *= b_beta1[:, None]
+    b_a20 *= b_beta2[:, None]
+    b_a21 *= b_beta2[:, None]
+    b_a30 *= b_beta3[:, None]
+    b_a31 *= b_beta3[:, None]
+    b_a32 *= b_beta3[:, None]
+    b_t10 = -_dot(b_t11, _dot(b_a10, b_t00, PRECISION), PRECISION)
+    b_t21 = -_dot(b_t22, _dot(b_a21, b_t11, PRECISION), PRECISION)
+    b_t32 = -_dot(b_t33, _dot(b_a32, b_t22, PRECISION), PRECISION)
+    b_t20 = -_dot(b_t22, _dot(b_a20, b_t00, PRECISION) + _dot(b_a21, b_t10, PRECISION), PRECISION)
+    b_t31 = -_dot(b_t33, _dot(b_a31, b_t11, PRECISION) + _dot(b_a32, b_t21, PRECISION), PRECISION)
+    b_t30 = -_dot(
+        b_t33, _dot(b_a30, b_t00, PRECISION) + _dot(b_a31, b_t10, PRECISION) + _dot(b_a32, b_t20, PRECISION), PRECISION
     )
 
-    # M = T diag(β); above the diagonal nothing is written, nor read.
-    at = inverse + (pair * tl.num_programs(0) + n) * (C * C)
-    _store(at, t00 * b0[None, :], 0, 0, C)
-    _store(at, t10 * b0[None, :], 16, 0, C)
-    _store(at, t11 * b1[None, :], 16, 16, C)
-    _store(at, t20 * b0[None, :], 32, 0, C)
-    _store(at, t21 * b1[None, :], 32, 16, C)
-    _store(at, t22 * b2[None, :], 32, 32, C)
-    _store(at, t30 * b0[None, :], 48, 0, C)
-    _store(at, t31 * b1[None, :], 48, 16, C)
-    _store(at, t32 * b2[None, :], 48, 32, C)
-    _store(at, t33 * b3[None, :], 48, 48, C)
+    # 4. M = T diag(β); blocks above the diagonal are neither written nor read.
+    p_m = m + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
+    _store_block(p_m, b_t00 * b_beta0[None, :], 0, 0, BT)
+    _store_block(p_m, b_t10 * b_beta0[None, :], 16, 0, BT)
+    _store_block(p_m, b_t11 * b_beta1[None, :], 16, 16, BT)
+    _store_block(p_m, b_t20 * b_beta0[None, :], 32, 0, BT)
+    _store_block(p_m, b_t21 * b_beta1[None, :], 32, 16, BT)
+    _store_block(p_m, b_t22 * b_beta2[None, :], 32, 32, BT)
+    _store_block(p_m, b_t30 * b_beta0[None, :], 48, 0, BT)
+    _store_block(p_m, b_t31 * b_beta1[None, :], 48, 16, BT)
+    _store_block(p_m, b_t32 * b_beta2[None, :], 48, 32, BT)
+    _store_block(p_m, b_t33 * b_beta3[None, :], 48, 48, BT)
 
 
 @jit
-def _block(x, start, length, x_t, K: tl.constexpr, BK: tl.constexpr):
-    rows = start + tl.arange(0, 16).to(tl.int64)
-    keys = tl.arange(0, BK)
-    inside = (rows < length)[:, None] & (keys < K)[None, :]
-    return tl.load(x + rows[:, None] * x_t + keys[None, :], mask=inside, other=0.0)
+def _load_keys(p_k, start, T, s_kt, K: tl.constexpr, BK: tl.constexpr):
+    o_t = start + tl.arange(0, 16).to(tl.int64)
+    o_k = tl.arange(0, BK)
+    m_tk = (o_t < T)[:, None] & (o_k < K)[None, :]
+    return tl.load(p_k + o_t[:, None] * s_kt + o_k[None, :], mask=m_tk, other=0.0)
 
 
 @jit
-def _rates(beta, start, length, beta_t):
-    rows = start + tl.arange(0, 16).to(tl.int64)
-    return tl.load(beta + rows * beta_t, mask=rows < length, other=0.0).to(tl.float32)
+def _load_beta(p_beta, start, T, s_betat):
+    o_t = start + tl.arange(0, 16).to(tl.int64)
+    return tl.load(p_beta + o_t * s_betat, mask=o_t < T, other=0.0).to(tl.float32)
 
 
 @jit
-def _products(a, b):
-    return tl.dot(a, tl.trans(b), input_precision="tf32x3")
+def _gram(b_a, b_b):
+    return tl.dot(b_a, tl.trans(b_b), input_precision="tf32x3")
 
 
 @jit
-def _times(a, b, PRECISION: tl.constexpr):
-    return tl.dot(a, b, input_precision=PRECISION)
+def _dot(b_a, b_b, PRECISION: tl.constexpr):
+    return tl.dot(b_a, b_b, input_precision=PRECISION)
 
 
 @jit
-def _inverse_of_block(products, rates, PRECISION: tl.constexpr):
-    # (I + L)⁻¹ with L = tril(diag(β) K Kᵀ, −1) of 16 positions, from blocks of 2 to blocks of 4, 8 and 16: of
-    # two neighbours with inverses T₁ and T₂ what stands below is −T₂ L₂₁ T₁.
-    rows = tl.arange(0, 16)
-    row, column = rows[:, None], rows[None, :]
-    lower = tl.where(row > column, products * rates[:, None], 0.0)
-    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, lower, 0.0)
-    inverse = _joined(inverse, lower, row, column, 2, PRECISION)
-    inverse = _joined(inverse, lower, row, column, 4, PRECISION)
-    return _joined(inverse, lower, row, column, 8, PRECISION)
+def _invert_block(b_a, b_beta, PRECISION: tl.constexpr):
+    # (I + L)⁻¹ of 16 positions, by doubling: blocks of 2, then 4, 8 and 16.
+    o_t = tl.arange(0, 16)
+    o_i, o_j = o_t[:, None], o_t[None, :]
+    b_l = tl.where(o_i > o_j, b_a * b_beta[:, None], 0.0)
+    b_t = tl.where(o_i == o_j, 1.0, 0.0) - tl.where(o_i // 2 == o_j // 2, b_l, 0.0)
+    b_t = _merge_inverses(b_t, b_l, o_i, o_j, 2, PRECISION)
+    b_t = _merge_inverses(b_t, b_l, o_i, o_j, 4, PRECISION)
+    return _merge_inverses(b_t, b_l, o_i, o_j, 8, PRECISION)
 
 
 @jit
-def _joined(inverse, lower, row, column, SIZE: tl.constexpr, PRECISION: tl.constexpr):
-    below = tl.where((row // (2 * SIZE) == column // (2 * SIZE)) & (row // SIZE > column // SIZE), lower, 0.0)
-    return inverse - _times(inverse, _times(below, inverse, PRECISION), PRECISION)
+def _merge_inverses(b_t, b_l, o_i, o_j, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    # Two neighbouring blocks with inverses T₁ and T₂ have −T₂ L₂₁ T₁ below the diagonal of their joint inverse.
+    b_l21 = tl.where((o_i // (2 * SIZE) == o_j // (2 * SIZE)) & (o_i // SIZE > o_j // SIZE), b_l, 0.0)
+    return b_t - _dot(b_t, _dot(b_l21, b_t, PRECISION), PRECISION)
 
 
 @jit
-def _store(at, block, row, column, C: tl.constexpr):
-    rows = tl.arange(0, 16)
-    tl.store(at + (row + rows[:, None]) * C + column + rows[None, :], block.to(at.dtype.element_ty))
+def _store_block(p_m, b_m, i, j, BT: tl.constexpr):
+    o_t = tl.arange(0, 16)
+    tl.store(p_m + (i + o_t[:, None]) * BT + j + o_t[None, :], b_m.to(p_m.dtype.element_ty))

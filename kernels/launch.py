@@ -1,17 +1,74 @@
-"""Launch configurations: the block sizes, warps and pipeline stages that a kernel runs with.
+"""How an op reaches its Triton kernel: when a kernel runs, how its tensors lie in memory, how it is launched.
 
-They were measured once and stand beside their kernel, one for each device class and shape class. Nothing
-is tuned while a program runs: a first call costs one compilation, ragged lengths cost none, and the same
-input gives the same bits on the same device.
+A kernel's file starts with ``from __future__ import annotations`` and imports ``jit``, ``tl`` and ``triton`` from
+here, so that it also imports where Triton is not installed (macOS, Windows). A jitted function runs on a GPU, or
+under Triton's interpreter with ``TRITON_INTERPRET=1``.
+
+Launch configurations were measured once and stand beside their kernel, one per device class and shape class.
+Nothing is tuned at run time: a first call costs one compilation, ragged lengths cost none, and the same input
+gives the same bits on the same device.
+
+Names inside kernels follow flash-linear-attention: ``i_*`` are program indices, ``o_*`` offsets, ``m_*`` masks, ``p_*``
+pointers, ``b_*`` blocks in registers, ``s_*`` strides in elements, ``B*`` block sizes, ``N*`` numbers of blocks; ``h0``
+and ``ht`` are the states before the first and after the last position.
+
+Legend: B batch, H heads, T positions, K key size, V value size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+__all__ = [
+    "HeadTensors",
+    "Launch",
+    "LaunchTable",
+    "block_size",
+    "common_dtype",
+    "contiguous_float32",
+    "device_class",
+    "jit",
+    "key_class",
+    "runs_kernels",
+    "strides",
+    "tl",
+    "triton",
+    "unit_stride",
+]
+
+triton: Any = None
+if TYPE_CHECKING:
+    import triton.language as tl
+else:
+    tl = None
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:  # every op then runs its reference
+        pass
+
 HOPPER = (9, 0)
+
+
+def jit(kernel: Callable[..., Any]) -> Any:
+    """`triton.jit`; without Triton the plain function, which nothing launches."""
+    return kernel if triton is None else triton.jit(kernel)
+
+
+def runs_kernels(*tensors: torch.Tensor | None) -> bool:
+    """Whether an op on ``tensors`` runs its Triton kernel: all are on a GPU and no gradient is needed (the kernels
+    are forward-only).
+
+    Never under `torch.compile`, which rebuilds the launches that it traces; the delta rule's then reads outside its
+    inputs. A compiled model runs the references, which the compiler fuses.
+    """
+    given = [x for x in tensors if x is not None]
+    if triton is None or torch.compiler.is_compiling() or not all(x.is_cuda for x in given):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))
 
 
 @dataclass(frozen=True)
@@ -21,12 +78,12 @@ class Launch:
     blocks: Mapping[str, int]
     """The kernel's block sizes (its ``tl.constexpr`` arguments) by name."""
     warps: int = 4
-    """Warps of 32 threads a program."""
+    """Warps of 32 threads per program."""
     stages: int = 2
-    """Iterations of a loop whose loads are in flight together."""
+    """Depth of the software pipeline: loop iterations whose loads are in flight together."""
 
     def arguments(self) -> dict[str, int]:
-        """As keyword arguments of a launch."""
+        """The keyword arguments of a launch."""
         return {**self.blocks, "num_warps": self.warps, "num_stages": self.stages}
 
 
@@ -36,12 +93,15 @@ class LaunchTable:
 
     kernel: str
     by_device: Mapping[str, Mapping[str, Launch]]
-    """Holds ``any``; a device class that is not there takes that."""
+    """Always has ``any``, which serves every device class without rows of its own."""
 
     def at(self, device: torch.device, shape_class: str) -> Launch:
         """The configuration for ``shape_class`` on ``device``."""
-        found = self.by_device.get(device_class(device), self.by_device["any"])
-        return found[shape_class]
+        return self.rows(device)[shape_class]
+
+    def rows(self, device: torch.device) -> Mapping[str, Launch]:
+        """All configurations for ``device``, by shape class."""
+        return self.by_device.get(device_class(device), self.by_device["any"])
 
 
 @cache
@@ -50,3 +110,87 @@ def device_class(device: torch.device) -> str:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER:
         return "hopper"
     return "any"
+
+
+def key_class(size: int, dtype: torch.dtype) -> str:
+    """The shape class of a key: its block size; float32, whose tiles are twice as large, has classes of its own."""
+    return f"{block_size(size)} float32" if dtype == torch.float32 else str(block_size(size))
+
+
+def block_size(size: int) -> int:
+    """The block that holds a row of ``size`` elements: a power of 2, at least the 16 that a tensor core takes."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+@overload
+def unit_stride(x: torch.Tensor) -> torch.Tensor: ...
+@overload
+def unit_stride(x: torch.Tensor | None) -> torch.Tensor | None: ...
+def unit_stride(x: torch.Tensor | None) -> torch.Tensor | None:
+    """``x`` if its last dimension has stride 1, else a contiguous copy."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+@overload
+def contiguous_float32(x: torch.Tensor) -> torch.Tensor: ...
+@overload
+def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None: ...
+def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None:
+    """``x`` in float32 and contiguous, as kernels take states."""
+    return None if x is None else x.float().contiguous()
+
+
+def strides(*tensors: torch.Tensor | None, dims: int) -> tuple[int, ...]:
+    """The strides of the first ``dims`` dimensions of each tensor in turn; zeros for None."""
+    return tuple(s for x in tensors for s in ((0,) * dims if x is None else x.stride()[:dims]))
+
+
+def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """The dtype to which all ``tensors`` promote."""
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
+        dtype = torch.promote_types(dtype, x.dtype)
+    return dtype
+
+
+@dataclass(frozen=True)
+class HeadTensors:
+    """Inputs and outputs of a kernel over heads, laid out as it takes them: one dtype, stride 1 along rows."""
+
+    q: torch.Tensor
+    """``[B, H, T, K]``."""
+    k: torch.Tensor
+    """``[B, H, T, K]``."""
+    v: torch.Tensor
+    """``[B, H, T, V]``."""
+    y: torch.Tensor
+    """The output ``[B, H, T, V]``, not yet written, in the dtype of the caller's v. In memory it is ``[B, T, H, V]``,
+    so that the heads of a position can be joined without a copy."""
+    h0: torch.Tensor | None
+    """The state before the first position, float32, contiguous; None: 0."""
+
+    @classmethod
+    def of(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor | None) -> "HeadTensors":
+        """Prepare an op's arguments; copies only what is not laid out so already."""
+        dtype, (B, H, T, V) = common_dtype(q, k, v), v.shape
+        y = v.new_empty(B, T, H, V).transpose(1, 2)
+        q, k, v = (unit_stride(x.to(dtype)) for x in (q, k, v))
+        return cls(q, k, v, y, contiguous_float32(state))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """B, H, T, K and V."""
+        return (*self.q.shape, self.v.shape[-1])  # pyright: ignore[reportReturnType]
+
+    @property
+    def shape_class(self) -> str:
+        return key_class(self.q.shape[-1], self.q.dtype)
+
+    def new_state(self, rows: int, columns: int) -> torch.Tensor:
+        """A state ``[B, H, rows, columns]`` in float32, not yet written."""
+        return self.q.new_empty(*self.q.shape[:2], rows, columns, dtype=torch.float32)
+
+    def programs(self, launch: Launch) -> int:
+        """One program per head, sequence and block of ``BV`` columns of V."""
+        B, H, _, _, V = self.shape
+        return triton.cdiv(V, launch.blocks["BV"]) * B * H

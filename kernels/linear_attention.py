@@ -1,55 +1,56 @@
-"""Linear attention and retention: a running sum of kᵀv, read by each query, with one decay a head or none.
+"""Linear attention and retention: a running sum of kᵀv, read by each query, with one decay per head or none.
 
-One pass over the positions, chunk by chunk: a program has one head of one sequence and some columns of
-V, keeps the state S in registers, in float32, and meets q, k and v once. So no state of a chunk goes
-through memory, and nothing depends on how long the sequences are or how many there are: a sequence gives
-the same bits alone and in a batch.
+One pass over the positions, chunk by chunk. A program owns one head of one sequence and a block of V's columns,
+keeps the state S in registers in float32, and reads q, k and v once. No chunk's state goes through memory, and
+nothing depends on the length or number of sequences: a sequence gives the same bits alone and in a batch.
 
-Legend: B batch, H heads, T positions, C positions of a chunk, K key size, V value size.
+Legend: B batch, H heads, T positions, BT positions per chunk, K key size, V value size.
 """
 
 from __future__ import annotations
 
 import torch
 
-from argap.kernels.language import jit, runs_kernels, tl, triton
-from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import empty_heads_inside, key_class, padded, with_rows
+from argap.kernels.launch import (
+    HeadTensors,
+    Launch,
+    LaunchTable,
+    block_size,
+    jit,
+    runs_kernels,
+    strides,
+    tl,
+    unit_stride,
+)
 from argap.kernels.recurrence import chunked_recurrence
 
 SMALLEST_SUM = 1e-6
-"""What a sum of weights is taken for where it is less: with ReLU it may be 0."""
+"""Lower bound of a sum of weights before dividing by it; with ReLU features the sum may be 0."""
 
-NO_DECAY, DECAY_OF_HEAD, DECAY_OF_POSITION = 0, 1, 2
+NO_DECAY, DECAY_PER_HEAD, DECAY_PER_POSITION = 0, 1, 2
 
-IN_FLOAT32 = {
-    "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-    "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-    "64 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-    "128 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=1),
-    "256 float32": Launch({"C": 16, "BV": 32}, warps=4, stages=1),
-    "512 float32": Launch({"C": 16, "BV": 16}, warps=4, stages=1),
+_IN_FLOAT32 = {
+    **dict.fromkeys(("16 float32", "32 float32", "64 float32"), Launch({"BT": 32, "BV": 32}, warps=4, stages=2)),
+    "128 float32": Launch({"BT": 32, "BV": 32}, warps=4, stages=1),
+    "256 float32": Launch({"BT": 16, "BV": 32}, warps=4, stages=1),
+    "512 float32": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
 }
 LAUNCHES = LaunchTable(
     "linear_attention",
     {
         "hopper": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=4),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=4),
-            "64": Launch({"C": 64, "BV": 64}, warps=4, stages=4),
-            "128": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "256": Launch({"C": 64, "BV": 32}, warps=4, stages=2),
-            "512": Launch({"C": 16, "BV": 16}, warps=4, stages=1),
-            **IN_FLOAT32,
+            **dict.fromkeys(("16", "32", "64"), Launch({"BT": 64, "BV": 64}, warps=4, stages=4)),
+            "128": Launch({"BT": 64, "BV": 64}, warps=4, stages=3),
+            "256": Launch({"BT": 64, "BV": 32}, warps=4, stages=2),
+            "512": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
+            **_IN_FLOAT32,
         },
         "any": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "64": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "128": Launch({"C": 64, "BV": 32}, warps=4, stages=1),
-            "256": Launch({"C": 32, "BV": 16}, warps=4, stages=1),
-            "512": Launch({"C": 16, "BV": 16}, warps=4, stages=1),
-            **IN_FLOAT32,
+            **dict.fromkeys(("16", "32", "64"), Launch({"BT": 64, "BV": 64}, warps=4, stages=2)),
+            "128": Launch({"BT": 64, "BV": 32}, warps=4, stages=1),
+            "256": Launch({"BT": 32, "BV": 16}, warps=4, stages=1),
+            "512": Launch({"BT": 16, "BV": 16}, warps=4, stages=1),
+            **_IN_FLOAT32,
         },
     },
 )
@@ -67,23 +68,27 @@ def linear_attention(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """S_t = a_t S_{t−1} + k_tᵀ v_t, y_t = q_t S_t (arXiv 2006.16236, eqs. 18 to 20; with a decay a_t, retention:
-    arXiv 2307.08621, eq. 6).
+    """S_t = a_t S_{t−1} + k_tᵀ v_t, y_t = q_t S_t (arXiv 2006.16236, eqs. 18 to 20; with a decay a_t this is
+    retention, arXiv 2307.08621, eq. 6).
 
-    ``q``, ``k`` ``[B, H, T, K]``, ``v [B, H, T, V]``, sequences of one length, any strides; a view of
-    ``[B, T, H, …]`` costs no copy. ``log_decay`` is log a ≤ 0: ``[H]``, or ``[B or 1, H, T]``; None: 0.
-    With ``normalize`` y_t is divided by q_t Σ_{s≤t} (its decay) k_s, or by `SMALLEST_SUM` where that is less.
+    Args:
+        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        v: ``[B, H, T, V]``, any strides.
+        log_decay: log a ≤ 0, ``[H]`` or ``[B or 1, H, T]``; None: no decay.
+        state: S before the first position, ``[B, H, K, V]``, or ``[B, H, K, V + 1]`` with ``normalize``; None: 0.
+        normalize: divide y_t by q_t Σ_{s≤t} k_s (each k_s decayed as S is), at least `SMALLEST_SUM`.
+        keep_state: return S after the last position.
+        chunk: positions that the reference compares at once; None: all.
 
-    Gives y ``[B, H, T, V]`` in the type of ``v``, and in float32 or wider S after the last position
-    ``[B, H, K, V]``, with ``normalize`` ``[B, H, K, V + 1]``, whose last column is the sum of keys.
-    ``state`` is the same before the first; None: 0.
+    Returns:
+        y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider,
+        or None. With ``normalize`` S has one more column, the sum of keys.
 
-    On a GPU, where no gradient is asked for and K ≤ 512, one kernel; sums in float32, products of
-    float16 and bfloat16 on the tensor cores. Else the reference, in float32 or wider, which compares
-    ``chunk`` positions at once, or all with None.
+    Runs a kernel on a GPU if no gradient is needed and K ≤ 512: sums in float32, products of float16 and bfloat16 on
+    the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
     if runs_kernels(q, k, v, log_decay, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _by_kernel(q, k, v, log_decay, state, normalize, keep_state)
+        return _forward(q, k, v, log_decay, state, normalize, keep_state)
     options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
     return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
 
@@ -110,7 +115,7 @@ def linear_attention_reference(
     return y.to(v.dtype), state if keep_state else None
 
 
-def _by_kernel(
+def _forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -119,63 +124,60 @@ def _by_kernel(
     normalize: bool,
     keep_state: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    batch, heads, length, key = q.shape
-    value = v.shape[-1]
-    kind = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    y = empty_heads_inside(batch, heads, length, value, v)
-    q, k, v = (with_rows(x.to(kind)) for x in (q, k, v))
-    after = q.new_empty(batch, heads, key, value + normalize, dtype=torch.float32) if keep_state else None
-    decay, decay_strides = NO_DECAY, (0, 0, 0)
+    """`linear_attention` by its kernel."""
+    x = HeadTensors.of(q, k, v, state)
+    B, H, T, K, V = x.shape
+    ht = x.new_state(K, V + normalize) if keep_state else None
+    decay, s_g = NO_DECAY, (0, 0, 0)
     if log_decay is not None:
-        decay = DECAY_OF_HEAD if log_decay.dim() == 1 else DECAY_OF_POSITION
+        decay = DECAY_PER_HEAD if log_decay.dim() == 1 else DECAY_PER_POSITION
         log_decay = log_decay.float()
-        if decay == DECAY_OF_POSITION:
-            decay_strides = log_decay.expand(batch, -1, -1).stride()
+        if decay == DECAY_PER_POSITION:
+            s_g = log_decay.expand(B, -1, -1).stride()
         else:
-            log_decay = with_rows(log_decay)
-    before = None if state is None else state.float().contiguous()
-    launch = LAUNCHES.at(q.device, key_class(key, kind))
-    _forward[(triton.cdiv(value, launch.blocks["BV"]) * batch * heads,)](
-        *(q, k, v, log_decay, y, before, after, length, heads),
-        *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *y.stride()[:3], *decay_strides),
-        K=key,
-        V=value,
-        BK=padded(key),
+            log_decay = unit_stride(log_decay)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _forward_kernel[(x.programs(launch),)](
+        *(x.q, x.k, x.v, log_decay, x.y, x.h0, ht, T, H),
+        *(*strides(x.q, x.k, x.v, x.y, dims=3), *s_g),
+        K=K,
+        V=V,
+        BK=block_size(K),
         DECAY=decay,
         NORMALIZE=normalize,
-        WHOLE=length % launch.blocks["C"] == 0,
+        WHOLE=T % launch.blocks["BT"] == 0,
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )
-    return y, after
+    return x.y, ht
 
 
 @jit
-def _forward(
+def _forward_kernel(
     q,
     k,
     v,
-    log_decay,
+    g,
     y,
-    before,
-    after,
-    length,
-    heads,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    y_b,
-    y_h,
-    y_t,
-    g_b,
-    g_h,
-    g_t,
+    h0,
+    ht,
+    T,
+    H,
+    s_qb,
+    s_qh,
+    s_qt,
+    s_kb,
+    s_kh,
+    s_kt,
+    s_vb,
+    s_vh,
+    s_vt,
+    s_yb,
+    s_yh,
+    s_yt,
+    s_gb,
+    s_gh,
+    s_gt,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -183,101 +185,104 @@ def _forward(
     NORMALIZE: tl.constexpr,
     WHOLE: tl.constexpr,
     SMALLEST: tl.constexpr,
-    C: tl.constexpr,
+    BT: tl.constexpr,
     BV: tl.constexpr,
 ):
-    # One head of one sequence, columns BV of V; the programs of a head are neighbours and share q and k.
-    PARTS: tl.constexpr = (V + BV - 1) // BV
-    pair = (tl.program_id(0) // PARTS).to(tl.int64)
-    b, h = pair // heads, pair % heads
-    rows = tl.arange(0, C)
-    keys = tl.arange(0, BK)
-    values = (tl.program_id(0) % PARTS) * BV + tl.arange(0, BV)
-    far = rows.to(tl.int64)[:, None]  # offsets may pass 2³¹
-    q_at = q + b * q_b + h * q_h + far * q_t + keys[None, :]
-    k_at = k + b * k_b + h * k_h + far * k_t + keys[None, :]
-    v_at = v + b * v_b + h * v_h + far * v_t + values[None, :]
-    y_at = y + b * y_b + h * y_h + far * y_t + values[None, :]
-    in_key, in_value = keys < K, values < V
-    kind = q.dtype.element_ty
+    # One head of one sequence and BV columns of V. Programs of a head are neighbours in the grid and share q and k.
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_bh = (tl.program_id(0) // NV).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_t = tl.arange(0, BT)
+    o_k = tl.arange(0, BK)
+    o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
+    o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
+    p_q = q + i_b * s_qb + i_h * s_qh + o_t64 * s_qt + o_k[None, :]
+    p_k = k + i_b * s_kb + i_h * s_kh + o_t64 * s_kt + o_k[None, :]
+    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
+    p_y = y + i_b * s_yb + i_h * s_yh + o_t64 * s_yt + o_v[None, :]
+    m_k, m_v = o_k < K, o_v < V
+    dtype = q.dtype.element_ty
 
-    # S, and the sum of keys.
+    # 1. The initial state b_h = S, and b_z, the sum of keys in its last column.
     COLUMNS: tl.constexpr = V + 1 if NORMALIZE else V
-    s_at = pair * (K * COLUMNS) + keys[:, None] * COLUMNS + values[None, :]
-    z_at = pair * (K * COLUMNS) + keys * COLUMNS + V
-    in_state = in_key[:, None] & in_value[None, :]
-    s = tl.zeros([BK, BV], dtype=tl.float32)
-    z = tl.zeros([BK], dtype=tl.float32)
-    if before is not None:
-        s = tl.load(before + s_at, mask=in_state, other=0.0)
+    o_h = i_bh * (K * COLUMNS) + o_k[:, None] * COLUMNS + o_v[None, :]
+    o_z = i_bh * (K * COLUMNS) + o_k * COLUMNS + V
+    m_h = m_k[:, None] & m_v[None, :]
+    b_h = tl.zeros([BK, BV], dtype=tl.float32)
+    b_z = tl.zeros([BK], dtype=tl.float32)
+    if h0 is not None:
+        b_h = tl.load(h0 + o_h, mask=m_h, other=0.0)
         if NORMALIZE:
-            z = tl.load(before + z_at, mask=in_key, other=0.0)
+            b_z = tl.load(h0 + o_z, mask=m_k, other=0.0)
 
-    seen = rows[:, None] >= rows[None, :]
-    weights = tl.where(seen, 1.0, 0.0)
+    # 2. Decays that are the same in every chunk. b_d: from key j to query i; b_ds: from the chunk's start;
+    #    b_de: to its end; d_c: over the whole chunk.
+    m_s = o_t[:, None] >= o_t[None, :]
+    b_d = tl.where(m_s, 1.0, 0.0)
     if DECAY == 1:
-        rate = tl.load(log_decay + h)
-        # The same in every chunk: γ^(i−j), and the decays from its start and to its end.
-        weights = tl.exp(tl.where(seen, (rows[:, None] - rows[None, :]) * rate, float("-inf")))
-        read = tl.exp((rows + 1) * rate)
-        to_end = tl.exp((C - 1 - rows) * rate)
-        over_chunk = tl.exp(C * rate)
+        log_gamma = tl.load(g + i_h)
+        b_d = tl.exp(tl.where(m_s, (o_t[:, None] - o_t[None, :]) * log_gamma, float("-inf")))
+        b_ds = tl.exp((o_t + 1) * log_gamma)
+        b_de_whole = tl.exp((BT - 1 - o_t) * log_gamma)
+        d_c_whole = tl.exp(BT * log_gamma)
     if DECAY == 2:
-        g_at = log_decay + b * g_b + h * g_h + rows.to(tl.int64) * g_t
+        p_g = g + i_b * s_gb + i_h * s_gh + o_t.to(tl.int64) * s_gt
 
-    for start in range(0, length, C):
-        # Where all chunks are whole, no mask is kept.
-        left = C if WHOLE else length - start
-        there = rows < left
-        q_c = tl.load(q_at, mask=there[:, None] & in_key[None, :], other=0.0)
-        k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
-        v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
-        # 1. Decays from the chunk's start to each position, and from there to its end: never above 1.
+    for start in range(0, T, BT):
+        # 3. Load the chunk. If all chunks are whole, no mask is kept.
+        left = BT if WHOLE else T - start
+        m_t = o_t < left
+        b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
+        # 4. This chunk's decays; none exceeds 1.
         if DECAY == 1:
-            written, kept = to_end, over_chunk
-            if left < C:
-                written = tl.exp(tl.where(there, left - 1 - rows, 0) * rate)
-                kept = tl.exp(left * rate)
+            b_de, d_c = b_de_whole, d_c_whole
+            if left < BT:
+                b_de = tl.exp(tl.where(m_t, left - 1 - o_t, 0) * log_gamma)
+                d_c = tl.exp(left * log_gamma)
         if DECAY == 2:
-            g = tl.load(g_at, mask=there, other=0.0)
-            sums = tl.cumsum(g, 0)
-            whole = tl.sum(g, 0)
-            weights = tl.exp(tl.where(seen, sums[:, None] - sums[None, :], float("-inf")))
-            read = tl.exp(sums)
-            written = tl.exp(tl.minimum(whole - sums, 0.0))
-            kept = tl.exp(whole)
-            g_at += C * g_t
-        # 2. What the earlier chunks give and the pairs within this one; decayed, it is scaled as it is added.
+            b_g = tl.load(p_g, mask=m_t, other=0.0)
+            b_gc = tl.cumsum(b_g, 0)
+            g_n = tl.sum(b_g, 0)
+            b_d = tl.exp(tl.where(m_s, b_gc[:, None] - b_gc[None, :], float("-inf")))
+            b_ds = tl.exp(b_gc)
+            b_de = tl.exp(tl.minimum(g_n - b_gc, 0.0))
+            d_c = tl.exp(g_n)
+            p_g += BT * s_gt
+        # 5. The output: earlier chunks through the state, this one pair by pair. With a decay the state's part is
+        #    scaled as it is added.
         if DECAY == 0:
-            y_c = tl.dot(q_c, s.to(kind), input_precision="tf32x3")
-            scores = tl.where(seen, tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3"), 0.0)
-            y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
+            b_y = tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3")
+            b_s = tl.where(m_s, tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3"), 0.0)
+            b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
         else:
-            scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * weights
-            y_c = tl.dot(scores.to(kind), v_c, input_precision="tf32x3")
-            y_c += tl.dot(q_c, s.to(kind), input_precision="tf32x3") * read[:, None]
+            b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3") * b_d
+            b_y = tl.dot(b_s.to(dtype), b_v, input_precision="tf32x3")
+            b_y += tl.dot(b_q, b_h.to(dtype), input_precision="tf32x3") * b_ds[:, None]
         if NORMALIZE:
-            sums_of_earlier = tl.sum(q_c.to(tl.float32) * z[None, :], 1)
-            keys_of_chunk = k_c.to(tl.float32)
+            b_qz = tl.sum(b_q.to(tl.float32) * b_z[None, :], 1)
+            b_kz = b_k.to(tl.float32)
             if DECAY != 0:
-                sums_of_earlier *= read
-                keys_of_chunk *= written[:, None]
-                z *= kept
-            total = tl.sum(scores, 1) + sums_of_earlier
-            z += tl.sum(keys_of_chunk, 0)
-            y_c = y_c / tl.maximum(total, SMALLEST)[:, None]
-        tl.store(y_at, y_c.to(y.dtype.element_ty), mask=there[:, None] & in_value[None, :])
-        # 3. The state after the chunk.
+                b_qz *= b_ds
+                b_kz *= b_de[:, None]
+                b_z *= d_c
+            b_total = tl.sum(b_s, 1) + b_qz
+            b_z += tl.sum(b_kz, 0)
+            b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
+        tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+        # 6. The state after the chunk.
         if DECAY != 0:
-            v_c = (v_c * written[:, None]).to(kind)
-            s *= kept
-        s = tl.dot(tl.trans(k_c), v_c, s, input_precision="tf32x3")
-        q_at += C * q_t
-        k_at += C * k_t
-        v_at += C * v_t
-        y_at += C * y_t
+            b_v = (b_v * b_de[:, None]).to(dtype)
+            b_h *= d_c
+        b_h = tl.dot(tl.trans(b_k), b_v, b_h, input_precision="tf32x3")
+        p_q += BT * s_qt
+        p_k += BT * s_kt
+        p_v += BT * s_vt
+        p_y += BT * s_yt
 
-    if after is not None:
-        tl.store(after + s_at, s, mask=in_state)
+    # 7. The final state.
+    if ht is not None:
+        tl.store(ht + o_h, b_h, mask=m_h)
         if NORMALIZE:
-            tl.store(after + z_at, z, mask=in_key)  # every part of V has the same
+            tl.store(ht + o_z, b_z, mask=m_k)  # every block of V's columns stores the same sum

@@ -1,10 +1,10 @@
-"""Hidden states to the log-prob of each target, without the logits ever reaching memory.
+"""Hidden states to the log-prob of each target; the logits never reach memory.
 
-The language-model head is the widest product of a scorer: ``[tokens, vocabulary]`` logits in float32
-for 16,384 tokens of GPT-2 are 3.3 GB. Here a program keeps one tile of them in registers and leaves of
-it, for each row, the largest logit and the sum of exponentials below it (and where asked for, which id
-was the largest, and what the entropy needs). A second, small kernel joins the tiles of a row and takes
-the target's own logit. No atomics and no locks: the same input gives the same bits.
+The language-model head is the widest product of a scorer: for 16,384 tokens of GPT-2 the ``[tokens, vocabulary]``
+logits take 3.3 GB in float32. Here a program keeps one tile of them in registers and stores, for each row of the tile,
+only the largest logit and the sum of exponentials relative to it (on request also the id of the largest, and what the
+entropy needs). A second, small kernel joins the tiles of a row and takes the target's logit. No atomics and no locks:
+the same input gives the same bits.
 
 Legend: N rows (tokens), D hidden size, V vocabulary, BN × BV a tile of logits.
 """
@@ -18,18 +18,17 @@ import torch
 import torch.nn.functional as F
 
 from argap.errors import ArgapError
-from argap.kernels.language import runs_kernels, triton
-from argap.kernels.launch import Launch, LaunchTable, device_class
-from argap.kernels.logit_tiles import join_tiles, summarize_tiles
+from argap.kernels.launch import Launch, LaunchTable, device_class, runs_kernels, triton, unit_stride
+from argap.kernels.logit_tiles import row_kernel, tile_kernel
 
 LOWEST = -1e30
-"""The logit of a column beyond the vocabulary; finite, so that 0 · `LOWEST` is 0."""
+"""The logit of ids beyond the vocabulary; finite, so that 0 · `LOWEST` is 0."""
 
 SCRATCH_BYTES = 56 * 2**20
-"""What the tiles of one launch may leave behind; more rows take further launches."""
+"""Upper bound of the per-tile results of one launch, in bytes; further rows take further launches."""
 
 REFERENCE_ROWS, REFERENCE_IDS = 1024, 1024
-"""The tile of logits that the reference holds at once: 4 MB in float32, so that the passes over it meet the cache."""
+"""The reference's tile of logits: 4 MB in float32, small enough that the passes over it hit the cache."""
 
 LAUNCHES = LaunchTable(
     "linear_logprob",
@@ -44,18 +43,18 @@ LAUNCHES = LaunchTable(
         },
     },
 )
-JOINING = LaunchTable(
-    "linear_logprob: joining", {"any": {"any": Launch({"BR": 32, "BT": 32, "BD": 64}, warps=4, stages=2)}}
+ROW_LAUNCHES = LaunchTable(
+    "linear_logprob: joining tiles", {"any": {"any": Launch({"BR": 32, "BT": 32, "BD": 64}, warps=4, stages=2)}}
 )
 
 
 class LogProb(NamedTuple):
-    """What `linear_logprob` gives, each ``[N]``; None where it was not asked for."""
+    """The result of `linear_logprob`, each ``[N]``; None if not requested."""
 
     logprob: torch.Tensor
     """float32, nats."""
     top1: torch.Tensor | None = None
-    """int64, the most likely id; the lowest of several."""
+    """int64, the most likely id; the lowest of equals."""
     entropy: torch.Tensor | None = None
     """float32, nats: −Σ p log p over the vocabulary."""
 
@@ -71,19 +70,27 @@ def linear_logprob(
     top1: bool = False,
     entropy: bool = False,
 ) -> LogProb:
-    """``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, logits computed and kept in float32.
+    """``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
 
-    ``hidden [N, D]``, ``weight [V, D]``, ``target [N]`` int64, ``bias [V]``; any floating dtypes. A target
-    outside [0, V) gives NaN. ``softcap`` c replaces each scaled logit z by c·tanh(z / c) (Gemma 2,
-    arXiv 2408.00118, section 2).
+    Args:
+        hidden: ``[N, D]``, any floating dtype.
+        weight: ``[V, D]``, any floating dtype.
+        target: ids ``[N]``, int64; one outside [0, V) gives NaN.
+        bias: ``[V]``; None: 0.
+        softcap: c, which replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
+        scale: factor of the logits.
+        top1: also return the most likely id.
+        entropy: also return the entropy.
 
-    On a GPU, where no gradient is asked for and ``hidden`` and ``weight`` have one dtype, float16, bfloat16
-    or float32: one pass of the kernel, with less than 64 MiB beside inputs and outputs. Then the D elements
-    of a row of ``weight`` must lie side by side, else `ArgapError`. Elsewhere the reference.
+    Raises:
+        ArgapError: the kernels would run, but ``weight`` has no unit stride along D.
+
+    Runs kernels on a GPU if no gradient is needed and ``hidden`` and ``weight`` share a dtype of float16, bfloat16 and
+    float32, with less than 64 MiB besides inputs and outputs. Otherwise runs the reference.
     """
     on_tensor_cores = (torch.float16, torch.bfloat16, torch.float32)
     if runs_kernels(hidden, weight, target, bias) and hidden.dtype == weight.dtype and hidden.dtype in on_tensor_cores:
-        return _by_kernel(hidden, weight, target, bias, softcap, scale, top1, entropy)
+        return _forward(hidden, weight, target, bias, softcap, scale, top1, entropy)
     return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1, entropy=entropy)
 
 
@@ -98,41 +105,41 @@ def linear_logprob_reference(
     top1: bool = False,
     entropy: bool = False,
 ) -> LogProb:
-    """`linear_logprob` in PyTorch, some rows at a time, in float32 or wider."""
-    kind = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
-    inside = (target >= 0) & (target < len(weight))
-    wanted = target.where(inside, 0)
+    """`linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
+    dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
+    in_vocabulary = (target >= 0) & (target < len(weight))
+    ids = target.where(in_vocabulary, 0)
     parts: list[tuple[torch.Tensor, ...]] = []
     for start in range(0, max(1, len(hidden)), REFERENCE_ROWS):
         rows = slice(start, start + REFERENCE_ROWS)
-        states, ids = hidden[rows].to(kind), wanted[rows]
-        normalizer = states.new_full((len(states),), -math.inf)
-        largest, best, picked, mean = normalizer, torch.zeros_like(ids), normalizer, torch.zeros_like(normalizer)
+        h, row_ids = hidden[rows].to(dtype), ids[rows]
+        lse = h.new_full((len(h),), -math.inf)
+        max_logit, top_id, target_logit, mean_logit = lse, torch.zeros_like(row_ids), lse, torch.zeros_like(lse)
         for first in range(0, len(weight), REFERENCE_IDS):
-            columns = slice(first, first + REFERENCE_IDS)
-            logits = F.linear(states, weight[columns].to(kind), None if bias is None else bias[columns].to(kind))
+            block = slice(first, first + REFERENCE_IDS)
+            logits = F.linear(h, weight[block].to(dtype), None if bias is None else bias[block].to(dtype))
             logits = logits if scale == 1 else logits * scale
             logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
-            here = (ids >= first) & (ids < first + logits.shape[1])
-            own = logits.gather(1, (ids - first).where(here, 0)[:, None])[:, 0]
-            picked = own.where(here, picked)
-            before, of_tile = normalizer, torch.logsumexp(logits, dim=1)
-            normalizer = torch.logaddexp(before, of_tile)
+            in_tile = (row_ids >= first) & (row_ids < first + logits.shape[1])
+            own_logit = logits.gather(1, (row_ids - first).where(in_tile, 0)[:, None])[:, 0]
+            target_logit = own_logit.where(in_tile, target_logit)
+            previous_lse, tile_lse = lse, torch.logsumexp(logits, dim=1)
+            lse = torch.logaddexp(previous_lse, tile_lse)
             if top1:
-                top = logits.amax(dim=1)
-                ahead = (top > largest).nonzero()[:, 0]  # fewer from tile to tile, and argmax is slow
-                best[ahead] = first + logits[ahead].argmax(dim=1)
-                largest = torch.maximum(largest, top)
+                tile_max = logits.amax(dim=1)
+                larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and these get fewer from tile to tile
+                top_id[larger] = first + logits[larger].argmax(dim=1)
+                max_logit = torch.maximum(max_logit, tile_max)
             if entropy:
-                mean = mean * (before - normalizer).exp()
-                mean = mean + ((logits - normalizer[:, None]).exp() * logits).sum(1)
-        parts.append((picked - normalizer, best, normalizer - mean))
-    logprob, best, spread = (torch.cat(column) for column in zip(*parts, strict=True))
-    logprob = logprob.float().where(inside, math.nan)
-    return LogProb(logprob, best if top1 else None, spread.float() if entropy else None)
+                mean_logit = mean_logit * (previous_lse - lse).exp()
+                mean_logit = mean_logit + ((logits - lse[:, None]).exp() * logits).sum(1)
+        parts.append((target_logit - lse, top_id, lse - mean_logit))
+    logprob, top_id, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+    logprob = logprob.float().where(in_vocabulary, math.nan)
+    return LogProb(logprob, top_id if top1 else None, entropies.float() if entropy else None)
 
 
-def _by_kernel(
+def _forward(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     target: torch.Tensor,
@@ -142,27 +149,27 @@ def _by_kernel(
     top1: bool,
     entropy: bool,
 ) -> LogProb:
-    rows, vocabulary = len(hidden), len(weight)
+    """`linear_logprob` by its kernels."""
     if weight.stride(1) != 1:
         raise ArgapError(
-            f"linear_logprob: weight [V, D] has strides {weight.stride()}, expected the D elements of a row side by "
-            "side; pass weight.contiguous()"
+            f"linear_logprob: weight [V, D] has strides {weight.stride()}, expected unit stride along D; "
+            "pass weight.contiguous()"
         )
-    hidden = hidden if hidden.stride(1) == 1 else hidden.contiguous()
-    bias = None if bias is None else bias.contiguous()
-    target = target.contiguous()
+    N, V = len(hidden), len(weight)
+    hidden, target, bias = unit_stride(hidden), unit_stride(target), unit_stride(bias)
     launch = LAUNCHES.at(hidden.device, f"{8 * hidden.element_size()} bits")
-    tiles = triton.cdiv(vocabulary, launch.blocks["BV"])
-    found = LogProb(
-        hidden.new_empty(rows, dtype=torch.float32),
+    result = LogProb(
+        hidden.new_empty(N, dtype=torch.float32),
         torch.empty_like(target) if top1 else None,
-        hidden.new_empty(rows, dtype=torch.float32) if entropy else None,
+        hidden.new_empty(N, dtype=torch.float32) if entropy else None,
     )
-    at_once = max(1, SCRATCH_BYTES // (tiles * 4 * (2 + top1 + entropy)) // launch.blocks["BN"]) * launch.blocks["BN"]
-    for start in range(0, rows, at_once):
-        part = slice(start, start + at_once)
-        _launch(hidden[part], weight, target[part], bias, softcap, scale, launch, [_rows(x, part) for x in found])
-    return found
+    BN, NV = launch.blocks["BN"], triton.cdiv(V, launch.blocks["BV"])
+    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1 + entropy)) // BN) * BN
+    for start in range(0, N, rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        outputs = [None if x is None else x[rows] for x in result]
+        _launch(hidden[rows], weight, target[rows], bias, softcap, scale, launch, outputs)
+    return result
 
 
 def _launch(
@@ -176,56 +183,54 @@ def _launch(
     outputs: list[torch.Tensor | None],
 ) -> None:
     """Both kernels over rows whose tiles fit into `SCRATCH_BYTES`."""
-    rows, size = hidden.shape
-    vocabulary = weight.shape[0]
-    blocks = launch.blocks
-    tiles = triton.cdiv(vocabulary, blocks["BV"])
+    (N, D), V = hidden.shape, len(weight)
+    BN, BV, BD = (launch.blocks[name] for name in ("BN", "BV", "BD"))
+    NV = triton.cdiv(V, BV)
     logprob, top1, entropy = outputs
-    largest, total = (hidden.new_empty(tiles, rows, dtype=torch.float32) for _ in range(2))
-    best = None if top1 is None else torch.empty_like(largest, dtype=torch.int32)
-    moment = None if entropy is None else torch.empty_like(largest)
-    copied = _copied_by_hardware(hidden, weight)
-    options: dict[str, Any] = {"D": size, "CAPPED": softcap is not None, "LOWEST": LOWEST}
+    # 1. Scratch for the results of every tile and row.
+    max_z, sum_exp = (hidden.new_empty(NV, N, dtype=torch.float32) for _ in range(2))
+    argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
+    sum_z_exp = None if entropy is None else torch.empty_like(max_z)
+    # 2. What both kernels take; see `argap.kernels.logit_tiles.to_bits` for rate and cap.
+    constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
     rate, cap = scale * math.log2(math.e), 0.0
     if softcap is not None:
         rate, cap = 2 * rate / softcap, softcap * math.log2(math.e)
-    programs = min(triton.cdiv(rows, blocks["BN"]) * tiles, _processors(hidden.device))
-    summarize_tiles[(programs,)](
-        _blocks_of(hidden, blocks["BN"], blocks["BD"]) if copied else hidden,
-        _blocks_of(weight, blocks["BV"], blocks["BD"]) if copied else weight,
-        *(bias, largest, total, best, moment, rows, vocabulary, hidden.stride(0), weight.stride(0), rate, cap),
-        **options,
-        COPIED=copied,
+    # 3. The tiles, then the rows.
+    by_copy_engine = _copy_engine_takes(hidden, weight)
+    programs = min(triton.cdiv(N, BN) * NV, _programs_at_once(hidden.device))
+    tile_kernel[(programs,)](
+        _descriptor(hidden, BN, BD) if by_copy_engine else hidden,
+        _descriptor(weight, BV, BD) if by_copy_engine else weight,
+        *(bias, max_z, sum_exp, argmax, sum_z_exp, N, V, hidden.stride(0), weight.stride(0), rate, cap),
+        **constants,
+        COPY_ENGINE=by_copy_engine,
         **launch.arguments(),
     )
-    joining = JOINING.at(hidden.device, "any")
-    join_tiles[(triton.cdiv(rows, joining.blocks["BR"]),)](
-        *(hidden, weight, target, bias, largest, total, best, moment, logprob, top1, entropy),
-        *(rows, vocabulary, tiles, hidden.stride(0), weight.stride(0), rate, cap),
-        **options,
+    row_launch = ROW_LAUNCHES.at(hidden.device, "any")
+    row_kernel[(triton.cdiv(N, row_launch.blocks["BR"]),)](
+        *(hidden, weight, target, bias, max_z, sum_exp, argmax, sum_z_exp, logprob, top1, entropy),
+        *(N, V, NV, hidden.stride(0), weight.stride(0), rate, cap),
+        **constants,
         LN_2=math.log(2),
-        **joining.arguments(),
+        **row_launch.arguments(),
     )
 
 
-def _rows(x: torch.Tensor | None, part: slice) -> torch.Tensor | None:
-    return None if x is None else x[part]
-
-
-def _processors(device: torch.device) -> int:
-    """How many programs run at once: each walks over tiles until there are none."""
+def _programs_at_once(device: torch.device) -> int:
+    """The number of multiprocessors; each runs one program, which walks over tiles until none are left."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-def _copied_by_hardware(*tensors: torch.Tensor) -> bool:
-    """Whether Hopper's copy engine takes them: it wants rows apart, each from a multiple of 16 bytes on."""
-    steps = [x.stride(0) * x.element_size() for x in tensors]
-    aligned = all(x.data_ptr() % 16 == 0 and step % 16 == 0 for x, step in zip(tensors, steps, strict=True))
+def _copy_engine_takes(*tensors: torch.Tensor) -> bool:
+    """Whether Hopper's copy engine can load ``tensors``: rows do not overlap and start at multiples of 16 bytes."""
+    aligned = all(x.data_ptr() % 16 == 0 and x.stride(0) * x.element_size() % 16 == 0 for x in tensors)
     apart = all(x.stride(0) >= x.shape[1] for x in tensors)
     return aligned and apart and (not tensors[0].is_cuda or device_class(tensors[0].device) == "hopper")
 
 
-def _blocks_of(x: torch.Tensor, rows: int, columns: int) -> Any:
+def _descriptor(x: torch.Tensor, rows: int, columns: int) -> Any:
+    """The copy engine's descriptor of ``x``, which it loads in blocks of ``rows`` × ``columns``."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])

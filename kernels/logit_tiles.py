@@ -1,18 +1,18 @@
 """The two kernels of `argap.kernels.linear_logprob`: tiles of logits that never leave the registers.
 
-Legend: N rows (tokens), D hidden size, V vocabulary, BN × BV a tile of logits.
+Legend: N rows (tokens), D hidden size, V vocabulary, BN × BV a tile of logits, NV = ⌈V / BV⌉ tiles per row.
 """
 
 from __future__ import annotations
 
-from argap.kernels.language import jit, tl
+from argap.kernels.launch import jit, tl
 
 
 @jit
-def in_bits(logits, rate, cap, CAPPED: tl.constexpr):
-    """Logits scaled, capped and in units of log 2, so that their exponentials are powers of 2.
+def to_bits(logits, rate, cap, CAPPED: tl.constexpr):
+    """Logits, scaled and capped, in units of log 2, so that their exponentials are powers of 2.
 
-    ``rate`` is scale · log₂e; with a cap, twice that over the cap, and ``cap`` in those units.
+    ``rate`` is scale · log₂e. With a softcap c it is 2 · scale · log₂e / c, and ``cap`` is c · log₂e.
     """
     if CAPPED:  # tanh x = 1 − 2 / (1 + exp 2x)
         return cap * (1 - 2 / (1 + tl.exp2(logits * rate)))
@@ -21,89 +21,90 @@ def in_bits(logits, rate, cap, CAPPED: tl.constexpr):
 
 
 @jit
-def summarize_tiles(
+def tile_kernel(
     hidden,
     weight,
     bias,
-    largest,
-    total,
-    best,
-    moment,
-    rows,
-    vocabulary,
-    hidden_n,
-    weight_v,
+    max_z,
+    sum_exp,
+    argmax,
+    sum_z_exp,
+    N,
+    V,
+    s_hidden,
+    s_weight,
     rate,
     cap,
     D: tl.constexpr,
     CAPPED: tl.constexpr,
-    COPIED: tl.constexpr,
+    COPY_ENGINE: tl.constexpr,
     LOWEST: tl.constexpr,
     BN: tl.constexpr,
     BV: tl.constexpr,
     BD: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    down, across = tl.cdiv(rows, BN), tl.cdiv(vocabulary, BV)
-    for tile in tl.range(tl.program_id(0), down * across, tl.num_programs(0), flatten=True):
-        # 1. Which tile: GROUP blocks of rows pass over the vocabulary together, so that the cache holds
-        #    their hidden states, and each part of the weight is fetched once a group.
-        first = tile // (GROUP * across) * GROUP
-        height = tl.minimum(down - first, GROUP)
-        row = (first + tile % (GROUP * across) % height) * BN
-        column = tile % (GROUP * across) // height
+    # A persistent program: tiles i, i + programs, i + 2 · programs, ...
+    NN, NV = tl.cdiv(N, BN), tl.cdiv(V, BV)
+    for i in tl.range(tl.program_id(0), NN * NV, tl.num_programs(0), flatten=True):
+        # 1. Choose the tile: GROUP blocks of rows pass over the vocabulary together, so that their hidden states stay
+        #    in the cache and each block of the weight is fetched once per group.
+        first_n = i // (GROUP * NV) * GROUP
+        height = tl.minimum(NN - first_n, GROUP)
+        start_n = (first_n + i % (GROUP * NV) % height) * BN
+        i_v = i % (GROUP * NV) // height
         # 2. Its logits.
-        logits = tl.zeros([BN, BV], dtype=tl.float32)
+        b_logits = tl.zeros([BN, BV], dtype=tl.float32)
         for k in range(0, D, BD):
-            if COPIED:
-                h = hidden.load([row, k])
-                w = weight.load([column * BV, k])
+            if COPY_ENGINE:
+                b_h = hidden.load([start_n, k])
+                b_w = weight.load([i_v * BV, k])
             else:
-                n = (row + tl.arange(0, BN)).to(tl.int64)
-                v = (column * BV + tl.arange(0, BV)).to(tl.int64)
-                d = k + tl.arange(0, BD)
-                in_hidden = (n < rows)[:, None] & (d < D)[None, :]
-                in_weight = (v < vocabulary)[:, None] & (d < D)[None, :]
-                h = tl.load(hidden + n[:, None] * hidden_n + d[None, :], mask=in_hidden, other=0.0)
-                w = tl.load(weight + v[:, None] * weight_v + d[None, :], mask=in_weight, other=0.0)
-            logits = tl.dot(h, w.T, logits, input_precision="tf32x3")
-        # 3. What is left of them.
-        ids = column * BV + tl.arange(0, BV)
+                o_n = (start_n + tl.arange(0, BN)).to(tl.int64)
+                o_v = (i_v * BV + tl.arange(0, BV)).to(tl.int64)
+                o_d = k + tl.arange(0, BD)
+                m_h = (o_n < N)[:, None] & (o_d < D)[None, :]
+                m_w = (o_v < V)[:, None] & (o_d < D)[None, :]
+                b_h = tl.load(hidden + o_n[:, None] * s_hidden + o_d[None, :], mask=m_h, other=0.0)
+                b_w = tl.load(weight + o_v[:, None] * s_weight + o_d[None, :], mask=m_w, other=0.0)
+            b_logits = tl.dot(b_h, b_w.T, b_logits, input_precision="tf32x3")
+        # 3. Reduce them to what the row needs: the largest, Σ exp, and where asked for the argmax and Σ z exp.
+        o_ids = i_v * BV + tl.arange(0, BV)
         if bias is not None:
-            logits += tl.load(bias + ids, mask=ids < vocabulary, other=0.0).to(tl.float32)[None, :]
-        z = tl.where((ids < vocabulary)[None, :], in_bits(logits, rate, cap, CAPPED), LOWEST)
-        top = tl.max(z, 1)
-        below = z - top[:, None]
-        powers = tl.exp2(below)
-        n = row + tl.arange(0, BN)
-        there = n < rows
-        at = column.to(tl.int64) * rows + n
-        tl.store(largest + at, top, mask=there)
-        tl.store(total + at, tl.sum(powers, 1), mask=there)
-        if best is not None:
-            tl.store(best + at, tl.min(tl.where(z == top[:, None], ids[None, :], 2147483647), 1), mask=there)
-        if moment is not None:
-            tl.store(moment + at, tl.sum(powers * below, 1), mask=there)
+            b_logits += tl.load(bias + o_ids, mask=o_ids < V, other=0.0).to(tl.float32)[None, :]
+        b_z = tl.where((o_ids < V)[None, :], to_bits(b_logits, rate, cap, CAPPED), LOWEST)
+        b_max = tl.max(b_z, 1)
+        b_rel = b_z - b_max[:, None]
+        b_exp = tl.exp2(b_rel)
+        o_n = start_n + tl.arange(0, BN)
+        m_n = o_n < N
+        o_out = i_v.to(tl.int64) * N + o_n
+        tl.store(max_z + o_out, b_max, mask=m_n)
+        tl.store(sum_exp + o_out, tl.sum(b_exp, 1), mask=m_n)
+        if argmax is not None:
+            tl.store(argmax + o_out, tl.min(tl.where(b_z == b_max[:, None], o_ids[None, :], 2147483647), 1), mask=m_n)
+        if sum_z_exp is not None:
+            tl.store(sum_z_exp + o_out, tl.sum(b_exp * b_rel, 1), mask=m_n)
 
 
 @jit
-def join_tiles(
+def row_kernel(
     hidden,
     weight,
     target,
     bias,
-    largest,
-    total,
-    best,
-    moment,
+    max_z,
+    sum_exp,
+    argmax,
+    sum_z_exp,
     logprob,
     top1,
     entropy,
-    rows,
-    vocabulary,
-    tiles,
-    hidden_n,
-    weight_v,
+    N,
+    V,
+    NV,
+    s_hidden,
+    s_weight,
     rate,
     cap,
     D: tl.constexpr,
@@ -114,53 +115,54 @@ def join_tiles(
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    n = (tl.program_id(0) * BR + tl.arange(0, BR)).to(tl.int64)
-    there = n < rows
-    # 1. The target's own logit.
-    wanted = tl.load(target + n, mask=there, other=0)
-    known = (wanted >= 0) & (wanted < vocabulary)
-    wanted = tl.where(known, wanted, 0)
-    picked = tl.zeros([BR], dtype=tl.float32)
+    # BR rows: join their tiles, and take the target's logit.
+    o_n = (tl.program_id(0) * BR + tl.arange(0, BR)).to(tl.int64)
+    m_n = o_n < N
+    # 1. The target's logit.
+    b_target = tl.load(target + o_n, mask=m_n, other=0)
+    m_target = (b_target >= 0) & (b_target < V)
+    b_target = tl.where(m_target, b_target, 0)
+    b_z = tl.zeros([BR], dtype=tl.float32)
     for k in range(0, D, BD):
-        d = k + tl.arange(0, BD)
-        inside = there[:, None] & (d < D)[None, :]
-        h = tl.load(hidden + n[:, None] * hidden_n + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        w = tl.load(weight + wanted[:, None] * weight_v + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        picked += tl.sum(h * w, 1)
+        o_d = k + tl.arange(0, BD)
+        m = m_n[:, None] & (o_d < D)[None, :]
+        b_h = tl.load(hidden + o_n[:, None] * s_hidden + o_d[None, :], mask=m, other=0.0).to(tl.float32)
+        b_w = tl.load(weight + b_target[:, None] * s_weight + o_d[None, :], mask=m, other=0.0).to(tl.float32)
+        b_z += tl.sum(b_h * b_w, 1)
     if bias is not None:
-        picked += tl.load(bias + wanted).to(tl.float32)
-    picked = in_bits(picked, rate, cap, CAPPED)
-    # 2. All tiles: the largest logit, then everything below it.
-    top = tl.full([BR], LOWEST, dtype=tl.float32)
-    t = tl.arange(0, BT).to(tl.int64)
-    for start in range(0, tiles, BT):
-        at = (start + t)[:, None] * rows + n[None, :]
-        inside = (start + t < tiles)[:, None] & there[None, :]
-        top = tl.maximum(top, tl.max(tl.load(largest + at, mask=inside, other=LOWEST), 0))
-    sums = tl.zeros([BR], dtype=tl.float32)
-    moments = tl.zeros([BR], dtype=tl.float32)
-    first = tl.full([BR], 2147483647, dtype=tl.int32)
-    for start in range(0, tiles, BT):
-        at = (start + t)[:, None] * rows + n[None, :]
-        inside = (start + t < tiles)[:, None] & there[None, :]
-        m = tl.load(largest + at, mask=inside, other=LOWEST)
-        below = m - top[None, :]
-        share = tl.exp2(below)
-        s = tl.load(total + at, mask=inside, other=0.0)
-        sums += tl.sum(share * s, 0)
-        if moment is not None:
-            moments += tl.sum(share * (tl.load(moment + at, mask=inside, other=0.0) + below * s), 0)
-        if best is not None:
-            ids = tl.load(best + at, mask=inside & (m == top[None, :]), other=2147483647)
-            first = tl.minimum(first, tl.min(ids, 0))
-    # 3. From bits to nats; no log-prob is above 0, whatever the rounding of the two sums.
-    sums = tl.where(there, sums, 1.0)
-    bits = tl.log2(sums)
-    result = (picked - top - bits) * LN_2
-    result = tl.where(result > 0, 0.0, result)  # not a minimum, which would lose a NaN
-    tl.store(logprob + n, tl.where(known, result, float("nan")), mask=there)
-    if best is not None:
-        tl.store(top1 + n, first.to(tl.int64), mask=there)
-    if moment is not None:
-        spread = (bits - moments / sums) * LN_2
-        tl.store(entropy + n, tl.where(spread < 0, 0.0, spread), mask=there)
+        b_z += tl.load(bias + b_target).to(tl.float32)
+    b_z = to_bits(b_z, rate, cap, CAPPED)
+    # 2. Over all tiles: the largest logit, then the sums relative to it.
+    b_max = tl.full([BR], LOWEST, dtype=tl.float32)
+    o_v = tl.arange(0, BT).to(tl.int64)
+    for start in range(0, NV, BT):
+        o_in = (start + o_v)[:, None] * N + o_n[None, :]
+        m = (start + o_v < NV)[:, None] & m_n[None, :]
+        b_max = tl.maximum(b_max, tl.max(tl.load(max_z + o_in, mask=m, other=LOWEST), 0))
+    b_sum = tl.zeros([BR], dtype=tl.float32)
+    b_sum_z = tl.zeros([BR], dtype=tl.float32)
+    b_top1 = tl.full([BR], 2147483647, dtype=tl.int32)
+    for start in range(0, NV, BT):
+        o_in = (start + o_v)[:, None] * N + o_n[None, :]
+        m = (start + o_v < NV)[:, None] & m_n[None, :]
+        b_tile_max = tl.load(max_z + o_in, mask=m, other=LOWEST)
+        b_rel = b_tile_max - b_max[None, :]
+        b_scale = tl.exp2(b_rel)
+        b_tile_sum = tl.load(sum_exp + o_in, mask=m, other=0.0)
+        b_sum += tl.sum(b_scale * b_tile_sum, 0)
+        if sum_z_exp is not None:
+            b_sum_z += tl.sum(b_scale * (tl.load(sum_z_exp + o_in, mask=m, other=0.0) + b_rel * b_tile_sum), 0)
+        if argmax is not None:
+            b_ids = tl.load(argmax + o_in, mask=m & (b_tile_max == b_max[None, :]), other=2147483647)
+            b_top1 = tl.minimum(b_top1, tl.min(b_ids, 0))
+    # 3. From bits to nats. Clamp to ≤ 0, which rounding of the two sums may exceed.
+    b_sum = tl.where(m_n, b_sum, 1.0)
+    b_lse = tl.log2(b_sum)
+    b_logprob = (b_z - b_max - b_lse) * LN_2
+    b_logprob = tl.where(b_logprob > 0, 0.0, b_logprob)  # tl.minimum would lose a NaN
+    tl.store(logprob + o_n, tl.where(m_target, b_logprob, float("nan")), mask=m_n)
+    if argmax is not None:
+        tl.store(top1 + o_n, b_top1.to(tl.int64), mask=m_n)
+    if sum_z_exp is not None:
+        b_entropy = (b_lse - b_sum_z / b_sum) * LN_2
+        tl.store(entropy + o_n, tl.where(b_entropy < 0, 0.0, b_entropy), mask=m_n)

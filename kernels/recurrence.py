@@ -1,16 +1,15 @@
-"""The reference of linear attention with decay, in chunks.
+"""Linear recurrences in PyTorch, differentiable: in chunks for matrix states, by a parallel scan for any state.
 
-S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t, where a_t weighs the rows of S: 1 in linear attention
-(arXiv 2006.16236, eqs. 18 to 20), one number a head in retention (arXiv 2307.08621, eq. 6), one number
-a row that the input sets in gated linear attention (arXiv 2312.06635, eq. 3).
-
-Legend: B batch, H heads, T positions, C positions of a chunk, N = ⌈T / C⌉ chunks, K key size, V value
-size, G the size of a decay: 1 or K.
+Legend: B batch, H heads, T positions, C positions per chunk, N = ⌈T / C⌉ chunks, K key size, V value size.
 """
 
 import torch
+import torch.nn.functional as F
 
-from argap.kernels.chunks import in_chunks
+
+def in_chunks(x: torch.Tensor, size: int) -> torch.Tensor:
+    """``[B, H, T, X]`` to ``[B, H, ⌈T / size⌉, size, X]``, the last chunk padded with zeros."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
 
 
 def chunked_recurrence(
@@ -21,37 +20,75 @@ def chunked_recurrence(
     log_decay: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``q``, ``k`` ``[B, H, T, K]`` and ``v [B, H, T, V]`` to ``y [B, H, T, V]`` and S after them ``[B, H, K, V]``.
+    """S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t, where a_t scales the rows of S.
 
-    ``log_decay [B or 1, H, T, G]`` is log a_t ≤ 0; None: no decay. ``state`` is S before them; None: 0.
-    Within a chunk all pairs are compared, between chunks S is carried; ``chunk`` None is the parallel
-    form, one chunk. No exponent is ever positive, so that no decay is too strong. In float32 or wider.
+    a_t is 1 in linear attention (arXiv 2006.16236, eqs. 18 to 20), one number per head in retention (arXiv 2307.08621,
+    eq. 6), and one input-dependent number per row in gated linear attention (arXiv 2312.06635, eq. 3).
+
+    Args:
+        q, k: ``[B, H, T, K]``.
+        v: ``[B, H, T, V]``.
+        chunk: C; all pairs within a chunk are compared, S is carried between chunks. None: one chunk, the parallel
+            form.
+        log_decay: log a_t ≤ 0, ``[B or 1, H, T, 1 or K]``; None: no decay.
+        state: S before the first position, ``[B, H, K, V]``; None: 0.
+
+    Returns:
+        y ``[B, H, T, V]`` and S after the last position ``[B, H, K, V]``, in float32 or wider. No exponent is ever
+        positive, so no decay is too strong.
     """
-    kind = torch.promote_types(q.dtype, torch.float32)
+    dtype = torch.promote_types(q.dtype, torch.float32)
     length = q.shape[2]
     size = length if chunk is None else min(chunk, length)
     with torch.autocast(q.device.type, enabled=False):
-        # What fills up the last chunk is 0: it adds nothing to S, and its decay is 1.
-        q, k, v = (in_chunks(x.to(kind), size) for x in (q, k, v))
-        decay = None if log_decay is None else in_chunks(log_decay.to(kind), size).cumsum(dim=-2)
-        seen = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+        # The zeros that pad the last chunk add nothing to S, and their decay is 1.
+        q, k, v = (in_chunks(x.to(dtype), size) for x in (q, k, v))
+        decay = None if log_decay is None else in_chunks(log_decay.to(dtype), size).cumsum(dim=-2)
+        causal = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+        # 1. Scores of the pairs in a chunk; queries decayed from its start, keys to its end.
         if decay is None:
-            scores = (q @ k.mT).masked_fill(~seen, 0)
-            read, written, kept = q, k, None
+            scores = (q @ k.mT).masked_fill(~causal, 0)
+            q_decayed, k_decayed, chunk_decay = q, k, None
         else:
-            whole = decay[..., -1:, :]  # over the chunk
-            between = decay[..., :, None, :] - decay[..., None, :, :]  # [B, H, N, C, C, G]
-            weights = between.masked_fill(~seen[..., None], -torch.inf).exp()
+            total = decay[..., -1:, :]
+            between = decay[..., :, None, :] - decay[..., None, :, :]  # [B, H, N, C, C, 1 or K]
+            weights = between.masked_fill(~causal[..., None], -torch.inf).exp()
             if decay.shape[-1] == 1:
                 scores = (q @ k.mT) * weights[..., 0]
             else:
                 scores = (q[..., :, None, :] * k[..., None, :, :] * weights).sum(dim=-1)
-            read, written, kept = q * decay.exp(), k * (whole - decay).exp(), whole.exp().mT
-        added = written.mT @ v
-        now = torch.zeros_like(added[:, :, 0]) if state is None else state.to(kind)
-        before = []
-        for n in range(added.shape[2]):
-            before.append(now)
-            now = (now if kept is None else kept[:, :, n] * now) + added[:, :, n]
-        y = scores @ v + read @ torch.stack(before, dim=2)
-        return y.flatten(2, 3)[:, :, :length], now
+            q_decayed, k_decayed, chunk_decay = q * decay.exp(), k * (total - decay).exp(), total.exp().mT
+        # 2. The state before each chunk.
+        updates = k_decayed.mT @ v
+        state = torch.zeros_like(updates[:, :, 0]) if state is None else state.to(dtype)
+        states = []
+        for n in range(updates.shape[2]):
+            states.append(state)
+            state = (state if chunk_decay is None else chunk_decay[:, :, n] * state) + updates[:, :, n]
+        # 3. What the chunk itself and the state before it contribute.
+        y = scores @ v + q_decayed @ torch.stack(states, dim=2)
+        return y.flatten(2, 3)[:, :, :length], state
+
+
+def linear_scan(decay: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+    """h_t = a_t ⊙ h_{t−1} + b_t for all t at once.
+
+    ``decay`` a ``[B, T, ...]`` (broadcasts to b's shape) and ``value`` b ``[B, T, ...]`` to h ``[B, T, ...]``; ``state
+    [B, ...]`` is h before the first position, None: 0.
+
+    Two consecutive steps compose into one (Blelloch, CMU-CS-90-190, section 1.4): the recurrence over every second
+    position is half as long, and the other positions follow from it. O(T) operations in O(log T) rounds, without
+    division, so decays down to 0 are exact.
+    """
+    if state is not None:
+        value = torch.cat([value[:, :1] + decay[:, :1] * state[:, None], value[:, 1:]], dim=1)
+    length = value.shape[1]
+    if length == 1:
+        return value
+    pairs = length // 2
+    first_decay, first = decay[:, : 2 * pairs : 2], value[:, : 2 * pairs : 2]
+    second_decay, second = decay[:, 1::2], value[:, 1::2]
+    odd = linear_scan(second_decay * first_decay, second + second_decay * first)
+    later = value[:, 2::2] + decay[:, 2::2] * odd[:, : (length - 1) // 2]
+    even = torch.cat([value[:, :1], later], dim=1)
+    return torch.cat([torch.stack([even[:, :pairs], odd], dim=2).flatten(1, 2), even[:, pairs:]], dim=1)

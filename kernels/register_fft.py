@@ -1,11 +1,11 @@
-"""Fourier transforms inside a program, on values that each thread holds in its registers.
+"""Fourier transforms inside a program, on values that stay in each thread's registers.
 
-A tile ``[S, C, P]`` has S · C threads with P values each (C channels beside one another). As a tuple of P
-tiles ``[S, C, 1]`` it goes through the butterflies, whose factors are then constants of the program; as one
-tile its values are exchanged between the threads, once through shared memory.
+A tile ``[S, C, P]`` has S · C threads with P values each (C neighbouring channels). Butterflies work on it as a tuple
+of P tiles ``[S, C]``, so that their factors are compile-time constants; exchanges between threads work on it as one
+tile, which goes through shared memory once.
 """
 
-# Types inside kernels are Triton's, for which a checker has no stubs.
+# Inside kernels types are Triton's, which come without stubs.
 # pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from argap.kernels.language import jit, tl, triton
+from argap.kernels.launch import jit, tl, triton
 
 
 def at_compile_time(function: Callable[..., float | int]) -> Any:
-    """`triton.constexpr_function`; without Triton the function as it is."""
+    """`triton.constexpr_function`; without Triton the plain function."""
     return function if triton is None else triton.constexpr_function(function)
 
 
 @at_compile_time
 def cosine(turns: int, of: int) -> float:
-    """Of 2π · ``turns`` / ``of``."""
+    """cos(2π · ``turns`` / ``of``)."""
     return math.cos(2 * math.pi * turns / of)
 
 
 @at_compile_time
 def sine(turns: int, of: int) -> float:
-    """Of 2π · ``turns`` / ``of``."""
+    """sin(2π · ``turns`` / ``of``)."""
     return math.sin(2 * math.pi * turns / of)
 
 
 @at_compile_time
 def bits(count: int) -> int:
-    """Of the numbers below ``count``, a power of 2."""
+    """log₂ of ``count``, a power of 2."""
     return count.bit_length() - 1
 
 
 @jit
 def transform(re, im):
-    """Σ_n z_n e^{−2πi nk/P} of two tuples of P (a power of 2), with the bits of k reversed (decimation in
-    frequency)."""
+    """Σ_n z_n e^{−2πi nk/P} of P values (a power of 2), in bit-reversed order of k (decimation in frequency).
+
+    ``re`` and ``im`` are tuples of the values' real and imaginary parts.
+    """
     P: tl.constexpr = len(re)
     HALF: tl.constexpr = P // 2
     if P == 1:
@@ -74,7 +76,7 @@ def transform(re, im):
 
 @jit
 def transform_back(re, im):
-    """P times the inverse of `transform`, step by step: takes reversed bits, gives the order of n."""
+    """P times the inverse of `transform`, undone step by step: from bit-reversed order to the order of n."""
     P: tl.constexpr = len(re)
     HALF: tl.constexpr = P // 2
     if P == 1:
@@ -105,7 +107,7 @@ def transform_back(re, im):
 
 @jit
 def in_groups(re, im, GROUP: tl.constexpr, BACK: tl.constexpr):
-    """`transform` or `transform_back` of each ``GROUP`` of values that follow each other."""
+    """`transform`, or with ``BACK`` `transform_back`, of each ``GROUP`` consecutive values."""
     out_re = ()
     out_im = ()
     for g in tl.static_range(len(re) // GROUP):
@@ -128,8 +130,8 @@ def join(values):
 
 @jit
 def _join_bits(values):
-    # A dimension of 2 for each bit of the place in the tuple, and no other form in between: the compiler
-    # then sees that nothing leaves its thread.
+    # One dimension of 2 per bit of the index in the tuple and no other shape in between, so that the compiler sees that
+    # nothing leaves its thread.
     HALF: tl.constexpr = len(values) // 2
     pairs = ()
     for n in tl.static_range(HALF):
@@ -165,8 +167,7 @@ def _split_bits(tiles, COUNT: tl.constexpr):
 
 @jit
 def exchange(tile, OUTER: tl.constexpr, Q: tl.constexpr, INNER: tl.constexpr):
-    """The tile ``[OUTER · Q · INNER, C, P]`` with the Q of its rows and the last Q of its values in each
-    other's place. Twice, and all is as before."""
+    """Swap the Q of the tile's rows ``[OUTER · Q · INNER, C, P]`` with the last Q of its values; its own inverse."""
     S: tl.constexpr = tile.shape[0]
     C: tl.constexpr = tile.shape[1]
     P: tl.constexpr = tile.shape[2]

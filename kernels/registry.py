@@ -1,12 +1,11 @@
-"""The ops that have kernels: what each is, what runs it here, and with which launch configurations."""
+"""The ops with kernels: what each computes, what runs it on this machine, and its launch configurations."""
 
 from dataclasses import asdict, dataclass
 from importlib import import_module
 
 import torch
 
-from argap.kernels.language import triton
-from argap.kernels.launch import LaunchTable, device_class
+from argap.kernels.launch import LaunchTable, device_class, triton
 
 OPS = (
     "linear_logprob",
@@ -19,14 +18,14 @@ OPS = (
     "wkv",
     "long_convolution",
 )
-"""Each is a module of this package, and the function of that name in it."""
+"""Each names a module of this package and a function in it."""
 
 PARTS = {
     "delta_rule": ("delta_rule_inverse",),
     "long_convolution": ("one_kernel_convolution",),
     "taylor_attention": ("taylor_sums",),
 }
-"""Further modules that hold launches of an op."""
+"""Further modules with launch tables of an op."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +34,24 @@ class Configuration:
 
     kernel: str
     device: str
-    """A device class: ``any`` is what the others take."""
+    """A device class; ``any`` serves those without rows of their own."""
     shape: str
-    """A shape class."""
+    """A shape class, whose meaning is the kernel's own."""
     blocks: dict[str, int]
     warps: int
     stages: int
     used_here: bool
-    """Whether the device at hand takes this row rather than another class's."""
+    """Whether the row's device class is the one that serves this machine's GPU."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """What ``argap kernels`` tells of one."""
+    """What ``argap kernels`` prints about an op."""
 
     name: str
     about: str
     runs: str
-    """``triton`` or ``reference``: what the op runs here without gradients."""
+    """``triton`` or ``reference``: what the op runs on this machine without gradients."""
     configurations: list[Configuration]
 
     def to_json(self) -> dict:
@@ -60,12 +59,12 @@ class Op:
 
 
 def device() -> torch.device:
-    """The GPU at hand, or the CPU."""
+    """This machine's GPU, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def describe(name: str) -> Op:
-    """The op ``name`` of `OPS` on `device`."""
+    """The op ``name``, one of `OPS`, on this machine's `device`."""
     module = import_module(f"argap.kernels.{name}")
     parts = [module, *(import_module(f"argap.kernels.{part}") for part in PARTS.get(name, ()))]
     tables = [value for part in parts for value in vars(part).values() if isinstance(value, LaunchTable)]

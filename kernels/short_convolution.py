@@ -1,7 +1,7 @@
-"""Short causal depthwise convolution with all that follows it: bias, SiLU and gate, in one pass.
+"""Short causal depthwise convolution fused with what follows it: bias, SiLU and gate, in one pass.
 
-A kernel's time here is the time to read x and to write y. Each program has a tile of positions and
-channels; the tap of s positions back reads the tile moved up by s rows, which lies in the L1 cache by then.
+The kernel's time is the time to read x and to write y. A program owns a tile of positions and channels; the tap s
+positions back reads the tile shifted by s rows, which is in the L1 cache by then.
 
 Legend: B batch, T positions, D width, N taps, P ≤ N − 1 positions before the first.
 """
@@ -11,11 +11,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.language import jit, runs_kernels, tl, triton
-from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import with_rows
+from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strides, tl, triton, unit_stride
 
-# By the taps: each is a load for every output.
+# By the number of taps: each costs one load per output.
 LAUNCHES = LaunchTable(
     "short_convolution",
     {
@@ -26,7 +24,7 @@ LAUNCHES = LaunchTable(
     },
 )
 FEW = 8
-"""Up to so many taps are unrolled."""
+"""Up to this number of taps the loop over them is unrolled."""
 
 
 def short_convolution(
@@ -38,22 +36,29 @@ def short_convolution(
     gate: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y_t = act(Σ_s h_s ⊙ x_{t−s} + b) ⊙ g_t, s from 0 to N − 1, with a filter h a channel.
+    """y_t = act(Σ_{s<N} h_s ⊙ x_{t−s} + b) ⊙ g_t with one filter h per channel.
 
-    ``x [B, T, D]``, ``taps [N, D]``, ``bias [D]`` (None: 0), ``gate [B, T, D]`` (None: 1); act is SiLU with
-    ``silu``, else nothing. ``state [B, P, D]`` holds the inputs before the first, P ≤ N − 1 (None: zeros).
-    Gives y ``[B, T, D]`` in the type of ``x``, rounded once, and the last inputs ``[B, ≤ N − 1, D]``, the
-    state of a sequence that goes on.
+    Args:
+        x: ``[B, T, D]``.
+        taps: h, ``[N, D]``.
+        bias: b, ``[D]``; None: 0.
+        silu: act is SiLU; otherwise the identity.
+        gate: g, ``[B, T, D]``; None: 1.
+        state: the inputs before the first position, ``[B, P, D]`` with P ≤ N − 1; None: zeros.
 
-    On a GPU, where no gradient is asked for, one kernel that sums in float32; else the reference.
+    Returns:
+        y ``[B, T, D]`` in the dtype of ``x``, rounded once, and the last inputs ``[B, ≤ N − 1, D]``: the state from
+        which the sequence continues.
+
+    Runs one kernel that sums in float32 on a GPU if no gradient is needed; otherwise the reference.
     """
     if runs_kernels(x, taps, bias, gate, state) and x.dtype != torch.float64:
-        y = _by_kernel(x, taps, bias, silu, gate, state)
+        y = _forward(x, taps, bias, silu, gate, state)
     else:
         y = short_convolution_reference(x, taps, bias, silu=silu, gate=gate, state=state)
     reach = len(taps) - 1
-    seen = x if state is None or x.shape[1] >= reach else torch.cat([state.to(x.dtype), x], dim=1)
-    return y, seen[:, max(0, seen.shape[1] - reach) :]
+    inputs = x if state is None or x.shape[1] >= reach else torch.cat([state.to(x.dtype), x], dim=1)
+    return y, inputs[:, max(0, inputs.shape[1] - reach) :]
 
 
 def short_convolution_reference(
@@ -66,24 +71,24 @@ def short_convolution_reference(
     state: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y of `short_convolution`, tap by tap, in float32 or wider; differentiable."""
-    kind = torch.promote_types(x.dtype, torch.float32)
+    dtype = torch.promote_types(x.dtype, torch.float32)
     length, reach = x.shape[1], len(taps) - 1
     known = 0 if state is None else state.shape[1]
     padded = x if state is None else torch.cat([state.to(x.dtype), x], dim=1)
-    padded = F.pad(padded, (0, 0, reach - known, 0)).to(kind)
-    y = padded[:, reach:] * taps[0].to(kind)
-    for back, tap in enumerate(taps[1:].to(kind).unbind(0), start=1):
+    padded = F.pad(padded, (0, 0, reach - known, 0)).to(dtype)
+    y = padded[:, reach:] * taps[0].to(dtype)
+    for back, tap in enumerate(taps[1:].to(dtype).unbind(0), start=1):
         y = y + padded[:, reach - back : reach - back + length] * tap
     if bias is not None:
-        y = y + bias.to(kind)
+        y = y + bias.to(dtype)
     if silu:
         y = F.silu(y)
     if gate is not None:
-        y = y * gate.to(kind)
+        y = y * gate.to(dtype)
     return y.to(x.dtype)
 
 
-def _by_kernel(
+def _forward(
     x: torch.Tensor,
     taps: torch.Tensor,
     bias: torch.Tensor | None,
@@ -91,22 +96,19 @@ def _by_kernel(
     gate: torch.Tensor | None,
     state: torch.Tensor | None,
 ) -> torch.Tensor:
-    batch, length, width = x.shape
-    y = x.new_empty(batch, length, width)
-    x, taps = with_rows(x), with_rows(taps)
-    gate = None if gate is None else with_rows(gate)
-    state = None if state is None or state.shape[1] == 0 else with_rows(state)
-    bias = None if bias is None else with_rows(bias)
-    launch = LAUNCHES.at(x.device, "few" if len(taps) <= FEW else "many")
-    tiles = triton.cdiv(width, launch.blocks["BD"]) * triton.cdiv(length, launch.blocks["BT"])
-    _convolve[(tiles * batch,)](
-        *(x, taps, bias, gate, state, y, length, 0 if state is None else state.shape[1], len(taps)),
-        *x.stride()[:2],
-        *((0, 0) if gate is None else gate.stride()[:2]),
-        *((0, 0) if state is None else state.stride()[:2]),
-        taps.stride(0),
-        D=width,
-        UNROLLED=len(taps) if len(taps) <= FEW else 0,
+    """y of `short_convolution` by its kernel."""
+    (B, T, D), N = x.shape, len(taps)
+    state = None if state is None or state.shape[1] == 0 else unit_stride(state)
+    P = 0 if state is None else state.shape[1]
+    x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
+    y = x.new_empty(B, T, D)
+    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
+    tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
+    _convolve_kernel[(tiles * B,)](
+        *(x, taps, bias, gate, state, y, T, P, N),
+        *(*strides(x, gate, state, dims=2), taps.stride(0)),
+        D=D,
+        UNROLLED=N if N <= FEW else 0,
         SILU=silu,
         **launch.arguments(),
     )
@@ -114,69 +116,71 @@ def _by_kernel(
 
 
 @jit
-def _convolve(
+def _convolve_kernel(
     x,
     taps,
     bias,
     gate,
     state,
     y,
-    length,
-    known,
-    count,
-    x_b,
-    x_t,
-    gate_b,
-    gate_t,
-    state_b,
-    state_t,
-    taps_s,
+    T,
+    P,
+    N,
+    s_xb,
+    s_xt,
+    s_gateb,
+    s_gatet,
+    s_stateb,
+    s_statet,
+    s_taps,
     D: tl.constexpr,
     UNROLLED: tl.constexpr,
     SILU: tl.constexpr,
     BT: tl.constexpr,
     BD: tl.constexpr,
 ):
-    # One tile of BT positions and BD channels; neighbours in the grid are neighbours in the width.
-    WIDE: tl.constexpr = (D + BD - 1) // BD
-    steps = tl.cdiv(length, BT)
-    tile = tl.program_id(0) // WIDE
-    b = (tile // steps).to(tl.int64)
-    start = (tile % steps) * BT
-    t = start + tl.arange(0, BT)
-    d = (tl.program_id(0) % WIDE) * BD + tl.arange(0, BD)
-    in_width = d < D
-    total = tl.zeros([BT, BD], dtype=tl.float32)
-    x_at = x + b * x_b + d[None, :]
-    state_at = None if state is None else state + b * state_b + d[None, :]
+    # BT positions and BD channels of one sequence; neighbours in the grid are neighbours in the width.
+    ND: tl.constexpr = (D + BD - 1) // BD
+    NT = tl.cdiv(T, BT)
+    i_bt = tl.program_id(0) // ND
+    i_b = (i_bt // NT).to(tl.int64)
+    start = (i_bt % NT) * BT
+    o_t = start + tl.arange(0, BT)
+    o_d = (tl.program_id(0) % ND) * BD + tl.arange(0, BD)
+    m_d = o_d < D
+    b_y = tl.zeros([BT, BD], dtype=tl.float32)
+    p_x = x + i_b * s_xb + o_d[None, :]
+    p_state = None if state is None else state + i_b * s_stateb + o_d[None, :]
+    # 1. The sum over the taps.
     if UNROLLED:
-        for back in tl.static_range(UNROLLED):
-            rows = _inputs(x_at, state_at, start, t, back, in_width, length, known, x_t, state_t)
-            total += rows * tl.load(taps + back * taps_s + d, mask=in_width, other=0.0).to(tl.float32)[None, :]
+        for s in tl.static_range(UNROLLED):
+            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     else:
-        for back in range(count):
-            rows = _inputs(x_at, state_at, start, t, back, in_width, length, known, x_t, state_t)
-            total += rows * tl.load(taps + back * taps_s + d, mask=in_width, other=0.0).to(tl.float32)[None, :]
+        for s in range(N):
+            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
+    # 2. Bias, SiLU, gate.
     if bias is not None:
-        total += tl.load(bias + d, mask=in_width, other=0.0).to(tl.float32)[None, :]
+        b_y += tl.load(bias + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     if SILU:
-        total = total / (1 + tl.exp2(-1.4426950408889634 * total))  # log₂ e
-    inside = (t < length)[:, None] & in_width[None, :]
-    far = t.to(tl.int64)[:, None]  # offsets may pass 2³¹
+        b_y = b_y / (1 + tl.exp2(-1.4426950408889634 * b_y))  # log₂ e
+    m_td = (o_t < T)[:, None] & m_d[None, :]
+    o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
     if gate is not None:
-        total *= tl.load(gate + b * gate_b + far * gate_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + (b * length + far) * D + d[None, :], total.to(y.dtype.element_ty), mask=inside)
+        b_y *= tl.load(gate + i_b * s_gateb + o_t64 * s_gatet + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
+    tl.store(y + (i_b * T + o_t64) * D + o_d[None, :], b_y.to(y.dtype.element_ty), mask=m_td)
 
 
 @jit
-def _inputs(x_at, state_at, start, t, back, in_width, length, known, x_t, state_t):
-    # x at the positions ``back`` before t, of which those before the first are in the state.
-    t = t - back
-    far = t.to(tl.int64)[:, None]
-    rows = tl.load(x_at + far * x_t, mask=((t >= 0) & (t < length))[:, None] & in_width[None, :], other=0.0)
-    rows = rows.to(tl.float32)
-    if state_at is not None:  # noqa: SIM102  (the outer condition is known when the kernel is compiled)
-        if start < back:
-            before = ((t < 0) & (t >= -known))[:, None] & in_width[None, :]
-            rows += tl.load(state_at + (far + known) * state_t, mask=before, other=0.0).to(tl.float32)
-    return rows
+def _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet):
+    # x at the positions s before o_t; those before the first position come from the state.
+    o_t = o_t - s
+    o_t64 = o_t.to(tl.int64)[:, None]
+    b_x = tl.load(p_x + o_t64 * s_xt, mask=((o_t >= 0) & (o_t < T))[:, None] & m_d[None, :], other=0.0)
+    b_x = b_x.to(tl.float32)
+    if p_state is not None:  # noqa: SIM102  (known at compile time, the inner one is not)
+        if start < s:
+            m_state = ((o_t < 0) & (o_t >= -P))[:, None] & m_d[None, :]
+            b_x += tl.load(p_state + (o_t64 + P) * s_statet, mask=m_state, other=0.0).to(tl.float32)
+    return b_x

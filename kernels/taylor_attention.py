@@ -1,12 +1,13 @@
-"""Linear attention with the Taylor features of Based, which never reach memory.
+"""Linear attention with the Taylor feature map of Based; the features never reach memory.
 
-φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second order of exp(s) (arXiv 2402.18668, section 3.1). Two
-kernels, over segments of one length, wherever a sequence ends and however many there are. The first
-(`argap.kernels.taylor_sums`) passes over the keys and writes Σ φ(k)ᵀv before each segment. The second, all
-queries at once, reads that sum for what is before a query's segment, and compares it with the keys within,
-where s is enough.
+φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second-order Taylor polynomial of exp(s) (arXiv 2402.18668, section
+3.1). Two kernels work over segments of L positions; where segments start does not depend on T. The first
+(`argap.kernels.taylor_sums`) passes over the keys and writes Σ φ(k)ᵀv before each segment. The second handles all
+queries at once: it reads that sum for everything before a query's segment and compares the query directly with the
+keys inside the segment, where s suffices.
 
-Legend: B batch, H heads, T positions, K key size, V value size, F = 1 + K + K² features, P of them in the kernels.
+Legend: B batch, H heads, T positions, L positions per segment, K key size, V value size, F = 1 + K + K² features, P
+distinct features (padded) in the kernels.
 """
 
 from __future__ import annotations
@@ -15,27 +16,20 @@ import math
 
 import torch
 
-from argap.kernels.language import jit, runs_kernels, tl, triton
-from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import empty_heads_inside, key_class, with_rows
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, jit, runs_kernels, strides, tl, triton
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention_reference
-from argap.kernels.taylor_sums import feature_table, sizes, sums_of_keys
+from argap.kernels.taylor_sums import feature_table, sums_of_keys
 
+_IN_FLOAT32 = dict.fromkeys(("16 float32", "32 float32"), Launch({"BT": 32, "BV": 32}, warps=4, stages=2))
 LAUNCHES = LaunchTable(
     "taylor_attention",
     {
         "hopper": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "16": Launch({"BT": 64, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"BT": 64, "BV": 64}, warps=4, stages=2),
+            **_IN_FLOAT32,
         },
-        "any": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=2),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-        },
+        "any": {**dict.fromkeys(("16", "32"), Launch({"BT": 64, "BV": 64}, warps=4, stages=2)), **_IN_FLOAT32},
     },
 )
 LARGEST_KEY = 32
@@ -51,20 +45,25 @@ def taylor_attention(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """y_t = Σ_{s≤t} w_ts v_s with w_ts = φ(q_t)·φ(k_s); with ``normalize`` divided by Σ_{s≤t} w_ts.
+    """y_t = Σ_{s≤t} w_ts v_s with w_ts = φ(q_t)·φ(k_s), divided by Σ_{s≤t} w_ts with ``normalize``.
 
-    ``q``, ``k`` ``[B, H, T, K]``, ``v [B, H, T, V]``, sequences of one length, any strides; a view of
-    ``[B, T, H, …]`` costs no copy. Gives y ``[B, H, T, V]`` in the type of ``v`` and, in float32 or wider,
-    Σ φ(k_s)ᵀ v_s over all positions, ``[B, H, F, V]``, with ``normalize`` ``[B, H, F, V + 1]``, whose last
-    column is Σ φ(k_s); the features are those of `taylor_features`. ``state`` is the same before the
-    first position; None: 0. Of it one of a product's two places is read, for they hold the same.
+    Args:
+        q, k: ``[B, H, T, K]``, any strides; a view of ``[B, T, H, K]`` costs no copy.
+        v: ``[B, H, T, V]``, any strides.
+        state: Σ φ(k_s)ᵀ v_s over earlier positions, ``[B, H, F, V]``, or ``[B, H, F, V + 1]`` with ``normalize``, whose
+            last column is Σ φ(k_s); None: 0. Features are ordered as in `taylor_features`; the second-order part is
+            symmetric, and the kernels read only one triangle of it.
+        keep_state: return the state after the last position.
+        chunk: positions that the reference compares at once; None: all.
 
-    On a GPU, where no gradient is asked for and K ≤ 32, one kernel; sums in float32, products of
-    float16 and bfloat16 on the tensor cores. Else the reference, in float32 or wider, which compares
-    ``chunk`` positions at once, or all with None.
+    Returns:
+        y ``[B, H, T, V]`` in the dtype of ``v``, and the state after the last position in float32 or wider, or None.
+
+    Runs kernels on a GPU if no gradient is needed and K ≤ 32: sums in float32, products of float16 and bfloat16 on
+    the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
     if runs_kernels(q, k, v, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _by_kernel(q, k, v, state, normalize, keep_state)
+        return _forward(q, k, v, state, normalize, keep_state)
     return taylor_attention_reference(q, k, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk)
 
 
@@ -78,9 +77,9 @@ def taylor_attention_reference(
     keep_state: bool = True,
     chunk: int | None = 64,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`taylor_attention` in PyTorch, with all the features, differentiable."""
-    kind = torch.promote_types(q.dtype, torch.float32)
-    features = taylor_features(q.to(kind)), taylor_features(k.to(kind))
+    """`taylor_attention` in PyTorch with all F features in memory, differentiable."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    features = taylor_features(q.to(dtype)), taylor_features(k.to(dtype))
     return linear_attention_reference(
         *features, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk
     )
@@ -93,7 +92,7 @@ def taylor_features(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
 
 
-def _by_kernel(
+def _forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -101,120 +100,118 @@ def _by_kernel(
     normalize: bool,
     keep_state: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    batch, heads, length, key = q.shape
-    value = v.shape[-1]
-    kind = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-    y = empty_heads_inside(batch, heads, length, value, v)
-    q, k, v = (with_rows(x.to(kind)) for x in (q, k, v))
-    table, factor = feature_table(key, q.device)
-    sums = sums_of_keys(k, v, state, normalize=normalize, keep_state=keep_state)
-    launch = LAUNCHES.at(q.device, key_class(key, kind))
-    programs = triton.cdiv(length, launch.blocks["C"]) * triton.cdiv(value, launch.blocks["BV"])
-    _attend[(programs * batch * heads,)](
-        *(q, k, v, y, sums.passed, sums.passed_keys, table, length, heads, sums.first_read),
-        *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *y.stride()[:3]),
-        **sizes(key, value, len(factor)),
+    """`taylor_attention` by its kernels."""
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, _ = x.shape
+    table, _ = feature_table(K, x.q.device)
+    sums = sums_of_keys(x, normalize=normalize, keep_state=keep_state)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _attend_kernel[(triton.cdiv(T, launch.blocks["BT"]) * x.programs(launch),)](
+        *(x.q, x.k, x.v, x.y, sums.before, sums.keys_before, table, T, H, sums.first_segment),
+        *strides(x.q, x.k, x.v, x.y, dims=3),
+        **sums.sizes,
         SMALLEST=SMALLEST_SUM,
         **launch.arguments(),
     )
-    return y, sums.after
+    return x.y, sums.ht
 
 
 @jit
-def _attend(
+def _attend_kernel(
     q,
     k,
     v,
     y,
-    passed,
-    passed_keys,
+    before,
+    keys_before,
     table,
-    length,
-    heads,
-    first_read,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
-    y_b,
-    y_h,
-    y_t,
+    T,
+    H,
+    first_segment,
+    s_qb,
+    s_qh,
+    s_qt,
+    s_kb,
+    s_kh,
+    s_kt,
+    s_vb,
+    s_vh,
+    s_vt,
+    s_yb,
+    s_yh,
+    s_yt,
     K: tl.constexpr,
     V: tl.constexpr,
     P: tl.constexpr,
-    G: tl.constexpr,
+    BP: tl.constexpr,
     BK: tl.constexpr,
     L: tl.constexpr,
     SMALLEST: tl.constexpr,
-    C: tl.constexpr,
+    BT: tl.constexpr,
     BV: tl.constexpr,
 ):
-    # C queries of one head, columns BV of V; the programs of a head are neighbours.
-    PARTS: tl.constexpr = (V + BV - 1) // BV
-    tiles = tl.cdiv(length, C)
-    pair = (tl.program_id(0) // (PARTS * tiles)).to(tl.int64)  # offsets may pass 2³¹
-    program = tl.program_id(0) % (PARTS * tiles)
-    start = (program // PARTS) * C
-    segment = start // L
-    b, h = pair // heads, pair % heads
-    values = (program % PARTS) * BV + tl.arange(0, BV)
-    rows, keys = tl.arange(0, C), tl.arange(0, BK)
-    in_key, in_value = keys < K, values < V
-    kind = q.dtype.element_ty
-    queries = (start + rows).to(tl.int64)
-    there = queries < length
-    q_at = q + b * q_b + h * q_h + queries[:, None] * q_t + keys[None, :]
-    q_c = tl.load(q_at, mask=there[:, None] & in_key[None, :], other=0.0)
-    y_c = tl.zeros([C, BV], dtype=tl.float32)
-    total = tl.zeros([C], dtype=tl.float32)
+    # BT queries of one head and BV columns of V; the programs of a head are neighbours in the grid.
+    NV: tl.constexpr = (V + BV - 1) // BV
+    NT = tl.cdiv(T, BT)
+    i_bh = (tl.program_id(0) // (NV * NT)).to(tl.int64)  # offsets may exceed 2³¹
+    i_tv = tl.program_id(0) % (NV * NT)
+    start = (i_tv // NV) * BT
+    i_l = start // L
+    i_b, i_h = i_bh // H, i_bh % H
+    o_v = (i_tv % NV) * BV + tl.arange(0, BV)
+    o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
+    m_k, m_v = o_k < K, o_v < V
+    dtype = q.dtype.element_ty
+    o_q = (start + o_t).to(tl.int64)
+    m_t = o_q < T
+    p_q = q + i_b * s_qb + i_h * s_qh + o_q[:, None] * s_qt + o_k[None, :]
+    b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
+    b_y = tl.zeros([BT, BV], dtype=tl.float32)
+    b_total = tl.zeros([BT], dtype=tl.float32)
 
-    # 1. What is before the segment, by features.
-    if segment >= first_read:
-        for group in tl.static_range(P // G):
-            features = group * G + tl.arange(0, G)
-            place = (pair * tl.cdiv(length, L) + segment) * P + features
-            s = tl.load(passed + place[:, None] * V + values[None, :], mask=in_value[None, :], other=0.0)
-            first, second = tl.load(table + features), tl.load(table + P + features)
-            pick_first = tl.where(keys[:, None] == first[None, :], 1.0, 0.0).to(kind)
-            pick_second = tl.where(keys[:, None] == second[None, :], 1.0, 0.0).to(kind)
-            made = tl.dot(q_c, pick_first, input_precision="tf32x3")
-            other = tl.dot(q_c, pick_second, input_precision="tf32x3")
-            if (group + 1) * G > K * (K + 1) // 2:  # a group that holds more than products of two
-                made += tl.where(first == -1, 1.0, 0.0)[None, :]
-                other += tl.where(second == -1, 1.0, 0.0)[None, :]
-            made *= other
-            y_c = tl.dot(made.to(kind), s, y_c, input_precision="tf32x3")
-            if passed_keys is not None:
-                total += tl.sum(made * tl.load(passed_keys + place)[None, :], 1)
+    # 1. Everything before the segment, by features: φ = (q A + a) ⊙ (q B + b), where A and B pick a column each.
+    if i_l >= first_segment:
+        for i_g in tl.static_range(P // BP):
+            o_p = i_g * BP + tl.arange(0, BP)
+            o_h = (i_bh * tl.cdiv(T, L) + i_l) * P + o_p
+            b_h = tl.load(before + o_h[:, None] * V + o_v[None, :], mask=m_v[None, :], other=0.0)
+            b_first, b_second = tl.load(table + o_p), tl.load(table + P + o_p)
+            b_pick_first = tl.where(o_k[:, None] == b_first[None, :], 1.0, 0.0).to(dtype)
+            b_pick_second = tl.where(o_k[:, None] == b_second[None, :], 1.0, 0.0).to(dtype)
+            b_phi = tl.dot(b_q, b_pick_first, input_precision="tf32x3")
+            b_other = tl.dot(b_q, b_pick_second, input_precision="tf32x3")
+            if (i_g + 1) * BP > K * (K + 1) // 2:  # the group has features other than products of two elements
+                b_phi += tl.where(b_first == -1, 1.0, 0.0)[None, :]
+                b_other += tl.where(b_second == -1, 1.0, 0.0)[None, :]
+            b_phi *= b_other
+            b_y = tl.dot(b_phi.to(dtype), b_h, b_y, input_precision="tf32x3")
+            if keys_before is not None:
+                b_total += tl.sum(b_phi * tl.load(keys_before + o_h)[None, :], 1)
 
-    # 2. The keys of the segment before these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
+    # 2. The segment's keys before these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
     HALF: tl.constexpr = 0.5**0.5
-    from_key = (segment * L + rows).to(tl.int64)[:, None]
-    k_at = k + b * k_b + h * k_h + from_key * k_t + keys[None, :]
-    v_at = v + b * v_b + h * v_h + from_key * v_t + values[None, :]
-    for _ in range(segment * L, start, C):
-        k_c = tl.load(k_at, mask=in_key[None, :], other=0.0)
-        v_c = tl.load(v_at, mask=in_value[None, :], other=0.0)
-        scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
-        scores = scores * scores + 0.5
-        y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
-        total += tl.sum(scores, 1)
-        k_at += C * k_t
-        v_at += C * v_t
-    # 3. And those among them.
-    k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
-    v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
-    scores = tl.dot(q_c, tl.trans(k_c), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
-    scores = tl.where(rows[:, None] >= rows[None, :], scores * scores + 0.5, 0.0)
-    y_c = tl.dot(scores.to(kind), v_c, y_c, input_precision="tf32x3")
-    total += tl.sum(scores, 1)
+    o_s = (i_l * L + o_t).to(tl.int64)[:, None]
+    p_k = k + i_b * s_kb + i_h * s_kh + o_s * s_kt + o_k[None, :]
+    p_v = v + i_b * s_vb + i_h * s_vh + o_s * s_vt + o_v[None, :]
+    for _ in range(i_l * L, start, BT):
+        b_k = tl.load(p_k, mask=m_k[None, :], other=0.0)
+        b_v = tl.load(p_v, mask=m_v[None, :], other=0.0)
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
+        b_s = b_s * b_s + 0.5
+        b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
+        b_total += tl.sum(b_s, 1)
+        p_k += BT * s_kt
+        p_v += BT * s_vt
+    # 3. The keys at these queries' own positions.
+    b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
+    b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
+    b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3") * (HALF * K**-0.5) + HALF
+    b_s = tl.where(o_t[:, None] >= o_t[None, :], b_s * b_s + 0.5, 0.0)
+    b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
+    b_total += tl.sum(b_s, 1)
 
-    if passed_keys is not None:
-        y_c = y_c / tl.maximum(total, SMALLEST)[:, None]
-    y_at = y + b * y_b + h * y_h + queries[:, None] * y_t + values[None, :]
-    tl.store(y_at, y_c.to(y.dtype.element_ty), mask=there[:, None] & in_value[None, :])
+    # 4. Normalize and store.
+    if keys_before is not None:
+        b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
+    p_y = y + i_b * s_yb + i_h * s_yh + o_q[:, None] * s_yt + o_v[None, :]
+    tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_t[:, None] & m_v[None, :])

@@ -1,10 +1,11 @@
-"""Sums over the keys that Taylor attention reads: Σ φ(k)ᵀv before each segment, and over all.
+"""The sums over keys that Taylor attention reads: Σ φ(k)ᵀv before each segment, and over all positions.
 
-Of the K² products of two elements of a key the K(K + 1)/2 that differ are taken, in groups of `GROUP`, a program
-each. Features are made as (x A + a) ⊙ (x B + b), where A and B pick a column each: exact, and on the tensor cores.
+Of the K² products of two elements of a key only the K(K + 1)/2 distinct ones are formed, in groups of `GROUP`, one
+program per group. Features are formed as (k A + a) ⊙ (k B + b), where A and B pick a column each: exact, and on the
+tensor cores.
 
 Legend: B batch, H heads, T positions, L = `SEGMENT`, N = ⌈T / L⌉ segments, K key size, V value size,
-F = 1 + K + K² features, P of them here: 1 + K + K(K + 1)/2, filled up to a multiple of `GROUP`.
+F = 1 + K + K² features, P = 1 + K + K(K + 1)/2 distinct ones, padded to a multiple of `GROUP`.
 """
 
 from __future__ import annotations
@@ -14,85 +15,73 @@ from typing import NamedTuple
 
 import torch
 
-from argap.kernels.language import jit, tl, triton
-from argap.kernels.launch import Launch, LaunchTable
-from argap.kernels.layout import key_class, padded
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, strides, tl, triton
 
 SEGMENT = 512
 GROUP = 64
 
+_IN_FLOAT32 = dict.fromkeys(("16 float32", "32 float32"), Launch({"BT": 32, "BV": 32}, warps=4, stages=2))
 LAUNCHES = LaunchTable(
     "taylor_attention: sums of keys",
     {
         "hopper": {
-            "16": Launch({"C": 32, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
+            "16": Launch({"BT": 32, "BV": 64}, warps=4, stages=3),
+            "32": Launch({"BT": 64, "BV": 64}, warps=4, stages=3),
+            **_IN_FLOAT32,
         },
-        "any": {
-            "16": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "32": Launch({"C": 64, "BV": 64}, warps=4, stages=3),
-            "16 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-            "32 float32": Launch({"C": 32, "BV": 32}, warps=4, stages=2),
-        },
+        "any": {**dict.fromkeys(("16", "32"), Launch({"BT": 64, "BV": 64}, warps=4, stages=3)), **_IN_FLOAT32},
     },
 )
 
 
 class Sums(NamedTuple):
-    """What `sums_of_keys` gives."""
+    """The result of `sums_of_keys`."""
 
-    passed: torch.Tensor
-    """Σ φ(k)ᵀv before each segment, ``[B, H, N, P, V]``, without the features' factors but with their weights."""
-    passed_keys: torch.Tensor | None
-    """Σ φ(k) before each segment, ``[B, H, N, P]`` float32; None unless it was asked for."""
-    after: torch.Tensor | None
-    """The state after the last position, as `argap.kernels.taylor_attention.taylor_attention` gives it."""
-    first_read: int
-    """The first segment that anything is before: earlier ones of ``passed`` are not written."""
+    before: torch.Tensor
+    """Σ φ(k)ᵀv before each segment, ``[B, H, N, P, V]``, with φ's factors for q and k both applied."""
+    keys_before: torch.Tensor | None
+    """Σ φ(k) before each segment, ``[B, H, N, P]`` float32; None without ``normalize``."""
+    ht: torch.Tensor | None
+    """The state after the last position, as `argap.kernels.taylor_attention.taylor_attention` returns it."""
+    first_segment: int
+    """The first segment with anything before it; earlier ones of ``before`` are not written."""
+    sizes: dict[str, int]
+    """The sizes for which both kernels of Taylor attention are compiled."""
 
 
-def sums_of_keys(
-    k: torch.Tensor, v: torch.Tensor, state: torch.Tensor | None, *, normalize: bool, keep_state: bool
-) -> Sums:
-    """``k [B, H, T, K]`` and ``v [B, H, T, V]`` of one type, rows at unit stride; ``state`` and the rest as
-    `argap.kernels.taylor_attention.taylor_attention` takes them."""
-    batch, heads, length, key = k.shape
-    value = v.shape[-1]
-    table, factor = feature_table(key, k.device)
-    before = None if state is None else state.float().contiguous()
-    after = None
-    if keep_state:
-        after = k.new_empty(batch, heads, 1 + key + key**2, value + normalize, dtype=torch.float32)
-    segments = triton.cdiv(length, SEGMENT)
-    passed = k.new_empty(batch, heads, segments, len(factor), value)
-    passed_keys = k.new_empty(batch, heads, segments, len(factor), dtype=torch.float32) if normalize else None
-    first_read = 0 if before is not None else 1
-    if keep_state or segments > first_read:
-        launch = LAUNCHES.at(k.device, key_class(key, k.dtype))
-        programs = len(factor) // GROUP * triton.cdiv(value, launch.blocks["BV"])
-        _sum_keys[(programs * batch * heads,)](
-            *(k, v, before, after, passed, passed_keys, table, factor, length, heads),
-            *(length if keep_state else (segments - 1) * SEGMENT + 1, *k.stride()[:3], *v.stride()[:3]),
-            **sizes(key, value, len(factor)),
+def sums_of_keys(x: HeadTensors, *, normalize: bool, keep_state: bool) -> Sums:
+    """The sums over ``x.k`` and ``x.v``, continuing from the state ``x.h0``; ``normalize`` and ``keep_state`` as in
+    `argap.kernels.taylor_attention.taylor_attention`."""
+    B, H, T, K, V = x.shape
+    table, factor = feature_table(K, x.k.device)
+    P, N = len(factor), triton.cdiv(T, SEGMENT)
+    sizes = {"K": K, "V": V, "P": P, "BP": GROUP, "BK": block_size(K), "L": SEGMENT}
+    ht = x.new_state(1 + K + K**2, V + normalize) if keep_state else None
+    before = x.k.new_empty(B, H, N, P, V)
+    keys_before = x.k.new_empty(B, H, N, P, dtype=torch.float32) if normalize else None
+    first_segment = 0 if x.h0 is not None else 1
+    if keep_state or first_segment < N:
+        launch = LAUNCHES.at(x.k.device, x.shape_class)
+        last = T if keep_state else (N - 1) * SEGMENT + 1
+        _sum_keys_kernel[(P // GROUP * x.programs(launch),)](
+            *(x.k, x.v, x.h0, ht, before, keys_before, table, factor, T, H, last),
+            *strides(x.k, x.v, dims=3),
+            **sizes,
             **launch.arguments(),
         )
-    return Sums(passed, passed_keys, after, first_read)
-
-
-def sizes(key: int, value: int, features: int) -> dict[str, int]:
-    """What both kernels of Taylor attention are compiled for; ``features`` P."""
-    return {"K": key, "V": value, "P": features, "G": GROUP, "BK": padded(key), "L": SEGMENT}
+    return Sums(before, keys_before, ht, first_segment, sizes)
 
 
 @cache
 def feature_table(key: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the P features are. int32 ``[4, P]``: the two elements whose product each is (−1: the number 1;
-    −2: none, the feature is 0), and its one or two places among the F. float32 ``[P]``: its factor there."""
-    low, places = key**-0.25, 1 + key
+    """The P features of a key of size ``key``, in the order of the kernels.
+
+    Returns int32 ``[4, P]``: the indices of the two elements whose product the feature is (−1 for the constant 1, −2
+    for padding), and its one or two indices among the F features. And float32 ``[P]``: its factor in φ.
+    """
+    low, second = key**-0.25, 1 + key
     rows = [
-        (a, b, places + a * key + b, places + b * key + a, (2 * key) ** -0.5) for a in range(key) for b in range(a + 1)
+        (a, b, second + a * key + b, second + b * key + a, (2 * key) ** -0.5) for a in range(key) for b in range(a + 1)
     ]
     rows += [(a, -1, 1 + a, 1 + a, low) for a in range(key)]
     rows += [(-1, -1, 0, 0, 1.0)]
@@ -102,96 +91,99 @@ def feature_table(key: int, device: torch.device) -> tuple[torch.Tensor, torch.T
 
 
 @jit
-def _sum_keys(
+def _sum_keys_kernel(
     k,
     v,
+    h0,
+    ht,
     before,
-    after,
-    passed,
-    passed_keys,
+    keys_before,
     table,
     factor,
-    length,
-    heads,
-    until,
-    k_b,
-    k_h,
-    k_t,
-    v_b,
-    v_h,
-    v_t,
+    T,
+    H,
+    last,
+    s_kb,
+    s_kh,
+    s_kt,
+    s_vb,
+    s_vh,
+    s_vt,
     K: tl.constexpr,
     V: tl.constexpr,
     P: tl.constexpr,
-    G: tl.constexpr,
+    BP: tl.constexpr,
     BK: tl.constexpr,
     L: tl.constexpr,
-    C: tl.constexpr,
+    BT: tl.constexpr,
     BV: tl.constexpr,
 ):
-    # A group of features and columns BV of V, of one head; the programs of a head are neighbours.
-    PARTS: tl.constexpr = (V + BV - 1) // BV
-    pair = (tl.program_id(0) // (PARTS * (P // G))).to(tl.int64)  # offsets may pass 2³¹
-    program = tl.program_id(0) % (PARTS * (P // G))
-    b, h = pair // heads, pair % heads
-    features = (program // PARTS) * G + tl.arange(0, G)
-    values = (program % PARTS) * BV + tl.arange(0, BV)
-    rows, keys = tl.arange(0, C), tl.arange(0, BK)
-    far = rows.to(tl.int64)[:, None]
-    k_at = k + b * k_b + h * k_h + far * k_t + keys[None, :]
-    v_at = v + b * v_b + h * v_h + far * v_t + values[None, :]
-    in_key, in_value = keys < K, values < V
-    kind = k.dtype.element_ty
+    # BP features and BV columns of V of one head; the programs of a head are neighbours in the grid.
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_bh = (tl.program_id(0) // (NV * (P // BP))).to(tl.int64)  # offsets may exceed 2³¹
+    i_pv = tl.program_id(0) % (NV * (P // BP))
+    i_b, i_h = i_bh // H, i_bh % H
+    o_p = (i_pv // NV) * BP + tl.arange(0, BP)
+    o_v = (i_pv % NV) * BV + tl.arange(0, BV)
+    o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
+    o_t64 = o_t.to(tl.int64)[:, None]
+    p_k = k + i_b * s_kb + i_h * s_kh + o_t64 * s_kt + o_k[None, :]
+    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
+    m_k, m_v = o_k < K, o_v < V
+    dtype = k.dtype.element_ty
 
-    # What makes the features, for the columns of kᵀ, so that no product has to be transposed.
-    first, second = tl.load(table + features), tl.load(table + P + features)
-    pick_first = tl.where(first[:, None] == keys[None, :], 1.0, 0.0).to(kind)
-    pick_second = tl.where(second[:, None] == keys[None, :], 1.0, 0.0).to(kind)
-    one_first, one_second = tl.where(first == -1, 1.0, 0.0), tl.where(second == -1, 1.0, 0.0)
-    # In φ(q)·φ(k) the factor counts for both, and a product of two different elements occurs twice.
-    scale = tl.load(factor + features)
-    weight = scale * scale * tl.where((second >= 0) & (first != second), 2.0, 1.0)
+    # 1. What forms the features: A, a, B and b, for the columns of kᵀ, so that no product needs transposing.
+    b_first, b_second = tl.load(table + o_p), tl.load(table + P + o_p)
+    b_pick_first = tl.where(b_first[:, None] == o_k[None, :], 1.0, 0.0).to(dtype)
+    b_pick_second = tl.where(b_second[:, None] == o_k[None, :], 1.0, 0.0).to(dtype)
+    b_one_first, b_one_second = tl.where(b_first == -1, 1.0, 0.0), tl.where(b_second == -1, 1.0, 0.0)
+    # φ(q)·φ(k) has the feature's factor squared, and a product of two different elements twice.
+    b_factor = tl.load(factor + o_p)
+    b_weight = b_factor * b_factor * tl.where((b_second >= 0) & (b_first != b_second), 2.0, 1.0)
 
-    # The sums without the features' factors; those of keys alone in every part of V.
-    COLUMNS: tl.constexpr = V if passed_keys is None else V + 1
-    in_state = (first > -2)[:, None] & in_value[None, :]
-    state = pair * ((1 + K + K * K) * COLUMNS)
-    s = tl.zeros([G, BV], dtype=tl.float32)
-    z = tl.zeros([G], dtype=tl.float32)
-    of_rows = tl.zeros([G, C], dtype=tl.float32)  # added up over C where it is needed
-    if before is not None:
-        place = tl.load(table + 2 * P + features)
-        s_at = before + state + place[:, None] * COLUMNS + values[None, :]
-        s = tl.load(s_at, mask=in_state, other=0.0) / scale[:, None]
-        if passed_keys is not None:
-            z = tl.load(before + state + place * COLUMNS + V, mask=first > -2, other=0.0) / scale
+    # 2. The initial sums, kept without the features' factors: b_h of φ(k)ᵀv, b_z of φ(k) (the same in every program
+    #    of these features). b_phis collects φ(k) of the positions since; its rows are summed only where needed.
+    COLUMNS: tl.constexpr = V if keys_before is None else V + 1
+    m_h = (b_first > -2)[:, None] & m_v[None, :]
+    o_state = i_bh * ((1 + K + K * K) * COLUMNS)
+    b_h = tl.zeros([BP, BV], dtype=tl.float32)
+    b_z = tl.zeros([BP], dtype=tl.float32)
+    b_phis = tl.zeros([BP, BT], dtype=tl.float32)
+    if h0 is not None:
+        o_f = tl.load(table + 2 * P + o_p)
+        p_h = h0 + o_state + o_f[:, None] * COLUMNS + o_v[None, :]
+        b_h = tl.load(p_h, mask=m_h, other=0.0) / b_factor[:, None]
+        if keys_before is not None:
+            b_z = tl.load(h0 + o_state + o_f * COLUMNS + V, mask=b_first > -2, other=0.0) / b_factor
 
-    for start in range(0, until, C):
+    for start in range(0, last, BT):
+        # 3. At the start of a segment, store the sums before it.
         if start % L == 0:
-            passed_row = (pair * tl.cdiv(length, L) + start // L) * P + features
-            passed_at = passed + passed_row[:, None] * V + values[None, :]
-            tl.store(passed_at, (s * weight[:, None]).to(kind), mask=in_value[None, :])
-            if passed_keys is not None:
-                tl.store(passed_keys + passed_row, (z + tl.sum(of_rows, 1)) * weight)
-        there = rows < length - start
-        k_c = tl.load(k_at, mask=there[:, None] & in_key[None, :], other=0.0)
-        v_c = tl.load(v_at, mask=there[:, None] & in_value[None, :], other=0.0)
-        made = tl.dot(pick_first, tl.trans(k_c), input_precision="tf32x3") + one_first[:, None]
-        made *= tl.dot(pick_second, tl.trans(k_c), input_precision="tf32x3") + one_second[:, None]
-        s = tl.dot(made.to(kind), v_c, s, input_precision="tf32x3")
-        if passed_keys is not None:
-            of_rows += made
-        k_at += C * k_t
-        v_at += C * v_t
+            o_row = (i_bh * tl.cdiv(T, L) + start // L) * P + o_p
+            p_before = before + o_row[:, None] * V + o_v[None, :]
+            tl.store(p_before, (b_h * b_weight[:, None]).to(dtype), mask=m_v[None, :])
+            if keys_before is not None:
+                tl.store(keys_before + o_row, (b_z + tl.sum(b_phis, 1)) * b_weight)
+        # 4. Form the chunk's features and add them.
+        m_t = o_t < T - start
+        b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
+        b_phi = tl.dot(b_pick_first, tl.trans(b_k), input_precision="tf32x3") + b_one_first[:, None]
+        b_phi *= tl.dot(b_pick_second, tl.trans(b_k), input_precision="tf32x3") + b_one_second[:, None]
+        b_h = tl.dot(b_phi.to(dtype), b_v, b_h, input_precision="tf32x3")
+        if keys_before is not None:
+            b_phis += b_phi
+        p_k += BT * s_kt
+        p_v += BT * s_vt
 
-    if after is not None:
-        # What fills up the last chunk is 0, and of all features counts for the number 1 alone.
-        filling = tl.cdiv(length, C) * C - length
-        z += tl.sum(of_rows, 1) - tl.where(first == -1, filling.to(tl.float32), 0.0)
-        # A product of two different elements has two places among the features; else both are the same.
-        for which in tl.static_range(2, 4):
-            place = tl.load(table + which * P + features)
-            s_at = after + state + place[:, None] * COLUMNS + values[None, :]
-            tl.store(s_at, s * scale[:, None], mask=in_state)
-            if passed_keys is not None:
-                tl.store(after + state + place * COLUMNS + V, z * scale, mask=first > -2)
+    if ht is not None:
+        # 5. The final state. The zeros that pad the last chunk count only in the constant feature.
+        padding = tl.cdiv(T, BT) * BT - T
+        b_z += tl.sum(b_phis, 1) - tl.where(b_first == -1, padding.to(tl.float32), 0.0)
+        # A product of two different elements is two of the F features; for the others both indices are equal.
+        for i in tl.static_range(2, 4):
+            o_f = tl.load(table + i * P + o_p)
+            p_h = ht + o_state + o_f[:, None] * COLUMNS + o_v[None, :]
+            tl.store(p_h, b_h * b_factor[:, None], mask=m_h)
+            if keys_before is not None:
+                tl.store(ht + o_state + o_f * COLUMNS + V, b_z * b_factor, mask=b_first > -2)

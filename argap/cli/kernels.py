@@ -1,4 +1,4 @@
-"""``argap kernels``: the ops with kernels of their own, what runs them here, and how they are launched."""
+"""``argap kernels``: the ops with kernels, what runs on this machine, and their launch configurations."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import typer
 def kernels(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The kernels and their fixed launch configurations; an op runs its reference where there is no GPU."""
+    """List the kernels and their fixed launch configurations. Without a GPU an op runs its PyTorch reference."""
     from argap.kernels.registry import OPS, describe, device
 
     ops = [describe(name) for name in OPS]
@@ -23,7 +23,7 @@ def kernels(
 
     console = Console()
     table = Table(title=f"On {_device_name()}", title_justify="left", box=SIMPLE_HEAD)
-    for title in ("Op", "Runs", "What it is"):
+    for title in ("Op", "Runs", "Computes"):
         table.add_column(title)
     for op in ops:
         table.add_row(op.name, op.runs, op.about)
@@ -38,7 +38,7 @@ def kernels(
             table.add_row(row.kernel, mark, row.shape, blocks, str(row.warps), str(row.stages))
     console.print(table)
     if device().type == "cuda":
-        typer.echo("* what this device takes")
+        typer.echo("* used on this device")
 
 
 def _device_name() -> str:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.kernels.chunks import in_chunks
+from argap.kernels.recurrence import in_chunks
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import Mixer, ResidualLinear
 

@@ -1,5 +1,5 @@
-"""Kernels run on the GPU, or where there is none in Triton's interpreter, which must be asked for before
-any of them is imported."""
+"""Kernels run on the GPU if there is one, otherwise in Triton's interpreter, which must be switched on before any of
+them is imported."""
 
 import os
 from typing import Any
@@ -11,7 +11,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""‖out − ref‖ / ‖ref‖ against float64 on the same inputs: some roundings of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""
+"""Bounds of ‖out − ref‖ / ‖ref‖ against float64 on the same inputs: a few rounding errors of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor | None) -> float:
+    """‖actual − expected‖ / ‖expected‖ in float64."""
+    assert expected is not None
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def device() -> torch.device:
 
 @pytest.fixture
 def outputs_start_as_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `torch.Tensor.new_empty` gives is NaN, and stays so where no program writes."""
+    """Fills the result of `torch.Tensor.new_empty` with NaN, which stays wherever no program writes."""
     new_empty = torch.Tensor.new_empty
 
     def filled(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:

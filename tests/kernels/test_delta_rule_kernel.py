@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from argap.kernels import delta_rule as module
 from argap.kernels.delta_rule import delta_rule_reference
-from tests.kernels.conftest import TOLERANCE
+from tests.kernels.conftest import TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
@@ -25,49 +25,45 @@ def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.
     return q, k, v, beta
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize(
     ("length", "key", "value"),
-    [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64), (500, 16, 8)],
+    [(1, 16, 16), (2, 8, 5), (63, 20, 40), (64, 32, 32), (65, 24, 70), (127, 64, 64), (200, 16, 8)],
 )
 def test_it_is_the_reference(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> None:
     q, k, v, beta = inputs(length, key, value, dtype, device)
     before = torch.randn(BATCH, HEADS, key, value, device=device)
-    y, after = module._by_kernels(q, k, v, beta, False, before)
+    y, after = module._forward(q, k, v, beta, False, before)
     wide = (x.double() for x in (q, k, v, beta))
     expected, expected_after = delta_rule_reference(*wide, state=before.double())
     assert y.dtype == dtype
     assert after.dtype == torch.float32
-    assert error(y, expected) < TOLERANCE[dtype]
-    assert error(after, expected_after) < TOLERANCE[dtype]
+    assert relative_error(y, expected) < TOLERANCE[dtype]
+    assert relative_error(after, expected_after) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BFLOAT16])
 def test_it_normalizes(dtype: torch.dtype, device: torch.device) -> None:
     q, k, v, beta = inputs(70, 24, 16, dtype, device)
-    lengths = torch.linspace(0, 30, 70, device=device)[:, None].to(dtype)  # the first is 0: it stays so
-    y, after = module._by_kernels(q * lengths, k * lengths, v, beta, True, None)
+    lengths = torch.linspace(0, 30, 70, device=device)[:, None].to(dtype)  # the first is 0 and stays 0
+    y, after = module._forward(q * lengths, k * lengths, v, beta, True, None)
     wide = ((q * lengths).double(), (k * lengths).double(), v.double(), beta.double())
     expected, expected_after = delta_rule_reference(*wide, normalize=True)
-    assert error(y, expected) < TOLERANCE[dtype]
-    assert error(after, expected_after) < TOLERANCE[dtype]
+    assert relative_error(y, expected) < TOLERANCE[dtype]
+    assert relative_error(after, expected_after) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-4, 1.0, 2.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 def test_repeated_keys(rate: float, dtype: torch.dtype, device: torch.device) -> None:
-    """One key throughout: the inverse's entries stay within 2, the powers of L reach 10¹⁷ and more."""
+    """One key throughout: the inverse's entries stay within 2, while powers of L exceed 10¹⁷."""
     if dtype == torch.bfloat16 and rate == 2:
-        pytest.skip("the state alternates and keeps every rounding; in 8 bits nothing is left of it")
-    q, k, v, beta = inputs(130, 16, 16, dtype, device)
+        pytest.skip("the state alternates and keeps every rounding error; 8 bits are too few")
+    q, k, v, beta = (x[:1, :1] for x in inputs(130, 16, 16, dtype, device))
     k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, rate)
-    y, after = module._by_kernels(q, k, v, beta, False, None)
+    y, after = module._forward(q, k, v, beta, False, None)
     expected, expected_after = delta_rule_reference(*(x.double() for x in (q, k, v, beta)))
-    # With β = 2 and one key the state alternates and keeps every rounding: a random walk of 130 steps.
+    # With β = 2 and one key the state alternates and keeps every rounding error: a random walk of 130 steps.
     allowed = TOLERANCE[dtype] * (12 if rate == 2 else 2)
     assert (y.double() - expected).norm() <= allowed * expected.norm()
     assert (after.double() - expected_after).norm() <= allowed * expected_after.norm()
@@ -87,18 +83,18 @@ def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
 
 
 def test_a_sequence_goes_on_from_its_state(device: torch.device) -> None:
-    """At the end of a chunk, so that the same chunks are solved: the same bits, as in a second run; and a shorter
-    sequence is the beginning of a longer one, bit for bit, alone as in a batch."""
-    q, k, v, beta = inputs(150, 16, 16, torch.float32, device)
-    y, after = module._by_kernels(q, k, v, beta, False, None)
-    again, after_again = module._by_kernels(q, k, v, beta, False, None)
+    """Split at the end of a chunk, a sequence solves the same chunks: the same bits, as in a second run. And a shorter
+    sequence is the beginning of a longer one, bit for bit, alone and in a batch."""
+    q, k, v, beta = inputs(90, 16, 16, torch.float32, device)
+    y, after = module._forward(q, k, v, beta, False, None)
+    again, after_again = module._forward(q, k, v, beta, False, None)
     assert torch.equal(again, y)
     assert torch.equal(after_again, after)
-    first, middle = module._by_kernels(q[:, :, :64], k[:, :, :64], v[:, :, :64], beta[:, :, :64], False, None)
-    second, end = module._by_kernels(q[:, :, 64:], k[:, :, 64:], v[:, :, 64:], beta[:, :, 64:], False, middle)
+    first, middle = module._forward(q[:, :, :64], k[:, :, :64], v[:, :, :64], beta[:, :, :64], False, None)
+    second, end = module._forward(q[:, :, 64:], k[:, :, 64:], v[:, :, 64:], beta[:, :, 64:], False, middle)
     assert torch.equal(torch.cat([first, second], dim=2), y)
     assert torch.equal(end, after)
-    alone, _ = module._by_kernels(q[1:, :, :70], k[1:, :, :70], v[1:, :, :70], beta[1:, :, :70], False, None)
+    alone, _ = module._forward(q[1:, :, :70], k[1:, :, :70], v[1:, :, :70], beta[1:, :, :70], False, None)
     assert torch.equal(alone, y[1:, :, :70])
 
 
@@ -106,9 +102,9 @@ def test_a_sequence_goes_on_from_its_state(device: torch.device) -> None:
 def test_a_long_sequence_and_the_widest_keys(device: torch.device) -> None:
     for key, dtype in ((128, torch.bfloat16), (256, torch.bfloat16), (128, torch.float32)):
         q, k, v, beta = inputs(500, key, 128, dtype, device)
-        y, _ = module._by_kernels(q, k, v, beta, True, None)
+        y, _ = module._forward(q, k, v, beta, True, None)
         expected, _ = delta_rule_reference(*(x.double() for x in (q, k, v, beta)), normalize=True)
-        assert error(y, expected) < TOLERANCE[dtype]
+        assert relative_error(y, expected) < TOLERANCE[dtype]
 
 
 @pytest.mark.gpu
@@ -118,6 +114,6 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     for x in (q, k, v):
         x[1, -64:, -1] = F.normalize(torch.randn(64, 64), dim=-1).to(x)
     q, k, v, beta = (x.transpose(1, 2) for x in (q, k, v, beta))
-    y, _ = module._by_kernels(q, k, v, beta, False, None)
+    y, _ = module._forward(q, k, v, beta, False, None)
     expected, _ = delta_rule_reference(*(x[1:, -1:, -64:].double() for x in (q, k, v, beta)))
-    assert error(y[1:, -1:, -64:], expected) < TOLERANCE[torch.bfloat16]
+    assert relative_error(y[1:, -1:, -64:], expected) < TOLERANCE[torch.bfloat16]

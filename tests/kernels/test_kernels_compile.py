@@ -36,38 +36,38 @@ def test_every_configuration_compiles(op: str) -> None:
 
 
 def of_linear_attention() -> Iterator[Compilation]:
-    from argap.kernels.linear_attention import LAUNCHES, _forward
+    from argap.kernels.linear_attention import LAUNCHES, _forward_kernel
 
-    bare = {"log_decay": None, "before": None, "after": None, "DECAY": 0, "NORMALIZE": False, "WHOLE": True}
-    for key, kind, launch in launches(LAUNCHES):
+    bare = {"g": None, "h0": None, "ht": None, "DECAY": 0, "NORMALIZE": False, "WHOLE": True}
+    for key, dtype, launch in launches(LAUNCHES):
         sizes = {"K": key, "V": 128, "BK": key, "SMALLEST": 1e-6}
-        yield _forward, kind, {**sizes, **bare}, launch
+        yield _forward_kernel, dtype, {**sizes, **bare}, launch
         for decay in (1, 2):
-            yield _forward, kind, {**sizes, "DECAY": decay, "NORMALIZE": True, "WHOLE": False}, launch
+            yield _forward_kernel, dtype, {**sizes, "DECAY": decay, "NORMALIZE": True, "WHOLE": False}, launch
 
 
 def of_gla() -> Iterator[Compilation]:
-    from argap.kernels.gla import CHUNK, LAUNCHES, PREPARING, _multiply_decays, _scan
+    from argap.kernels.gla import CHUNK, DECAY_LAUNCHES, LAUNCHES, _apply_decays_kernel, _scan_kernel
 
-    for table, kernel in ((PREPARING, _multiply_decays), (LAUNCHES, _scan)):
-        for key, kind, launch in launches(table):
-            sizes = {"K": key, "BK": key, "V": 128, "C": CHUNK, "RANGE": 60.0}
-            yield kernel, kind, sizes, launch
-            yield kernel, kind, {**sizes, "before": None, "after": None}, launch
+    for table, kernel in ((DECAY_LAUNCHES, _apply_decays_kernel), (LAUNCHES, _scan_kernel)):
+        for key, dtype, launch in launches(table):
+            sizes = {"K": key, "BK": key, "V": 128, "BT": CHUNK, "RANGE": 60.0}
+            yield kernel, dtype, sizes, launch
+            yield kernel, dtype, {**sizes, "h0": None, "ht": None}, launch
 
 
 def of_taylor_attention() -> Iterator[Compilation]:
     from argap.kernels import taylor_attention, taylor_sums
     from argap.kernels.taylor_sums import GROUP, SEGMENT
 
-    parts = (taylor_sums.LAUNCHES, taylor_sums._sum_keys), (taylor_attention.LAUNCHES, taylor_attention._attend)
-    for table, kernel in parts:
-        for block, kind, launch in launches(table):
+    sums, attention = taylor_sums._sum_keys_kernel, taylor_attention._attend_kernel
+    for table, kernel in ((taylor_sums.LAUNCHES, sums), (taylor_attention.LAUNCHES, attention)):
+        for block, dtype, launch in launches(table):
             key = {16: 16, 32: 24}[block]
             features = -(-(1 + key + key * (key + 1) // 2) // GROUP) * GROUP
-            sizes = {"K": key, "BK": block, "V": 64, "P": features, "G": GROUP, "L": SEGMENT, "SMALLEST": 1e-6}
-            yield kernel, kind, sizes, launch
-            yield kernel, kind, {**sizes, "before": None, "after": None, "passed_keys": None}, launch
+            sizes = {"K": key, "BK": block, "V": 64, "P": features, "BP": GROUP, "L": SEGMENT, "SMALLEST": 1e-6}
+            yield kernel, dtype, sizes, launch
+            yield kernel, dtype, {**sizes, "h0": None, "ht": None, "keys_before": None}, launch
 
 
 def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
@@ -76,8 +76,8 @@ def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
         yield int(shape.split()[0]), "fp32" if shape.endswith("float32") else "bf16", launch
 
 
-def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch: Any) -> int:
-    """Bytes of shared memory. Inputs and outputs are of type ``kind``, sums in float32, the rest int32.
+def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launch: Any) -> int:
+    """Bytes of shared memory. Inputs and outputs are of type ``dtype``, states and decays float32, the rest int32.
 
     Raises ValueError for products of float32 with 8 columns a warp group, which read beyond shared memory on an H200.
     """
@@ -85,9 +85,10 @@ def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    in_kind = ("q", "k", "v", "y", "read", "written", "scores", "passed")
-    in_float = ("log_decay", "before", "after", "scales", "factor", "passed_keys")
-    types = dict.fromkeys(in_kind, f"*{kind}") | dict.fromkeys(in_float, "*fp32")
+    inputs = ["q", "k", "v", "y", "qg", "kg", "scores"]
+    floats = ["g", "h0", "ht", "state_decays", "factor", "keys_before"]
+    # Taylor attention's sums before each segment are in the inputs' type.
+    types = dict.fromkeys([*inputs, "before"], f"*{dtype}") | dict.fromkeys(floats, "*fp32")
     types |= dict.fromkeys(("strong", "table"), "*i32")
     names = kernel.arg_names
     constants = {name: value for name, value in {**constants, **launch.blocks}.items() if name in names}
@@ -97,14 +98,14 @@ def compile_for_hopper(kernel: Any, kind: str, constants: dict[str, Any], launch
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)
     if "m64n8k8.f32.tf32" in compiled.asm["ptx"]:
-        raise ValueError(f"{kernel.__name__} {kind} {launch}: 8 columns a warp group")
+        raise ValueError(f"{kernel.__name__} {dtype} {launch}: 8 columns per warp group")
     return compiled.metadata.shared
 
 
 def main(op: str) -> None:
-    for kernel, kind, constants, launch in globals()[f"of_{op}"]():
-        shared = compile_for_hopper(kernel, kind, constants, launch)
-        print(f"{kernel.__name__} K {constants['K']} {kind} {launch}: {shared} bytes of shared memory")
+    for kernel, dtype, constants, launch in globals()[f"of_{op}"]():
+        shared = compile_for_hopper(kernel, dtype, constants, launch)
+        print(f"{kernel.__name__} K {constants['K']} {dtype} {launch}: {shared} bytes of shared memory")
         if shared > SHARED_MEMORY:
             sys.exit("too much shared memory")
 

@@ -31,7 +31,7 @@ def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
     try:
-        return module._by_kernel(hidden, weight, target, bias, softcap, scale, True, True)
+        return module._forward(hidden, weight, target, bias, softcap, scale, True, True)
     finally:
         torch.use_deterministic_algorithms(before)
 
@@ -98,7 +98,7 @@ def test_bias_cap_and_scale(bias, softcap, scale, dtype, device):
 
 def test_more_tiles_than_are_joined_at_once(device):
     blocks = [launch.blocks["BV"] for shapes in module.LAUNCHES.by_device.values() for launch in shapes.values()]
-    vocabulary = max(blocks) * module.JOINING.at(device, "any").blocks["BT"] + 100
+    vocabulary = max(blocks) * module.ROW_LAUNCHES.at(device, "any").blocks["BT"] + 100
     hidden, weight, _ = drawn(3, 16, vocabulary, torch.float16, device)
     weight[[5, vocabulary // 2, vocabulary - 1]] = hidden * 2  # each row's best: at the start, amid, at the end
     target = torch.tensor([vocabulary - 1, 5, 0], device=device)

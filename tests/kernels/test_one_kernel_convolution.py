@@ -7,16 +7,12 @@ import argap.kernels.one_kernel_convolution as module
 from argap.kernels.launch import Launch, LaunchTable
 from argap.kernels.long_convolution import filter_spectrum, long_convolution_reference, packed_convolution
 from argap.kernels.one_kernel_convolution import one_kernel_convolution, one_kernel_size, one_kernel_spectrum
-from tests.kernels.conftest import TOLERANCE
+from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)
 
 pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
 
 
 def convolution(x: torch.Tensor, taps: torch.Tensor, launch: Launch) -> torch.Tensor:
@@ -48,7 +44,7 @@ def test_it_is_the_reference(
     filters = torch.randn(taps, 6, device=device)
     found = convolution(x, filters, launch)
     assert found.dtype == dtype
-    assert error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
+    assert relative_error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("launch", [ONE_FACTOR, TWO_FACTORS], ids=["Q", "Q, R"])
@@ -57,8 +53,8 @@ def test_it_rounds_as_a_float32_transform_does(launch: Launch, device: torch.dev
     size = 256 if launch is ONE_FACTOR else 1024
     x, taps = torch.randn(2, size, 8, device=device), torch.randn(size, 8, device=device)
     exact = long_convolution_reference(x.double(), taps.double())
-    torchs = error(long_convolution_reference(x, taps), exact)
-    assert error(convolution(x, taps, launch), exact) < 1.5 * torchs
+    torchs = relative_error(long_convolution_reference(x, taps), exact)
+    assert relative_error(convolution(x, taps, launch), exact) < 1.5 * torchs
 
 
 def test_what_wraps_around_stays_out(device: torch.device) -> None:
@@ -104,4 +100,4 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     taps = torch.randn(2**11, 2**16, device=device)
     expected = long_convolution_reference(x[-1:, :, -8:].double(), taps[:, -8:].double())
     found = convolution(x, taps, Launch({"P": 16, "Q": 16, "C": 4}, warps=16))
-    assert error(found[-1:, :, -8:], expected) < TOLERANCE[torch.float16]
+    assert relative_error(found[-1:, :, -8:], expected) < TOLERANCE[torch.float16]

@@ -40,10 +40,10 @@ def main() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from argap.kernels.one_kernel_convolution import _convolve as kernel
+    from argap.kernels.one_kernel_convolution import _convolve_kernel as kernel
 
     constants = {"D": WIDTH, "P": VALUES, "Q": FIRST, "R": SECOND, "C": CHANNELS}
-    pointers = dict.fromkeys(("x", "y", "spectrum", "first", "second"), "*fp32")
+    pointers = dict.fromkeys(("x", "y", "spectrum", "twiddle1", "twiddle2"), "*fp32")
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name not in constants}

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.kernels import registry
-from argap.kernels.language import runs_kernels, triton
-from argap.kernels.launch import LaunchTable
+from argap.kernels.launch import LaunchTable, runs_kernels, triton
 from argap.kernels.registry import OPS, describe
 
 KERNELS = Path(registry.__file__).parent

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from argap.kernels import taylor_attention as module
+from argap.kernels import taylor_sums
 from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference, taylor_features
 from argap.kernels.taylor_sums import SEGMENT
-from tests.kernels.conftest import TOLERANCE
+from tests.kernels.conftest import TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
 
@@ -21,7 +22,7 @@ def kernel(
     state: torch.Tensor | None = None,
     normalize: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    y, after = module._by_kernel(q, k, v, state, normalize, True)
+    y, after = module._forward(q, k, v, state, normalize, True)
     assert after is not None
     return y, after
 
@@ -30,11 +31,6 @@ def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.
     generator = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, heads, length, size, generator=generator) for size in (key, key, value))
     return q.to(device, dtype), k.to(device, dtype), v.to(device, dtype)
-
-
-def error(found: torch.Tensor, expected: torch.Tensor | None) -> float:
-    assert expected is not None
-    return float((found.double() - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
@@ -52,8 +48,8 @@ def test_it_is_the_reference(
     )
     assert y.dtype == dtype
     assert after.dtype == torch.float32
-    assert error(y, expected) < TOLERANCE[dtype]
-    assert error(after, last) < TOLERANCE[dtype]
+    assert relative_error(y, expected) < TOLERANCE[dtype]
+    assert relative_error(after, last) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +59,8 @@ def test_other_sizes_without_a_state(length: int, key: int, value: int, device: 
     q, k, v = inputs(length, key, value, torch.float32, device, heads=1)
     y, after = kernel(q, k, v)
     expected, last = taylor_attention_reference(q.double(), k.double(), v.double())
-    assert error(y, expected) < TOLERANCE[torch.float32]
-    assert error(after, last) < TOLERANCE[torch.float32]
+    assert relative_error(y, expected) < TOLERANCE[torch.float32]
+    assert relative_error(after, last) < TOLERANCE[torch.float32]
 
 
 def test_the_reference_is_the_second_order_of_the_exponential() -> None:
@@ -88,17 +84,18 @@ def test_strides_of_any_kind_give_the_same_bits(device: torch.device) -> None:
     assert torch.equal(kernel(a, b, c)[0], expected)
 
 
-def test_the_same_bits_again_alone_and_cut_short(device: torch.device) -> None:
-    q, k, v = inputs(SEGMENT + 40, 4, 8, torch.float32, device, heads=1)
+def test_the_same_bits_again_alone_and_cut_short(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taylor_sums, "SEGMENT", 64)
+    q, k, v = inputs(100, 4, 8, torch.float32, device, heads=1)
     y, after = kernel(q, k, v)
     again, after_again = kernel(q, k, v)
     assert torch.equal(again, y)
     assert torch.equal(after_again, after)
     assert torch.equal(kernel(q[1:], k[1:], v[1:])[0], y[1:])
-    for length in (70, SEGMENT + 5):
+    for length in (40, 70):
         assert torch.equal(kernel(q[:, :, :length], k[:, :, :length], v[:, :, :length])[0], y[:, :, :length])
-    # Without the final state fewer keys are summed up; the outputs are the same.
-    assert torch.equal(module._by_kernel(q, k, v, None, True, False)[0], y)
+    # Without the final state fewer keys are summed; the outputs are the same.
+    assert torch.equal(module._forward(q, k, v, None, True, False)[0], y)
 
 
 def test_the_state_carries_over_a_split_sequence(device: torch.device) -> None:

@@ -9,7 +9,7 @@ from transformers.models.mamba.configuration_mamba import MambaConfig
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 import argap.kernels.selective_scan as module
-from argap.kernels.linear_scan import linear_scan
+from argap.kernels.recurrence import linear_scan
 from argap.models.mamba import Mamba
 
 
