@@ -3,51 +3,64 @@
 For any partition into slices s with shares p_s, the contributions p_s·Δnll_s add up to the gap Δnll.
 """
 
+from typing import Literal, get_args
+
 import numpy as np
 import pandas as pd
 
-from argap.records import Bins, Breakdowns, Part
+from argap.cells import ar_hits
+from argap.records import Bins, Breakdowns, Part, SliceResult
 from argap.slices import slices_of_cells
 
+By = Literal["slice", "frequency", "distance", "position", "domain"]
 AR_HITS, OTHER = "AR hits", "other tokens"
+Key = tuple[str, bool | None]
+"""The label of a bin and, by frequency, whether the bigrams are repeated."""
 
 
-def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, hits: np.ndarray) -> Breakdowns:
+def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, threshold: int) -> Breakdowns:
     """The gap by slice, frequency (repeated and other tokens apart), distance, position and domain.
 
-    ``bins``: those that the cells refer to; ``hits``: which cells are AR hits.
+    ``bins``: those that the cells refer to.
     """
-    repeated = cells["repeated"].to_numpy()
-    frequency = cells["frequency"].to_numpy()
-    by: dict[str, dict[tuple[str, bool | None], np.ndarray]] = {
-        "slice": {(AR_HITS, None): hits, (OTHER, None): ~hits},
-        "frequency": {
-            (each.label, again): (frequency == k) & (repeated == again)
+    parts = {by: partition(cells, bins, by, reference=reference, threshold=threshold) for by in get_args(By)}
+    return Breakdowns(**parts)
+
+
+def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, threshold: int) -> tuple[Part, ...]:
+    """One of the `breakdowns`: a part for each group that holds tokens."""
+    masks = {key: mask for key, mask in _groups(cells, bins, by, threshold).items() if mask.any()}
+    _, *results = slices_of_cells(cells, {str(key): mask for key, mask in masks.items()}, reference)
+    return tuple(_part(key, result) for key, result in zip(masks, results, strict=True))
+
+
+def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int) -> dict[Key, np.ndarray]:
+    """The cells of each group of a partition."""
+    if by == "slice":
+        hits = ar_hits(cells, threshold)
+        return {(AR_HITS, None): hits, (OTHER, None): ~hits}
+    if by == "domain":
+        code, names = pd.factorize(cells["domain"].astype(object), sort=True)
+        return {(str(name), None): code == k for k, name in enumerate(names)}
+    number = cells[by].to_numpy()
+    if by == "frequency":
+        repeated = cells["repeated"].to_numpy()
+        return {
+            (each.label, again): (number == k) & (repeated == again)
             for again in (False, True)
             for k, each in enumerate(bins.frequency)
-        },
-    }
-    for name in ("distance", "position"):
-        number = cells[name].to_numpy()
-        by[name] = {(each.label, None): number == k for k, each in enumerate(getattr(bins, name))}
-    domain = cells["domain"].astype(str).to_numpy()
-    by["domain"] = {(str(each), None): domain == each for each in np.unique(domain)}
-    masks = {f"{name}/{key}": mask for name, groups in by.items() for key, mask in groups.items() if mask.any()}
-    results = {each.name: each for each in slices_of_cells(cells, masks, reference)}
+        }
+    return {(each.label, None): number == k for k, each in enumerate(getattr(bins, by))}
 
-    def part(name: str, key: tuple[str, bool | None]) -> Part:
-        scored = results[f"{name}/{key}"]
-        compared = [model for model in scored.models if model.contribution is not None]
-        return Part(
-            bin=key[0],
-            n=scored.n,
-            share=scored.share,
-            nll={model.model: model.nll for model in scored.models if model.nll is not None},
-            contribution={model.model: model.contribution.nll for model in compared if model.contribution},
-            ci95={model.model: model.contribution.ci95 for model in compared if model.contribution},
-            repeated=key[1],
-        )
 
-    return Breakdowns(
-        **{name: tuple(part(name, key) for key, mask in groups.items() if mask.any()) for name, groups in by.items()}
+def _part(key: Key, scored: SliceResult) -> Part:
+    compared = {model.model: model.contribution for model in scored.models if model.contribution is not None}
+    return Part(
+        bin=key[0],
+        n=scored.n,
+        share=scored.share,
+        nll={model.model: model.nll for model in scored.models if model.nll is not None},
+        contribution={model: contribution.nll for model, contribution in compared.items()},
+        ci95={model: contribution.ci95 for model, contribution in compared.items()},
+        repeated=key[1],
     )

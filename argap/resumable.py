@@ -15,8 +15,14 @@ VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", 
 
 
 def folder_name(name: str) -> str:
-    """A model's or task's name as the name of a folder: one plain component."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-").lstrip(".") or "unnamed"
+    """A model's or task's name as the name of a folder: one plain component.
+
+    Raises `ArgapError` for a name of which nothing is left, such as ``..``.
+    """
+    folder = re.sub(r"[^\w.+-]+", "-", name).strip("-")
+    if not folder.strip("."):
+        raise ArgapError(f"{name!r}: the name of a model or task becomes a folder; rename it")
+    return folder
 
 
 def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:

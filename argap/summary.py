@@ -51,7 +51,7 @@ def summarize(
         reference=reference,
         threshold=threshold,
         bins=bins,
-        breakdowns=breakdowns(cells, bins, reference=reference, hits=ar_hits(cells, threshold)),
+        breakdowns=breakdowns(cells, bins, reference=reference, threshold=threshold),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         fingerprint=evaluation.fingerprint,
         run=run,

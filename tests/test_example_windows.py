@@ -8,7 +8,7 @@ from tokenizers import decoders, models
 from argap.evaluation import EvaluationSet
 from argap.example_windows import BEFORE, FARTHEST, LEAD, choose_examples
 from argap.labels import Labels
-from argap.records import IndexRecord, LabelsRecord
+from argap.records import ExampleWindow, IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
 
@@ -134,7 +134,7 @@ def test_one_hit_of_a_document_and_of_a_domain_and_distance() -> None:
     bands = [(w.domain, int(np.ceil(np.log2(w.distance[w.focus])))) for w in windows]
     assert len(set(bands)) == len(bands)
 
-    def loss(w: dict) -> float:
+    def loss(w: ExampleWindow) -> float:
         return w.logprob["ref"][w.focus] - w.logprob[w.model][w.focus]
 
     losses = [loss(w) for w in windows]

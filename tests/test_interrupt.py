@@ -14,11 +14,11 @@ from argap import batches, runs
 from argap.cli import main
 runs.SHARD_TOKENS = 512
 score, started = batches.Batches.score, []
-def score_slowly(self, windows):
+def score_slowly(self, windows, advance):
     started.append(windows)
     if len(started) > 1:
         time.sleep(60)
-    return score(self, windows)
+    return score(self, windows, advance)
 batches.Batches.score = score_slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 main()
@@ -41,6 +41,6 @@ def test_an_interrupted_score_keeps_its_shards(tmp_path):
         process.kill()
     assert process.returncode == 130, err
     assert out == ""
-    assert err.strip().endswith("interrupted; finished shards stay, the same command goes on from there")
+    assert err.strip().endswith("interrupted; finished shards are kept, the same command resumes there")
     assert "Traceback" not in err
     assert shard.exists()

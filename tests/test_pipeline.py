@@ -243,11 +243,10 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
                 [str(place / "bad")],
                 str(place / "good"),
                 tmp_path / text.parent.name,
-                spec=chosen,
-                index=str(place / "index"),
+                **chosen,
             )
         )
-    for a, b in zip(both[0]["rows"], both[1]["rows"], strict=True):
+    for a, b in zip(both[0].rows, both[1].rows, strict=True):
         assert a.overall.nll == pytest.approx(b.overall.nll, abs=1e-6)
         assert a.ar_hits.n == b.ar_hits.n
 

@@ -165,7 +165,9 @@ def test_intervals_cover_the_mean_and_repeat():
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
     assert hits.gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))  # half in every document
-    low, high = whole.delta.ci95
+    ends = whole.delta.ci95
+    assert ends is not None
+    low, high = ends
     assert low < float((200 + model).mean() / -100) < high
     assert scored(model)[0].delta.ci95 == whole.delta.ci95
     # The width is that of the mean of 50 draws: 2 · 1.96 standard errors.

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex
-from argap.errors import ArgapError
 from argap.parquet import read_parquet, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
@@ -205,19 +204,12 @@ def model_folder(out: Path, model: str) -> Path:
 
     Raises `ArgapError` for a name that is not one plain folder name, such as ``..``.
     """
-    return out / _plain(model)
+    return out / folder_name(model)
 
 
 def task_folder(out: Path, model: str, task: str) -> Path:
     """Where the samples of ``model`` on ``task`` are. Raises `ArgapError`, as `model_folder` does."""
-    return model_folder(out, model) / _plain(task)
-
-
-def _plain(name: str) -> str:
-    folder = folder_name(name)
-    if folder.strip(".") == "":
-        raise ArgapError(f"{name!r}: the name of a model or task becomes a folder; rename it")
-    return folder
+    return model_folder(out, model) / folder_name(task)
 
 
 def _shard_path(folder: Path, number: int) -> Path:

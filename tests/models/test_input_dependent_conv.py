@@ -14,6 +14,7 @@ from argap.errors import ArgapError
 from argap.evaluation import build_evaluation_set
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
+from argap.records import SourceRecord
 from argap.scorer import ScoreOptions, score
 from argap.tokenizer import load_tokenizer
 
@@ -162,7 +163,12 @@ def test_a_model_saves_loads_and_is_refused_by_the_scorer(name: str, tmp_path: P
     data = build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=32, limit_tokens=64)
     with pytest.raises(ArgapError, match=rf"its mixer {KINDS[name].__name__} is not causal"):
         score(
-            find_checkpoint(tmp_path / "m"), data, tmp_path / "run", model_name="m", source={}, options=ScoreOptions()
+            find_checkpoint(tmp_path / "m"),
+            data,
+            tmp_path / "run",
+            model_name="m",
+            source=SourceRecord(),
+            options=ScoreOptions(),
         )
 
 

@@ -101,7 +101,7 @@ def test_commands_refuse_the_checkpoint(checkpoint: Path, created: Path, tmp_pat
     for command in (
         ("models", "show", checkpoint),
         score,
-        ("mqar", "score", checkpoint, "--length", 32, "--pairs", 2, "--examples", 2, "--out", tmp_path / "mqar"),
+        ("synthetics", "score", checkpoint, "--length", 32, "--pairs", 2, "--examples", 2, "--out", tmp_path / "mqar"),
     ):
         with pytest.raises(ArgapError, match=REFUSED):
             call(*command)
@@ -117,7 +117,7 @@ def test_training_suites_and_sweeps_refuse_the_module(suite: Path, created: Path
     for command in (
         ("train", tmp_path / "train.yaml", "--out", tmp_path / "run", "--device", "cpu"),
         ("suite", "run", suite, "--work", tmp_path / "work", "--out", tmp_path / "result", "--device", "cpu"),
-        ("mqar", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep", "--device", "cpu"),
+        ("synthetics", "sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep", "--device", "cpu"),
     ):
         with pytest.raises(ArgapError, match=REFUSED):
             call(*command)

@@ -57,7 +57,9 @@ def test_the_page_prints_what_was_measured(size):
         cells = (f"{getattr(rows[name], part).ppl:.2f} ({getattr(rows[name], part).nll:.2f})" for part in PARTS)
         assert " | ".join(cells) in lines[name]
         if not rows[name].reference:
-            low, high = rows[name].gap_due_to_ar.ci95
+            ends = rows[name].gap_due_to_ar.ci95
+            assert ends is not None
+            low, high = ends
             assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
 
 

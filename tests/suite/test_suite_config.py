@@ -36,9 +36,9 @@ def test_entries_differ_in_mixers_and_seed_alone(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reference": "nobody"}, "reference: 'nobody' is no member; members are attention, mixed"),
-        ({"base": "nobody"}, "base: 'nobody' is no member"),
-        ({"members": {"attention": None, "nonesuch": None}}, "nonesuch: no architecture of that name"),
+        ({"reference": "nobody"}, "reference: 'nobody' is not a member; members are attention, mixed"),
+        ({"base": "nobody"}, "base: 'nobody' is not a member"),
+        ({"members": {"attention": None, "nonesuch": None}}, "nonesuch: unknown architecture"),
         ({"sizes": {}}, "sizes: expected at least one"),
         ({"sizes": {"small": {"hiden_size": 3}}}, "attention at small: unknown key hiden_size"),
         ({"sizes": {"small": 3}}, "sizes: small: expected KEY: VALUE lines or nothing, found 3"),

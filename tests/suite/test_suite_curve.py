@@ -1,5 +1,7 @@
 """The share of the gap against τ: by hand, and equal to the metric at any one threshold."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,9 +15,8 @@ def labels_of(repeated, counts, position=None):
     n = len(repeated)
     zeros = np.zeros(n, np.int32)
     position = np.arange(1, n + 1, dtype=np.int32) if position is None else position
-    return Labels(
-        zeros, position, np.array(repeated), zeros, zeros, np.array(counts), zeros, ["d"], zeros[:1], {"evaluation": {}}
-    )
+    record: Any = None  # not read
+    return Labels(zeros, position, np.array(repeated), zeros, zeros, np.array(counts), zeros, ["d"], zeros[:1], record)
 
 
 def test_by_hand():

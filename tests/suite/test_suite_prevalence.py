@@ -7,6 +7,7 @@ import numpy as np
 from argap.corpus import open_corpus
 from argap.evaluation import build_evaluation_set
 from argap.labels import Labels
+from argap.records import IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
 from argap.suite.prevalence import build_prevalence, content_tokens
 from argap.tokenizer import load_tokenizer
@@ -29,7 +30,8 @@ def test_a_repeated_bigram_counts_where_both_its_tokens_carry_content(tmp_path):
     zeros = np.zeros(len(data.tokens), np.int64)
     labels = Labels(
         data.window, data.position, repeats.repeated, repeats.distance, repeats.occurrences, zeros,
-        zeros.astype(np.int32), ["code"], data.document_of_window, {"evaluation": data.describe()},
+        zeros.astype(np.int32), ["code"], data.document_of_window,
+        LabelsRecord(1, data.record, IndexRecord("", "", "", 0, 0, 0, False), ()),
     )  # fmt: skip
     table = build_prevalence(labels, data.tokens, TOKENIZER)
     n, repeated, content = (table[name].to_numpy() for name in ("n", "repeated", "content"))

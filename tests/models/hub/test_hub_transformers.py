@@ -55,7 +55,7 @@ def test_the_native_model_is_the_default_and_takes_any_length(checkpoint) -> Non
     model = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu")
     assert isinstance(model, ArgapForCausalLM)
     assert not model.training
-    assert max_positions(model) is None  # as transformers', but for RWKV's limit of its CUDA kernel
+    assert max_positions(model.config.to_dict()) is None  # as transformers', but for RWKV's limit of its CUDA kernel
 
 
 @torch.no_grad()

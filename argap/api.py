@@ -1,0 +1,157 @@
+"""The functions of the package ``argap``: the command line is one client of them, a notebook another."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from argap.records import EvaluationSpec, Packing
+from argap.result import Result, open_result
+from argap.threshold import PAPER_THRESHOLD, Threshold
+
+if TYPE_CHECKING:
+    from argap.bigram_index.store import BigramIndex
+
+AnyPath = str | PathLike[str]
+
+
+def score(
+    models: AnyPath | Sequence[AnyPath],
+    reference: AnyPath,
+    *,
+    data: AnyPath | Sequence[AnyPath] = (),
+    index: AnyPath | None = None,
+    out: AnyPath = "runs/score",
+    threshold: Threshold = PAPER_THRESHOLD,
+    seq_len: int | None = None,
+    packing: Packing | None = None,
+    limit_tokens: int | None = None,
+    text_column: str | None = None,
+    token_dtype: Literal["uint16", "uint32"] | None = None,
+    base: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    batch_size: int | Literal["auto"] = "auto",
+    backend: Literal["auto", "native", "hf"] = "auto",
+    trust_remote_code: bool = False,
+    overwrite: bool = False,
+) -> Result:
+    """Score checkpoints and a reference on a text, and open the result.
+
+    Finished runs in ``out`` are not scored again, and a run that was cut short resumes.
+
+    Parameters
+    ----------
+    models
+        Checkpoints: local folders, hub ids, or names of recorded references.
+    reference
+        What to compare with: the same, or the folder of a finished run, which is not scored again.
+    data, index
+        Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
+        Default: those recorded with the reference.
+    out
+        Folder for the runs and the result.
+    threshold
+        Maximum training count of an AR hit's bigram, or ``"scaled"``: 1,250 for every 10 B training tokens.
+    seq_len, packing, limit_tokens
+        Tokens a window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
+        first tokens.
+    text_column, token_dtype
+        Column of JSON lines and Parquet that holds the text; element type of headerless ``.bin`` shards.
+    base
+        Also give the share of this model's gap that the others close.
+    dtype, device, batch_size, backend
+        How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU; windows at once; argap's own code
+        (``"native"``) or transformers' (``"hf"``).
+    trust_remote_code
+        Run code that a checkpoint ships.
+    overwrite
+        Discard runs of another configuration in ``out``.
+
+    Raises
+    ------
+    ArgapError
+        One line, before any model runs, for everything that cannot be scored or compared.
+
+    Examples
+    --------
+    >>> import argap
+    >>> result = argap.score("my-mamba", "my-llama", data="text/", index="idx/")         # doctest: +SKIP
+    >>> result.table()                                                                   # doctest: +SKIP
+    """
+    from argap.pipeline import score_models
+    from argap.scorer import ScoreOptions
+
+    spec = EvaluationSpec(
+        data=tuple(_texts(data)),
+        seq_len=seq_len,
+        packing=packing,
+        limit_tokens=limit_tokens,
+        text_column=text_column,
+        token_dtype=token_dtype,
+    )
+    score_models(
+        _texts(models),
+        str(reference),
+        Path(out),
+        spec=spec,
+        index=None if index is None else str(index),
+        threshold=threshold,
+        options=ScoreOptions(dtype, device, batch_size, trust_remote_code, backend),
+        base=base,
+        overwrite=overwrite,
+    )
+    return open_result(out)
+
+
+def compare(
+    runs: AnyPath | Sequence[AnyPath],
+    reference: AnyPath,
+    *,
+    out: AnyPath = "runs/compare",
+    threshold: Threshold = PAPER_THRESHOLD,
+    base: AnyPath | None = None,
+) -> Result:
+    """Compare finished runs from their stored log-probs, and open the result. No model runs, torch is not imported.
+
+    Parameters
+    ----------
+    runs, reference
+        Run folders that `score` wrote, on the same text.
+    out
+        Folder for the result.
+    threshold, base
+        As in `score`; ``base`` is a run folder.
+
+    Raises
+    ------
+    ArgapError
+        For folders that are no finished runs, and for runs of different texts.
+
+    Examples
+    --------
+    >>> import argap
+    >>> argap.compare("runs/demo/base_conv", "runs/demo/attention", threshold=100)      # doctest: +SKIP
+    """
+    from argap.comparison import compare_runs
+
+    compare_runs(_texts(runs), str(reference), Path(out), threshold=threshold, base=None if base is None else str(base))
+    return open_result(out)
+
+
+def open_index(folder: AnyPath) -> "BigramIndex":
+    """The bigram index in ``folder``. Raises `ArgapError` for a folder that is none.
+
+    Examples
+    --------
+    >>> import argap
+    >>> index = argap.open_index("idx/")                                                # doctest: +SKIP
+    >>> index.count([262], [976])                        # how often 976 follows 262 in training; doctest: +SKIP
+    """
+    from argap.bigram_index.store import open_index as open_store
+
+    return open_store(Path(folder))
+
+
+def _texts(values: AnyPath | Sequence[AnyPath]) -> list[str]:
+    return [str(values)] if isinstance(values, str | PathLike) else [str(value) for value in values]

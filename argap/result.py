@@ -1,0 +1,196 @@
+"""A result, opened from its files alone: tables and breakdowns as data frames. torch is never imported.
+
+`argap.score` and `argap.compare` write the files; `open_result` reads them.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import get_args
+
+import pandas as pd
+
+from argap.breakdowns import By, partition
+from argap.cells import PREFIX, ar_hits, models_of, read_cells
+from argap.errors import ArgapError
+from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
+from argap.slices import ALL, slices_of_cells
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a result was made with."""
+
+    index: IndexRecord
+    runs: dict[str, str]
+    """The run folder of each model."""
+    versions: dict[str, str]
+    date: str
+    """ISO 8601, UTC."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The comparison of several models with a reference.
+
+    Examples
+    --------
+    >>> import argap
+    >>> result = argap.open_result("runs/demo")                                  # doctest: +SKIP
+    >>> result.table()[["model", "slice", "ppl", "gap_due_to"]]                  # doctest: +SKIP
+    >>> result.breakdown("distance")                                             # doctest: +SKIP
+    """
+
+    folder: Path
+    record: Gap = field(repr=False)
+    """``gap.json``."""
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models, the reference first."""
+        return self.record.models
+
+    @property
+    def reference(self) -> str:
+        """Name of the model that the others are compared with."""
+        return self.record.reference
+
+    @property
+    def threshold(self) -> int:
+        """Maximum training count of an AR hit's bigram."""
+        return self.record.threshold
+
+    @property
+    def evaluation(self) -> EvaluationRecord:
+        """The text that was scored: tokens, windows, documents, tokenizer, fingerprint."""
+        return self.record.evaluation
+
+    @property
+    def provenance(self) -> Provenance:
+        """Index, runs, versions and date."""
+        runs = {row.model: row.run for row in self.record.rows}
+        return Provenance(self.record.index, runs, self.record.versions, self.record.date)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """``cells.parquet``: one row for each combination of document, window, domain and bins, with ``n`` tokens and
+        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.)"""
+        cells = read_cells(self.folder / "cells.parquet")
+        others = [PREFIX + model for model in models_of(cells) if model not in self.models]
+        return cells.drop(columns=others)  # further seeds of a suite
+
+    def table(self) -> pd.DataFrame:
+        """One row for each model and slice: all tokens, AR hits and other tokens.
+
+        Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
+        ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
+        over the whole gap as a fraction, with its ``case``; and ``_low`` and ``_high``, the ends of the 95% intervals
+        of the last three. The reference has no differences (NaN).
+        """
+        hits = ar_hits(self.cells, self.threshold)
+        return _slice_frame(slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference))
+
+    def breakdown(self, by: By) -> pd.DataFrame:
+        """The gap taken apart by a partition of the tokens: one row for each bin and model.
+
+        Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
+        ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
+        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval.
+
+        Raises `ArgapError` for an unknown partition.
+        """
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
+        bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
+        rows = [
+            _part_row(part, model, bounds.get(part.bin), by == "frequency")
+            for part in self._parts(by)
+            for model in self.models
+        ]
+        frame = pd.DataFrame(rows)
+        if bounds:
+            frame[["low", "high"]] = frame[["low", "high"]].astype("Int64")
+        return frame
+
+    def _parts(self, by: By) -> tuple[Part, ...]:
+        """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
+        recorded = getattr(self.record.breakdowns, by)
+        if len(self.models) == 1 or recorded[0].ci95 or (by not in self.cells and by != "slice"):
+            return recorded
+        bins = self.record.bins
+        return partition(self.cells, bins, by, reference=self.reference, threshold=self.threshold)
+
+    def __repr__(self) -> str:
+        others = [model for model in self.models if model != self.reference]
+        return f"<Result {self.folder}: {', '.join(others) or 'no model'} against {self.reference}>"
+
+    def _repr_html_(self) -> str:
+        """The table of the terminal, for notebooks."""
+        from argap.reports.tables import tables_of
+
+        parts = []
+        for table in tables_of(self.record):
+            head = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
+            body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
+            notes = "<br>".join(escape(note) for note in table.notes)
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>")
+        return "".join(parts)
+
+
+def open_result(folder: str | PathLike[str]) -> Result:
+    """Open the folder that `argap.score` or `argap.compare` wrote, or one size of a suite's result.
+
+    Raises `ArgapError` where ``gap.json`` is missing, broken, or of a newer format.
+
+    Examples
+    --------
+    >>> import argap
+    >>> argap.open_result("results/table1-mini/7m").models[:3]                  # doctest: +SKIP
+    ['attention', 'base_conv', 'h3']
+    """
+    return Result(Path(folder), read_gap(Path(folder)))
+
+
+def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
+    """The columns of `Result.table`."""
+    rows = []
+    for each in slices:
+        for model in each.models:
+            row: dict[str, object] = {
+                "model": model.model,
+                "slice": "overall" if each.name == ALL else each.name,
+                "n": each.n,
+                "share": each.share,
+                "nll": model.nll,
+                "ppl": model.ppl,
+            }
+            for name in ("delta", "contribution"):
+                difference = getattr(model, name)
+                row[name] = None if difference is None else difference.nll
+                row |= _ends(name, difference and difference.ci95)
+            due = model.gap_due_to
+            row["gap_due_to"] = due and due.value
+            row |= _ends("gap_due_to", due and due.ci95)
+            row["case"] = due and due.case
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case")]
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dict[str, object]:
+    row: dict[str, object] = {"bin": part.bin}
+    if bounds is not None:
+        row |= {"low": bounds.low, "high": bounds.high}
+    if repeated:
+        row["repeated"] = part.repeated
+    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll[model]}
+    row["contribution"] = part.contribution.get(model, float("nan"))
+    return row | _ends("contribution", part.ci95.get(model))
+
+
+def _ends(name: str, ends: Interval | None) -> dict[str, float]:
+    low, high = ends or (float("nan"), float("nan"))
+    return {f"{name}_low": low, f"{name}_high": high}
