@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
+from argap.fused import fuse
 from argap.heads import find_head, logprobs_of_model
 from argap.kernels.linear_logprob import LogProb
 from argap.progress import say
@@ -80,9 +80,9 @@ class Batches:
             max(1, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len) if batch == "auto" else batch
         )
         with torch.inference_mode():
-            fuse_activations(model)
-            probe = torch.from_numpy(data.tokens[:PROBE_TOKENS].astype(np.int64)).to(self.device)
-            self.head = find_head(model, probe[None])
+            probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
+            fuse(model, probe, name)
+            self.head = find_head(model, probe)
         if self.head is None:
             say(f"{name}: its logits are no linear map of its last hidden states; taking them window by window")
 
@@ -150,13 +150,3 @@ class Batches:
         if self.device.type != "cuda":
             return x.cpu()
         return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
-
-
-def fuse_activations(model: nn.Module) -> None:
-    """Give GPT-2's GELU, which transformers spells out in several passes over memory, the one kernel that has it."""
-    from transformers.activations import NewGELUActivation
-
-    for module in model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, NewGELUActivation):
-                setattr(module, name, nn.GELU(approximate="tanh"))

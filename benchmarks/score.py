@@ -1,12 +1,13 @@
-"""Whole-model scoring compared with the usual implementation and with the trunk alone.
+"""Scoring with whole models, compared with what a user would run instead.
 
-    PYTHONPATH=. python benchmarks/score.py [--json benchmarks/results/score.json]
+    PYTHONPATH=. python benchmarks/score.py [--models "Llama 360M,gla"] [--json benchmarks/results/score.json]
 
-On a GPU: randomly initialised models with the shapes of GPT-2 124M and Llama 360M, in bfloat16, on 8 windows of
-2,048 tokens. argap's batch (trunk, head, log-probs and top-1) is compared with the Hugging Face path (all logits,
-log-softmax in float32, gather) and with the trunk without a head. Times are medians of `do_bench`; memory is the peak
-above the weights. On a CPU: tokens per second of the GPT-2 shape in float32 on a text, compared with lm-eval's
-``loglikelihood_rolling``, which returns one number per document.
+On a GPU: randomly initialised models in bfloat16, 8 windows of 2,048 tokens. argap's batch (trunk, head, the log-prob
+and the most likely token of every position) is compared with Hugging Face models as they are, with Liger's trunk and
+with torch.compile of trunk and head; native models with their trunk before its kernels were fused. Times are medians
+of `do_bench`; memory is the peak above the weights. The accuracy is that of the log-probs against the same weights in
+float32: mean absolute difference and bias, in nats. On a CPU: tokens per second of the GPT-2 shape in float32 on a
+text, compared with lm-eval's ``loglikelihood_rolling``, which returns one number per document.
 """
 
 import argparse
@@ -22,26 +23,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig
 
 from argap.atomic import write_json
 from argap.batches import Batches
 from argap.evaluation import EvaluationSet
 
 BATCH, LENGTH = 8, 2048
-SHAPES: dict[str, PretrainedConfig] = {
-    "GPT-2 124M": GPT2Config(vocab_size=50304, n_positions=LENGTH),
-    "Llama 360M": LlamaConfig(
-        vocab_size=49152,
-        hidden_size=960,
-        intermediate_size=2560,
-        num_hidden_layers=32,
-        num_attention_heads=15,
-        num_key_value_heads=5,
+SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
+    "GPT-2 124M": lambda: GPT2Config(vocab_size=50304, n_positions=LENGTH),
+    "Llama 360M": lambda: llama(49152, 960, 2560, 32, 15, 5, tie_word_embeddings=True),
+    "Qwen3 0.6B": lambda: qwen3(),
+    "Llama 1.3B": lambda: llama(50304, 2048, 5504, 24, 16, 16),
+    "Pythia 410M": lambda: GPTNeoXConfig(
+        vocab_size=50304,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
         max_position_embeddings=LENGTH,
-        tie_word_embeddings=True,
     ),
 }
+NATIVE = ("attention", "retnet", "hyena", "rwkv4_channel", "mamba", "h3", "base_conv", "delta_net", "gla")
+WIDTH, LAYERS, VOCABULARY = 1024, 24, 50_257
+"""Of the native models: the size ``360m``."""
+CHECKED = 2
+"""Windows whose log-probs are compared with float32."""
 TEXT = "stdlib:heldout"
 TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 CPU_LENGTH, CPU_BATCH, CPU_TOKENS = 1024, 2, 4096
@@ -50,47 +57,150 @@ ROUNDS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="comma-separated rows; default: all")
+    parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     arguments = parser.parse_args()
-    on_gpu = torch.cuda.is_available()
+    rows: list[dict[str, Any]] = []
     with torch.inference_mode():
-        rows = [on_one_gpu(name, config) for name, config in SHAPES.items()] if on_gpu else [on_cpu()]
-    for row in rows:
-        print(row)
+        if torch.cuda.is_available():
+            names = arguments.models.split(",") if arguments.models else [*SHAPES, *NATIVE]
+            for name in names:
+                hub = name in SHAPES
+                rows.append(on_hub_model(name, not arguments.without_compile) if hub else on_native_model(name))
+                print(rows[-1], flush=True)
+                if arguments.json:
+                    write_json(arguments.json, {"machine": machine(), "rows": rows})
+        else:
+            rows.append(on_cpu())
     if arguments.json:
         write_json(arguments.json, {"machine": machine(), "rows": rows})
+    for row in rows:
+        print(row["model"], {way: round(found["ms"], 2) for way, found in row.items() if "ms" in found})
 
 
-def on_one_gpu(name: str, config: PretrainedConfig) -> dict[str, Any]:
-    """Milliseconds and peak memory of argap, of the Hugging Face path and of the trunk."""
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).cuda().eval()
+def llama(
+    vocabulary: int, width: int, inner: int, layers: int, heads: int, key_heads: int, **options: Any
+) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=LENGTH,
+        **options,
+    )
+
+
+def qwen3() -> PretrainedConfig:
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=151936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=LENGTH,
+        tie_word_embeddings=True,
+    )
+
+
+def on_hub_model(name: str, compiles: bool) -> dict[str, Any]:
+    """Milliseconds, peak memory and accuracy of argap and of each alternative."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=torch.bfloat16).cuda().eval()
     ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
-    ways: dict[str, Callable[[], Any]] = {
-        "HF path": lambda: by_all_logits(model, ids),
-        "trunk of HF": lambda: model.base_model(input_ids=ids, use_cache=False),
-    }
-    measured = {way: measure(function) for way, function in ways.items()}
-    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # fuses the activations of ``model`` in place
-    ours, _ = batches.score(range(BATCH)).arrays()
-    plain = by_all_logits(model, ids).cpu().numpy()
-    error = float(np.abs(ours.reshape(BATCH, LENGTH)[:, 1:] - plain).mean())
-    measured["trunk of argap"] = measure(ways["trunk of HF"])
-    measured["argap"] = measure(lambda: batches.score(range(BATCH)).arrays())
-    time_of_ours = measured["argap"]["ms"]
-    return {
-        "model": name,
-        "shape": f"B {BATCH}, T {LENGTH}",
-        **measured,
-        "times HF path": measured["HF path"]["ms"] / time_of_ours,
-        "times trunk of HF": time_of_ours / measured["trunk of HF"]["ms"],
-        "mean difference from HF path, nats": error,
-    }
+    exact = in_float32(model, ids)
+
+    def trunk() -> Any:
+        return model.base_model(input_ids=ids, use_cache=False)
+
+    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
+    row["HF path"] = measure(lambda: by_all_logits(model, ids)) | accuracy(by_all_logits(model, ids[:CHECKED]), exact)
+    row["trunk of HF"] = measure(trunk)
+    if compiles:
+        torch._dynamo.reset()
+        # A copy: compiling patches what the model's functions look up.
+        compiled = torch.compile(model.base_model)
+        head = torch.compile(logprobs_and_top1)
+        weight = model.get_output_embeddings().weight
+
+        def by_compiler() -> Any:
+            hidden = compiled(input_ids=ids, use_cache=False).last_hidden_state
+            return [head(h, weight, t) for h, t in zip(hidden, ids, strict=True)]
+
+        row["torch.compile"] = measure(by_compiler)
+        row["trunk under torch.compile"] = measure(lambda: compiled(input_ids=ids, use_cache=False))
+        torch._dynamo.reset()
+    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # fuses ``model`` in place
+    row["trunk of argap"] = measure(trunk)
+    ours = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
+    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours, exact)
+    return row
+
+
+def on_native_model(name: str) -> dict[str, Any]:
+    """Milliseconds, peak memory and accuracy of a native model with the fused kernels around its mixers and without."""
+    from argap.models.modeling import ArgapForCausalLM
+    from argap.models.presets import build_config
+
+    torch.manual_seed(0)
+    config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
+    model: Any = ArgapForCausalLM(config).to(torch.bfloat16).cuda().eval()
+    ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
+    exact = in_float32(model, ids)
+    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
+    plain, ours = by_references(lambda: batches.logprobs(ids[:CHECKED])), batches.logprobs(ids[:CHECKED])
+    with_references = by_references(lambda: measure(lambda: batches.score(range(BATCH)).arrays()))
+    row["unfused"] = with_references | accuracy(plain.logprob[:, :-1], exact)
+    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours.logprob[:, :-1], exact)
+    return row
+
+
+def by_references(function: Callable[[], Any]) -> Any:
+    """``function()`` where the kernels around the mixers run their references."""
+    from argap.kernels import gated_norm, gated_product, rms_norm, rotary
+    from argap.models import rwkv4
+
+    modules = (gated_norm, gated_product, rms_norm, rotary, rwkv4)
+    chosen = rms_norm.runs_kernels
+    for module in modules:
+        module.runs_kernels = lambda *tensors: False
+    try:
+        return function()
+    finally:
+        for module in modules:
+            module.runs_kernels = chosen
+
+
+def in_float32(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The log-probs of the first windows with the same weights in float32."""
+    wide = copy.deepcopy(model).float()
+    return torch.cat([by_all_logits(wide, row[None]) for row in ids[:CHECKED]])
+
+
+def accuracy(found: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
+    difference = (found.float() - exact).double()
+    return {"error_nats": float(difference.abs().mean()), "bias_nats": float(difference.mean())}
 
 
 def by_all_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """The log-prob of every token, computed as most scripts do."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def logprobs_and_top1(hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Log-prob and most likely token of one window ``hidden [T, D]``: what argap returns."""
+    logits = (hidden[:-1] @ weight.T).float()
+    picked = logits.gather(-1, ids[1:, None])[:, 0]
+    return picked - torch.logsumexp(logits, -1), logits.argmax(-1)
 
 
 def measure(function: Callable[[], Any]) -> dict[str, float]:
@@ -170,7 +280,7 @@ def on_cpu() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     found = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "python": platform.python_version()}
-    for package in ("torch", "triton", "transformers", "lm_eval", "numpy"):
+    for package in ("torch", "triton", "transformers", "liger_kernel", "lm_eval", "numpy"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -17,6 +17,10 @@ OPS = (
     "selective_scan",
     "wkv",
     "long_convolution",
+    "rms_norm",
+    "rotary",
+    "gated_product",
+    "gated_norm",
 )
 """Each names a module of this package and a function in it."""
 

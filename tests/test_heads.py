@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, LlamaConfig
 from transformers.activations import NewGELUActivation
 
-from argap.batches import fuse_activations
+from argap.fused import fuse_activations
 from argap.heads import find_head, logprobs_of_model
 
 SIZES: dict[str, Any] = {

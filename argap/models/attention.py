@@ -11,6 +11,7 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
+from argap.kernels.rotary import rotary
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -72,7 +73,7 @@ class Attention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._attend(*self._heads(x, torch.arange(x.shape[1], device=x.device)))
+        return self._attend(*self._heads(x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the number of positions so far."""
@@ -81,13 +82,13 @@ class Attention(Mixer):
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         length = x.shape[1]
-        q, k, v = self._heads(x, torch.arange(length, device=x.device))
+        q, k, v = self._heads(x)
         visible = slice(length - self._visible(length), None)
         return self._attend(q, k, v), (k[:, :, visible], v[:, :, visible], length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         keys, values, position = state
-        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
+        q, k, v = self._heads(x[:, None], position)
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         y = F.scaled_dot_product_attention(q, keys, values)
         visible = slice(keys.shape[2] - self._visible(position + 1), None)
@@ -126,13 +127,11 @@ class Attention(Mixer):
             y = blocked_attention(q, k, v, self.window)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k (with ``rope`` rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at ``positions [T]``."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        if not self.rotary:
-            return q, k, v
-        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, torch.promote_types(q.dtype, torch.float32))
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+    def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k (with ``rope`` rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at positions from ``first``."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return (*rotary(qkv, first, self.rope_theta), v) if self.rotary else (q, k, v)
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
@@ -141,19 +140,3 @@ def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window:
     q, k, v = (in_chunks(x, window).flatten(1, 2) for x in (q, k, v))  # a block is a head of its own
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return y.unflatten(1, (heads, -1)).flatten(2, 3)[:, :, :length]
-
-
-def rotation(positions: torch.Tensor, size: int, theta: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of the angles ``[T, K / 2]`` at ``positions [T]`` in ``dtype``, for vectors of ``size`` K.
-
-    Computed at every call: a buffer would have to survive saving and loading.
-    """
-    exponent = torch.arange(0, size, 2, device=positions.device, dtype=dtype) / size
-    angles = positions[:, None].to(dtype) * theta**-exponent
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (x_i, x_{i + K/2}) by its angle; rounded to the dtype of ``x`` only at the end."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.kernels.gated_product import gated_product
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import ExplicitFilter, ImplicitFilter
 from argap.models.mixer import Mixer
@@ -72,9 +73,9 @@ class BaseConv(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         length = x.shape[1]
-        gate = self.projection(x) + _at(self.gate_bias, slice(length))
         (convolve,) = self.spectra.convolutions(x, self.filter, self.taps, lambda: [self.filter(length)])
-        return gate * (convolve(x) + _at(self.conv_bias, slice(length)))
+        gate_bias, conv_bias = (_at(bias, slice(length)) for bias in (self.gate_bias, self.conv_bias))
+        return gated_product(self.projection(x), convolve(x), gate_bias=gate_bias, value_bias=conv_bias)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""

@@ -19,8 +19,8 @@ from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
 
-SHORT = 32
-"""Filters of up to this many taps are applied directly, longer ones by FFT."""
+SHORT, DIRECT = 32, 64
+"""Filters of up to ``SHORT`` taps are applied directly, longer ones by FFT; a kernel is faster up to ``DIRECT``."""
 
 
 def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ class ShortConvolution(nn.Module):
     def forward(self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None) -> torch.Tensor:
         """``x [B, T, D]``, to the same shape and dtype; SiLU and multiplication by ``gate [B, T, D]`` are
         fused into the kernel."""
-        if len(self.weight) <= SHORT:
+        if len(self.weight) <= (DIRECT if runs_kernels(x, self.weight, self.bias, gate) else SHORT):
             return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate)[0]
         y = self._biased(causal_convolution(x, self.weight))
         y = F.silu(y) if silu else y

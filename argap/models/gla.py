@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.kernels.gated_norm import gated_norm
 from argap.kernels.gla import gla
 from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear, State
@@ -72,7 +73,7 @@ class GLA(Mixer):
         self.decay_down = nn.Linear(width, gate_rank, bias=False)
         self.decay_up = nn.Linear(gate_rank, keys)
         self.gate = nn.Linear(width, width)
-        self.norm = nn.RMSNorm(width // heads, eps=norm_eps)
+        self.norm, self.norm_eps = nn.RMSNorm(width // heads, eps=norm_eps), norm_eps
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -139,5 +140,4 @@ class GLA(Mixer):
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
-        normed = self.norm(y.to(self.norm.weight.dtype)).flatten(-2)
-        return self.out(F.silu(self.gate(x)) * normed.to(x.dtype))
+        return self.out(gated_norm(y, self.gate(x), self.norm.weight, self.norm_eps, dtype=x.dtype))

@@ -3,11 +3,14 @@
 Legend: B batch, T positions, D width, H heads of size P = D / H, M states of the shift.
 """
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.convolution import ShortConvolution, causal_convolution, convolution_flops
+from argap.kernels.gated_product import gated_product
+from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -43,7 +46,7 @@ class H3(Mixer):
             raise ArgapError(f"h3: shift_states {shift_states}; expected at least 1")
         if states < 2 or states % 2:
             raise ArgapError(f"h3: states {states}; expected an even number from 2 (conjugate pairs)")
-        self.head_size, self.heads = head_size, width // head_size
+        self.head_size, self.heads, self.spectra = head_size, width // head_size, SpectrumCache()
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.shift = ShortConvolution(width, shift_states)
         self.shift_skip = nn.Parameter(torch.empty(width))
@@ -58,9 +61,16 @@ class H3(Mixer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        product = self._product(self.shift(k) + self.shift_skip * k, v)
-        taps, skip = (self._spread(part) for part in (self.ssm.taps(x.shape[1]), self.ssm_skip))
-        return self.out(self._read(causal_convolution(product, taps) + skip * product, q))
+        length, skip = x.shape[1], self._spread(self.ssm_skip)
+        if self.head_size == 1:
+            product = gated_product(v, self.shift(k), skip=self.shift_skip, skipped=k)
+        else:
+            product = self._product(self.shift(k) + self.shift_skip * k, v)
+        filters = partial(self._filters, length)
+        (convolve,) = self.spectra.convolutions(product, self.ssm, length, filters)
+        if self.head_size == 1:
+            return self.out(gated_product(q, convolve(product), skip=skip, skipped=product))
+        return self.out(self._read(convolve(product) + skip * product, q))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The last M − 1 keys, and the diagonal model's state ``[B·P², H, S]``."""
@@ -90,6 +100,10 @@ class H3(Mixer):
         pointwise = batch * length * (8 * width**2 + 2 * width + 5 * products - width)
         mixing = self.shift.flops(batch, length) + convolution_flops(batch, length, products, length)
         return pointwise + mixing + self.ssm.flops(length)
+
+    def _filters(self, length: int) -> list[torch.Tensor]:
+        """The diagonal model's filter for each product, ``[T, H·P·P]``."""
+        return [self._spread(self.ssm.taps(length))]
 
     def _product(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """k vᵀ of each head, flat: ``[..., D]`` twice to ``[..., H·P·P]``."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -81,7 +82,7 @@ class Hyena(Mixer):
         z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
         convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
-            z = gate * (convolve(z) + skip * z)
+            z = gated_product(gate, convolve(z), skip=skip, skipped=z)
         return self.out(z)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

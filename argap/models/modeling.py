@@ -15,6 +15,8 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from argap.errors import ArgapError
+from argap.kernels.gated_product import gated_product
+from argap.kernels.rms_norm import rms_norm
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
 from argap.models.registry import build_mixer
@@ -31,13 +33,21 @@ class SwiGLU(nn.Module):
         self.down = ResidualLinear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(gated_product(self.gate(x), self.up(x), "silu"))
 
 
 def build_norm(config: ArgapConfig) -> nn.Module:
     """The configured norm over the width."""
     norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
     return norm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+def add_and_norm(norm: nn.Module, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of ``x + added``, and the sum itself."""
+    if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
+        return rms_norm(x, norm.weight, norm.eps, added)
+    total = x if added is None else x + added
+    return norm(total), total
 
 
 class Block(nn.Module):
@@ -52,12 +62,20 @@ class Block(nn.Module):
             self.mlp_norm = build_norm(config)
             self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, input_ids: torch.Tensor, added: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer's output for ``x + added``, as two terms: the norm that follows fuses their sum."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
-        return self._through_mlp(x + self.mixer(self.mixer_norm(x), *ids))
+        normed, x = add_and_norm(self.mixer_norm, x, added)
+        mixed = self.mixer(normed, *ids)
+        if not self.has_mlp:
+            return x, mixed
+        normed, x = add_and_norm(self.mlp_norm, x, mixed)
+        return x, self.mlp(normed)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The mixer's, for ``x [B, T, D]``, the input of `forward`."""
+        """The mixer's, for ``x [B, T, D]``, the layer's input."""
         return self.mixer.auxiliary_loss(self.mixer_norm(x))
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
@@ -67,7 +85,7 @@ class Block(nn.Module):
         return self._through_mlp(x + mixed), state
 
     def prefill(self, x: torch.Tensor, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """`forward`, and the state after the last position."""
+        """The layer's output, and the state after the last position."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
         mixed, state = self.mixer.prefill(self.mixer_norm(x), *ids)
         return self._through_mlp(x + mixed), state
@@ -171,13 +189,15 @@ class ArgapModel(ArgapPreTrainedModel):
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
-        auxiliary = None
+        auxiliary = added = None
         for block in self.blocks:
-            loss = block.auxiliary_loss(x) if self.training else None
-            if loss is not None:
-                auxiliary = loss if auxiliary is None else auxiliary + loss
-            x = block(x, input_ids)
-        return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
+            if self.training:
+                x, added = (x if added is None else x + added), None
+                loss = block.auxiliary_loss(x)
+                if loss is not None:
+                    auxiliary = loss if auxiliary is None else auxiliary + loss
+            x, added = block(x, input_ids, added)
+        return TrunkOutput(last_hidden_state=add_and_norm(self.norm, x, added)[0], auxiliary_loss=auxiliary)
 
     def init_state(self, batch: int) -> RecurrentState:
         """The state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""

@@ -6,12 +6,12 @@ Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
-from argap.models.attention import rotate, rotation
+from argap.kernels.rotary import rotary
 from argap.models.mixer import Mixer, ResidualLinear
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
@@ -66,6 +66,7 @@ class RetNet(Mixer):
             raise ArgapError(f"retnet: norm {norm!r}; expected {' or '.join(get_args(Norm))}")
         self.width, self.inner = width, value_expansion * width
         size = self.inner // self.heads
+        self.norm_eps = norm_eps
         self.norm = (
             HeadNorm(size, width, norm_eps)
             if norm == "rms"
@@ -87,7 +88,7 @@ class RetNet(Mixer):
 
     def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
         """All positions of ``x [B, T, D]`` at once, and S after the last where it is to be kept."""
-        q, k, v = self._heads(x, torch.arange(x.shape[1], device=x.device))
+        q, k, v = self._heads(x)
         decay = self._log_decay(x.device)
         y, memory = linear_attention(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x), memory
@@ -100,7 +101,7 @@ class RetNet(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
-        q, k, v = self._heads(x[:, None], torch.full((1,), position, device=x.device))
+        q, k, v = self._heads(x[:, None], position)
         y, memory = recurrence_step(
             q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device)[None, :, None]
         )
@@ -121,15 +122,16 @@ class RetNet(Mixer):
         head = torch.arange(self.heads, dtype=torch.float64, device=device)
         return torch.log1p(-torch.exp2(-5 - head))
 
-    def _heads(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
-        q, k = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]`` at
+        positions from ``first``."""
+        qk = self.qk(x).unflatten(-1, (2, self.heads, -1))
+        q, k = rotary(qk, first, self.rope_theta, key_scale=qk.shape[-1] ** -0.5)
         v = self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        compute_dtype = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = rotation(positions, q.shape[-1], self.rope_theta, compute_dtype)
-        return rotate(q, cos, sin), rotate(k, cos, sin) * k.shape[-1] ** -0.5, v
+        return q, k, v
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""
-        normed = self.norm(y).flatten(-2)
-        return self.out(F.silu(self.gate(x)) * normed.to(x.dtype))
+        centered = isinstance(self.norm, nn.LayerNorm)
+        gate, weight = self.gate(x), self.norm.weight
+        return self.out(gated_norm(y, gate, weight, self.norm_eps, dtype=x.dtype, centered=centered))

@@ -11,6 +11,9 @@ from torch import nn
 from transformers.initialization import copy_
 
 from argap.errors import ArgapError
+from argap.kernels.gated_product import gated_product
+from argap.kernels.launch import runs_kernels
+from argap.kernels.short_convolution import short_convolution
 from argap.kernels.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -54,7 +57,7 @@ class RWKV4(Mixer):
         return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
-        r, k, v = self._maps(x, _previous(x))
+        r, k, v = self._maps(x, self.shift["key"].previous(x))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
@@ -88,8 +91,8 @@ class RWKV4(Mixer):
         width = self.out.in_features
         return batch * length * (8 * width**2 + 27 * width)
 
-    def _maps(self, x: torch.Tensor, previous: torch.Tensor) -> list[torch.Tensor]:
-        """r, k and v of inputs and the inputs one position earlier."""
+    def _maps(self, x: torch.Tensor, previous: torch.Tensor | None) -> list[torch.Tensor]:
+        """r, k and v of inputs and the inputs one position earlier (see `TokenShift`)."""
         maps = {"receptance": self.receptance, "key": self.key, "value": self.value}
         return [linear(self.shift[name](x, previous)) for name, linear in maps.items()]
 
@@ -113,7 +116,7 @@ class RWKV4Channel(Mixer):
         self.value = ResidualLinear(expand * width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mixed(x, _previous(x))
+        return self._mixed(x, self.shift["key"].previous(x))
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.forward(x), x[:, -1]
@@ -134,10 +137,11 @@ class RWKV4Channel(Mixer):
         inner, width = self.value.in_features, self.value.out_features
         return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
 
-    def _mixed(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+    def _mixed(self, x: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
         r = self.receptance(self.shift["receptance"](x, previous))
         k = self.key(self.shift["key"](x, previous))
-        return torch.sigmoid(r) * self.value(k.relu().square())
+        squared = gated_product(k, k, "relu") if runs_kernels(k) else k.relu().square()
+        return gated_product(r, self.value(squared), "sigmoid")
 
 
 class TokenShift(nn.Module):
@@ -154,14 +158,17 @@ class TokenShift(nn.Module):
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
-    def forward(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+    def previous(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The ``previous`` that `forward` takes for a whole sequence ``x [B, T, D]``; None where a kernel shifts it."""
+        return None if runs_kernels(x, self.weight) else F.pad(x[:, :-1], (0, 0, 1, 0))
+
+    def forward(self, x: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+        """``x [..., D]`` mixed with the inputs one position earlier, 0 before the first."""
+        if previous is None:  # a convolution of two taps
+            present = self.weight.float()
+            return short_convolution(x, torch.stack([present, 1 - present]))[0]
         return previous + self.weight * (x - previous)
 
 
 SHIFTS = {"receptance": ((1 - DEPTH) / 2, 0.0), "key": (1 - DEPTH, 0.0), "value": (1 - DEPTH, 0.3 * DEPTH)}
 """Exponent and offset with which each μ of time mixing starts, as in the published code."""
-
-
-def _previous(x: torch.Tensor) -> torch.Tensor:
-    """``x [B, T, D]`` one position later, 0 at the first."""
-    return F.pad(x[:, :-1], (0, 0, 1, 0))
