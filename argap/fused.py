@@ -28,7 +28,9 @@ LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "ge
 def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
     """Patch ``model`` in place; ``ids [1, T]`` are the probe, on the model's device. ``name`` is for messages."""
     fuse_activations(model)
-    if ids.is_cuda and find_spec("liger_kernel") is not None:
+    # Importing Liger's patches takes seconds, which no other model needs to spend.
+    known = type(model).__module__.startswith("transformers.models.")
+    if known and ids.is_cuda and find_spec("liger_kernel") is not None:
         fuse_by_liger(model, ids, name)
 
 

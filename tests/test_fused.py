@@ -1,0 +1,121 @@
+"""Liger's patch of a loaded model: kept where a probe confirms it, undone where not, and never beyond the GPU."""
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.models.llama import modeling_llama
+
+from argap.fused import _fused_on_cuda, fuse, fuse_by_liger
+
+monkey_patch = pytest.importorskip("liger_kernel.transformers.monkey_patch")
+IDS = torch.arange(12)[None]
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
+    return AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=32, **sizes)).eval()
+
+
+@pytest.fixture
+def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Replaces Liger's patch of Llama by one that scales every norm, and writes to the family's module as Liger's does."""
+
+    def install(scale: float) -> None:
+        def patch(rope: bool = True, rms_norm: bool = True, cross_entropy: bool = True, model: Any = None) -> None:
+            assert rope
+            assert rms_norm
+            assert not cross_entropy
+            modeling_llama.apply_rotary_pos_emb = lambda *given: pytest.fail("a CUDA kernel on the CPU")
+            modeling_llama.LlamaRMSNorm = type("Fused", (torch.nn.Module,), {})  # pyright: ignore
+            for module in model.modules():
+                if "Norm" in type(module).__name__:
+                    plain = type(module).forward
+                    module.forward = MethodType(lambda self, x, plain=plain: scale * plain(self, x), module)
+
+        monkeypatch.setitem(monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN, "llama", patch)
+
+    for name in ("apply_rotary_pos_emb", "LlamaRMSNorm"):
+        monkeypatch.setattr(modeling_llama, name, getattr(modeling_llama, name))
+    return install
+
+
+@torch.inference_mode()
+def hidden_states(model: Any) -> torch.Tensor:
+    return model.base_model(input_ids=IDS, use_cache=False).last_hidden_state
+
+
+def test_a_patch_that_the_probe_confirms_stays(model: Any, liger: Callable[[float], None]) -> None:
+    plain, norm = hidden_states(model), modeling_llama.LlamaRMSNorm
+    liger(1.0 + 1e-6)
+    with torch.inference_mode():
+        assert fuse_by_liger(model, IDS, "llama")
+    assert "forward" in vars(model.model.norm)
+    assert modeling_llama.LlamaRMSNorm is norm  # models loaded later are theirs
+    torch.testing.assert_close(hidden_states(model), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_a_patch_that_changes_the_model_is_undone(
+    model: Any, liger: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, rotary = hidden_states(model), modeling_llama.apply_rotary_pos_emb
+    liger(1.01)
+    with torch.inference_mode():
+        assert not fuse_by_liger(model, IDS, "some/model")
+    assert "forward" not in vars(model.model.norm)
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+    assert torch.equal(hidden_states(model), plain)
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("some/model: running without liger-kernel's fused layers (its hidden states differ by 1.")
+
+
+def test_a_patch_that_fails_is_undone(
+    model: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def patch(model: Any = None) -> None:
+        model.model.norm.forward = None
+        raise AttributeError("no such layer")
+
+    plain = hidden_states(model)
+    monkeypatch.setitem(monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN, "llama", patch)
+    with torch.inference_mode():
+        assert not fuse_by_liger(model, IDS, "some/model")
+    assert torch.equal(hidden_states(model), plain)
+    assert "(AttributeError: no such layer)" in capsys.readouterr().err
+
+
+def test_on_a_cpu_nothing_is_patched(model: Any, liger: Callable[[float], None]) -> None:
+    liger(2.0)
+    plain = hidden_states(model)
+    with torch.inference_mode():
+        fuse(model, IDS, "llama")
+    assert torch.equal(hidden_states(model), plain)
+
+
+def test_a_family_s_rotary_function_is_wrapped_once() -> None:
+    def own(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> str:
+        return f"own {unsqueeze_dim}"
+
+    first = _fused_on_cuda(lambda *given: "first", own)
+    second = _fused_on_cuda(lambda *given: "second", first)
+    q = torch.zeros(1)
+    assert first(q, q, q, q) == "own 1"
+    assert second(q, q, q, q, unsqueeze_dim=2) == "own 2"
+    assert second.plain is own  # pyright: ignore
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_liger_s_llama_is_transformers_llama(model: Any, dtype: torch.dtype) -> None:
+    model, ids = model.to("cuda", dtype), IDS.cuda()
+    with torch.inference_mode():
+        plain = model(ids).logits.float()
+        assert fuse_by_liger(model, ids, "llama")
+        fused = model(ids).logits.float()
+    bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    assert float((fused - plain).norm() / plain.norm()) < bound
