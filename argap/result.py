@@ -3,12 +3,13 @@
 `argap.score` and `argap.compare` write the files; `open_result` reads them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
@@ -17,6 +18,11 @@ from argap.cells import PREFIX, ar_hits, models_of, read_cells
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
 from argap.slices import ALL, slices_of_cells
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from argap.tokens import Mask, TokenTable
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,70 @@ class Result:
         hits = ar_hits(self.cells, self.threshold)
         return _slice_frame(slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference))
 
+    def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
+        """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
+
+        ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
+        `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
+        that ship (``argap slice --list``). ``threshold``: maximum training count of an AR hit, by default the result's.
+
+        Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
+
+        Raises `ArgapError` for a condition that does not parse, names an unknown column, is not boolean, reads another
+        table or a file, or selects no token, for a function that gives another number of values, and where the
+        result's tokens are not there.
+
+        Examples
+        --------
+        >>> import argap
+        >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
+        >>> result.gap({"rare": "repeated AND train_count < 10"})                # doctest: +SKIP
+        """
+        return _slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
+
+    def slices(
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
+    ) -> tuple[SliceResult, ...]:
+        """What `gap` tabulates, as records."""
+        from argap.slice_library import library
+        from argap.token_slices import Slice, score_slices
+
+        wanted = [Slice(*each) for each in (slices or {}).items()]
+        if slices is None:
+            wanted = [Slice(each.name, each.where, each.title, each.note) for each in library()]
+        tau = self.threshold if threshold is None else threshold
+        return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
+
+    def tokens(
+        self,
+        where: "str | Mask | None" = None,
+        *,
+        models: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> "pa.Table":
+        """The scored tokens that a condition selects, in order, with the columns that `argap.tokens` lists.
+
+        ``where``: as in `gap`; None: all. ``models``: those with a field in ``nll`` and ``top1``. ``columns``: some of
+        them. ``limit``: the first rows only. Raises `ArgapError` as `gap` does.
+
+        Examples
+        --------
+        >>> import argap
+        >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
+        >>> result.tokens("word = 'self'", columns=["piece", "nll"], limit=10)   # doctest: +SKIP
+        """
+        from argap.token_slices import select
+
+        return select(self.token_table, where, models=models, columns=columns, limit=limit)
+
+    @cached_property
+    def token_table(self) -> "TokenTable":
+        """The files that `gap` and `tokens` read. Raises `ArgapError` where they are not there."""
+        from argap.token_slices import open_tokens
+
+        return open_tokens(self.folder, self.record)
+
     def breakdown(self, by: By) -> pd.DataFrame:
         """The gap taken apart by a partition of the tokens: one row for each bin and model.
 
@@ -153,8 +223,8 @@ def open_result(folder: str | PathLike[str]) -> Result:
     return Result(Path(folder), read_gap(Path(folder)))
 
 
-def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
-    """The columns of `Result.table`."""
+def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFrame:
+    """The columns of `Result.table`; ``more``: those of `Result.gap`."""
     rows = []
     for each in slices:
         for model in each.models:
@@ -174,9 +244,11 @@ def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
             row["gap_due_to"] = due and due.value
             row |= _ends("gap_due_to", due and due.ci95)
             row["case"] = due and due.case
+            if more:
+                row |= {"ar_hits": each.ar_hits, "where": each.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
