@@ -88,7 +88,7 @@ class Result:
         return cells.drop(columns=others)  # further seeds of a suite
 
     def table(self) -> pd.DataFrame:
-        """One row for each model and slice: all tokens, AR hits and other tokens.
+        """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
@@ -96,7 +96,9 @@ class Result:
         of the last three. The reference has no differences (NaN).
         """
         hits = ar_hits(self.cells, self.threshold)
-        return _slice_frame(slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference))
+        recorded = [each for each in self.record.slices if each.name != "ar_hits"]
+        built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
+        return _slice_frame([*built_in, *recorded])
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
@@ -124,11 +126,9 @@ class Result:
     ) -> tuple[SliceResult, ...]:
         """What `gap` tabulates, as records."""
         from argap.slice_library import library
-        from argap.token_slices import Slice, score_slices
+        from argap.token_slices import Slice, as_slices, score_slices
 
-        wanted = [Slice(*each) for each in (slices or {}).items()]
-        if slices is None:
-            wanted = [Slice(each.name, each.where, each.title, each.note) for each in library()]
+        wanted = as_slices(library()) if slices is None else [Slice(*each) for each in slices.items()]
         tau = self.threshold if threshold is None else threshold
         return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
 from argap.records import EvaluationRecord, Record
-from argap.slice_sql import quoted
+from argap.slice_sql import check_syntax, quoted
 
 LIBRARY = Path(__file__).parent / "slice_library.yaml"
 BUILT_IN = ("all", "overall", "ar_hits", "other")
@@ -48,6 +48,8 @@ def read_slices(path: Path) -> list[SliceSpec]:
                 raise ArgapError(f"slice {k}: expected name and where, found {type(each).__name__}")
             slices.append(build(SliceSpec, each))
         check_names(each.name for each in slices)
+        for each in slices:
+            check_syntax(each.where)
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
     return slices

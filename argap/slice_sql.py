@@ -72,6 +72,12 @@ def check_condition(where: str, models: Sequence[str]) -> Condition:
     return Condition(where, columns)
 
 
+def check_syntax(where: str) -> None:
+    """Refuse a condition that is not one expression, whatever the models and columns."""
+    with connect() as connection:
+        _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), ["reference"])
+
+
 def _parse(connection: duckdb.DuckDBPyConnection, where: str, models: Sequence[str]) -> dict[str, Any]:
     """The syntax tree of a condition, refused where it is more than one expression."""
 

@@ -1,17 +1,18 @@
 """Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from argap.errors import ArgapError, MismatchError
-from argap.records import Gap, SliceResult
+from argap.records import Gap, SliceResult, read_gap, write_record
 from argap.resumable import folder_name
 from argap.runs import Run, open_run
-from argap.slice_library import check_names, filled
+from argap.slice_library import SliceSpec, check_names, filled
 from argap.slice_sql import TABLE, Condition, check_condition, quoted, streamed, sums
 from argap.slices import SliceScorer
 from argap.tokens import COLUMNS, MASK, Mask, TokenTable
@@ -58,6 +59,20 @@ def _run(folder: Path, model: str, recorded: str) -> Run:
         f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
         "its tables and breakdowns need only the files that are here"
     )
+
+
+def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
+    """The slices of a file."""
+    return [Slice(each.name, each.where, each.title, each.note) for each in specs]
+
+
+def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
+    """Compute slices from the tokens of the result in ``folder`` and record them in its ``gap.json``."""
+    gap = read_gap(folder)
+    scored = score_slices(open_tokens(folder, gap), as_slices(specs), threshold=gap.threshold)
+    gap = replace(gap, slices=tuple(scored[1:]))
+    write_record(folder / "gap.json", gap)
+    return gap
 
 
 def score_slices(

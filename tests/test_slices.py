@@ -17,9 +17,10 @@ import argap
 from argap.cli import main
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
-from argap.slice_library import LIBRARY, library, read_slices
+from argap.records import read_gap
+from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
-from argap.token_slices import Slice, score_slices
+from argap.token_slices import Slice, add_slices, score_slices
 
 MODELS = ["ref", "m-1", "m2"]
 
@@ -274,6 +275,7 @@ def test_names_that_are_refused(result, name):
         ("slices:\n- {name: a}", "where: missing"),
         ("slices:\n- {name: a, where: repeated}\n- {name: a, where: repeated}", "the name is the name of two slices"),
         ("slices:\n- {name: ../a, where: repeated}", "not a path"),
+        ("slices:\n- {name: a, where: repeated AND}", "does not parse"),
         ("rows: []", "expected the one key slices"),
         ("slices: [repeated]", "expected name and where, found str"),
     ],
@@ -372,3 +374,15 @@ def test_the_command_lists_the_library(monkeypatch, capsys):
     for each in read_slices(LIBRARY):
         assert each.name in out
         assert each.where in out
+
+
+def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(token_result, out)
+    specs = [SliceSpec("rare", "repeated AND train_count < 3", "Rare bigrams"), SliceSpec("late", "pos > 40")]
+    gap = add_slices(out, specs)
+    assert gap == read_gap(out)
+    assert [each.name for each in gap.slices] == ["ar_hits", "rare", "late"]
+    assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
+    table = argap.open_result(out).table()
+    assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]

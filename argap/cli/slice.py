@@ -33,17 +33,17 @@ def slice_(
     from argap.records import as_json as plain
     from argap.result import open_result
     from argap.slice_library import library, read_slices
-    from argap.token_slices import Slice, score_slices
+    from argap.token_slices import Slice, as_slices, score_slices
 
     if len(where or ()) != len(name or ()):
         raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
-    wanted = [Slice(each.name, each.where, each.title, each.note) for each in read_slices(slices)] if slices else []
+    wanted = as_slices(read_slices(slices)) if slices else []
     wanted += [Slice(*pair) for pair in zip(name or (), where or (), strict=True)]
     opened = open_result(result)
     tau = opened.threshold if threshold is None else threshold
     shipped = not wanted
     if shipped:
-        wanted = [Slice(each.name, each.where, each.title, each.note) for each in library()]
+        wanted = as_slices(library())
     scored = score_slices(opened.token_table, wanted, threshold=tau, empty=shipped)
     if as_json:
         typer.echo(json.dumps({"slices": [plain(each) for each in scored[1:]]}, indent=2, ensure_ascii=False))
