@@ -184,6 +184,10 @@ class SliceResult(Record, frozen=True):
     share: float
     """Of all scored tokens."""
     models: tuple[ModelOnSlice, ...]
+    ar_hits: float | None = None
+    """The share of its tokens that are AR hits; None where it was not computed, or without tokens."""
+    title: str = ""
+    note: str = ""
 
 
 class ClosedShare(Record, frozen=True):
@@ -288,6 +292,8 @@ class Gap(Record, frozen=True):
     evaluation: EvaluationRecord
     index: IndexRecord | None
     versions: dict[str, str]
+    slices: tuple[SliceResult, ...] = ()
+    """The AR hits and the slices that `argap score` was given."""
 
     @property
     def hits(self) -> str:
