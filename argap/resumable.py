@@ -25,6 +25,25 @@ def folder_name(name: str) -> str:
     return folder
 
 
+PLAIN = re.compile(r"[^\W_][^/\\\x00-\x1f\x7f]*")
+LONGEST_NAME = 200
+"""Bytes of a name that becomes a folder; file systems allow 255 for it and its temporary suffix."""
+
+
+def plain_name(what: str, name: object) -> str:
+    """``name``, read from a file, where it can be the name of a folder or file unchanged.
+
+    That is text that begins with a letter or digit and contains no slash and no control character, so that its
+    folder lies directly below the one it belongs to. Raises `ArgapError`, which says ``what`` it names.
+    """
+    if not isinstance(name, str) or not PLAIN.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+        raise ArgapError(
+            f"{what} {name!r}: the name becomes a folder; expected text that begins with a letter or digit, without "
+            f"slashes, of at most {LONGEST_NAME} bytes"
+        )
+    return name
+
+
 def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
     """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
 

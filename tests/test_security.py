@@ -1,0 +1,130 @@
+"""What a hostile file tries, and that it stays without effect: each test looks for the file that it would create."""
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from argap.errors import ArgapError
+from argap.plain_yaml import parse_yaml, read_yaml
+from argap.resumable import plain_name
+from argap.suite.config import load_suite
+from argap.synthetics.sweep import load_sweep
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("../../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\0b", "a\nb", ".hidden", "x" * 201, 3, True, None)
+SUITE = {
+    "reference": "attention",
+    "members": {"attention": None},
+    "sizes": {"tiny": None},
+    "train": {"tokenizer": "t", "data": ["text"], "steps": 1, "warmup_steps": 0},
+    "evaluation": {"data": ["text"]},
+}
+
+
+def saved(path: Path, values: object) -> Path:
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_more_than_one_component_is_refused(name: object) -> None:
+    with pytest.raises(ArgapError, match=r"^size .*: the name becomes a folder; expected text that begins with"):
+        plain_name("size", name)
+
+
+def test_plain_names_pass_unchanged() -> None:
+    for name in ("attention", "70m", "mega-s4", "module:Class", "H3 hybrid", "Größe", "x" * 200):
+        assert plain_name("size", name) == name
+
+
+@pytest.mark.parametrize("kind", ["members", "sizes"])
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_a_suite_refuses_names_that_leave_its_folder(tmp_path: Path, kind: str, name: object) -> None:
+    member = {"architecture": "attention"} if kind == "members" else None
+    path = saved(tmp_path / "suite.yaml", SUITE | {kind: SUITE[kind] | {name: member}})
+    with pytest.raises(ArgapError, match=rf"suite\.yaml: {kind}: .*the name becomes a folder"):
+        load_suite(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("members", "runs"), ("members", "index"), ("sizes", "tokens")])
+def test_a_suite_refuses_the_names_of_its_own_folders(tmp_path: Path, kind: str, name: str) -> None:
+    member = {"architecture": "attention"} if kind == "members" else None
+    with pytest.raises(ArgapError, match=f"{kind}: {name}: the work folder has a folder of that name"):
+        load_suite(saved(tmp_path / "suite.yaml", SUITE | {kind: SUITE[kind] | {name: member}}))
+
+
+def test_a_suite_refuses_two_models_of_one_name(tmp_path: Path) -> None:
+    both = {"a": {"architecture": "attention", "seeds": [0, 1]}, "a-seed1": {"architecture": "attention"}}
+    with pytest.raises(ArgapError, match="two models are called a-seed1"):
+        load_suite(saved(tmp_path / "suite.yaml", SUITE | {"reference": "a", "members": both}))
+
+
+@pytest.mark.parametrize("name", NAMES[:-2])
+def test_a_sweep_refuses_names_that_leave_its_folder(tmp_path: Path, name: object) -> None:
+    sweep = {"members": {name: {"mixers": ["hyena"]}}, "lengths": [16], "widths": [8]}
+    with pytest.raises(ArgapError, match=r"sweep\.yaml: members: .*the name becomes a folder"):
+        load_sweep(saved(tmp_path / "sweep.yaml", sweep))
+
+
+def bomb(levels: int) -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(30), "line 1: a0: the anchor &a0; expected a plain value"),
+        ("a:\n  b: *x", "line 2: a.b: the alias *x; expected the value itself"),
+        ("? *x\n: 1", "line 1: the alias *x"),
+        ("a: 1\nb: !!timestamp nonsense", "line 2: b: the tag tag:yaml.org,2002:timestamp"),
+        ("b: !!int x", "line 1: b: the tag tag:yaml.org,2002:int"),
+        ("b: !!python/object/apply:os.system ['touch created']", "the tag tag:yaml.org,2002:python/object"),
+        ("doc_to_text: !function module.name", "the tag !function"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key a is listed twice"),
+        ("? [1, 2]\n: 3", "line 1: a key that is a mapping or sequence"),
+        ("a: " + "[" * 5000, "values nested more than 20 deep"),
+        ("a: 1\n---\nb: 2", "a second document"),
+        ("a: [1", "not readable as YAML"),
+        ('a: "\\UFFFFFFFF"', "not readable as YAML"),
+        ("a: 0x_", "line 1: a: '0x_', which is not a number"),
+        ("a: \x00", "not readable as YAML"),
+        ("a: " + "x" * 1_000_001, "expected YAML of at most 1,000,000"),
+    ],
+)
+def test_yaml_beyond_plain_values_is_one_line_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "suite.yaml"
+    path.write_text(text)
+    started = time.monotonic()
+    with pytest.raises(ArgapError) as caught:
+        read_yaml(path)
+    assert time.monotonic() - started < 5
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ")
+    assert message in line
+    assert "\n" not in line
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_plain_yaml_means_what_it_means_to_pyyaml() -> None:
+    for path in (ROOT / "suites").rglob("*.yaml"):
+        assert read_yaml(path) == yaml.safe_load(path.read_text())
+    for text in (
+        "a: [1, 1.5, 1e-3, 1.0e-3, 0x1F, 1_000, on, No, ~, null, '12', \"x\\ty\", .inf, -.5, 1:30, 077, '']",
+        "a: |\n  two\n  lines\nb: >-\n  one\n  line\nc:\n- x\n- {y: z}\nd:",
+        "",
+        "# nothing",
+        "just text",
+    ):
+        assert parse_yaml(text) == yaml.safe_load(text)
+    assert parse_yaml("2020-01-02") == "2020-01-02"
+    assert parse_yaml("9" * 65) == "9" * 65
+    assert math.isnan(parse_yaml(".nan"))
