@@ -1,6 +1,7 @@
 """The command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
 
-Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 130 interrupted (what is finished stays).
+Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback is in a
+file), 130 interrupted (what is finished stays).
 The modules of this folder only read flags and print; heavy imports live inside the commands, so that
 ``argap --help`` stays fast.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import typer
 
 from argap.cli import demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
-from argap.errors import ArgapError, with_flags
+from argap.cli.guard import fail
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
 """Parameters of the library whose flag has another name."""
@@ -44,9 +45,8 @@ def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
     try:
         app()
-    except ArgapError as error:
-        print(f"argap: {with_flags(str(error), _flags(sys.argv[1:]))}", file=sys.stderr)
-        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(fail(error, _flags(sys.argv[1:])))
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:
