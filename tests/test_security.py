@@ -1,5 +1,7 @@
 """What a hostile file tries, and that it stays without effect: each test looks for the file that it would create."""
 
+import contextlib
+import json
 import math
 import time
 from pathlib import Path
@@ -12,6 +14,8 @@ from argap.plain_yaml import parse_yaml, read_yaml
 from argap.resumable import plain_name
 from argap.suite.config import load_suite
 from argap.synthetics.sweep import load_sweep
+from argap.tokenizer import load_tokenizer
+from argap.trust import trusting
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("../../x", "/tmp/x", "..", ".", "", "a/b", "a\\b", "a\0b", "a\nb", ".hidden", "x" * 201, 3, True, None)
@@ -128,3 +132,35 @@ def test_plain_yaml_means_what_it_means_to_pyyaml() -> None:
     assert parse_yaml("2020-01-02") == "2020-01-02"
     assert parse_yaml("9" * 65) == "9" * 65
     assert math.isnan(parse_yaml(".nan"))
+
+
+CODE = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast
+Path({created!r}).touch()
+
+class Planted(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tokenizer that needs the module beside it, which would create the file ``created``."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "planted.py").write_text(CODE.format(created=str(tmp_path / "created")))
+    settings = {"auto_map": {"AutoTokenizer": ["planted.Planted", "planted.Planted"]}, "tokenizer_class": "Planted"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": "planted"}))
+    return folder
+
+
+def test_a_tokenizer_that_names_code_is_refused_without_running_it(tmp_path: Path, planted: Path) -> None:
+    with pytest.raises(ArgapError, match=r"the tokenizer runs code of its own; .*`trust_remote_code=True`$"):
+        load_tokenizer(planted)
+    assert not (tmp_path / "created").exists()
+    with trusting(), contextlib.suppress(Exception):  # the planted class reads no files, but it was imported
+        load_tokenizer(planted)
+    assert (tmp_path / "created").exists()
