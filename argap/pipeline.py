@@ -15,6 +15,7 @@ from argap.comparison import check_same_set, write_gap
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label, write_labels
+from argap.lock import one_writer
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
 from argap.resumable import folder_name
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from argap.scorer import ScoreOptions
 
 
+@one_writer("out")
 def score_models(
     checkpoints: Sequence[str],
     reference: str,

@@ -4,15 +4,20 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from argap import cli
+from argap import atomic, cli, progress
 from argap.cli import main
 from argap.cli.guard import fail
 from argap.errors import ArgapError
+from argap.lock import LOCK, alone_in
+
+ROOT = Path(__file__).parent.parent
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -86,3 +91,119 @@ def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
         assert done.returncode == 70
         assert ("Traceback" in done.stderr) == (shown == "1")
         assert done.stderr.splitlines()[-1].startswith("argap: internal error (KeyError: 'key'), please report it;")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from argap.lock import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of ``out``."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_told_who_is_in_the_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ArgapError, match=rf"out: in use by process {holder.pid} on \S+ since 20\S+ .*another `out`$"):
+        enter(out)
+    with alone_in(out, main=False):  # the other processes of one run
+        pass
+    with alone_in(tmp_path / "other"):
+        pass
+    assert not (tmp_path / "other").exists()
+    holder.kill()
+    holder.wait()
+    enter(out)  # the system released the lock; the file that was left is taken over
+    assert list(out.iterdir()) == []
+
+
+def enter(folder: Path) -> None:
+    with alone_in(folder):
+        assert (folder / LOCK).is_file()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / LOCK).symlink_to(tmp_path / "created")
+    with alone_in(out):
+        pass
+    assert not (tmp_path / "created").exists()
+
+
+def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Popen[str], monkeypatch, capsys) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three two three\n" * 50)
+    monkeypatch.setattr(progress, "say", lambda line: None)
+    settings = {"tokenizer": str(TOKENIZER), "data": [str(text)], "architecture": "attention", "steps": 1}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"members": {"rwkv4": None}, "lengths": [16], "widths": [8]}))
+    out = str(tmp_path / "out")
+    for command in (
+        ["score", "attention", "--ref", "attention", "--data", str(text), "--out", out],
+        ["train", str(tmp_path / "train.yaml"), "--out", out, "--device", "cpu"],
+        ["synthetics", "sweep", str(tmp_path / "sweep.yaml"), "--out", out, "--device", "cpu"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["argap", *command])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"in use by process {holder.pid} on " in line
+        assert line.endswith("or choose another --out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    machine = atomic._machine()
+    left = [
+        f".run.json.{gone.pid}-{machine}00000000.tmp",
+        f"tokens/.part-00000.parquet.{gone.pid}-{machine}00000000.tmp",
+        f".model.{gone.pid}-{machine}00000000.old",
+    ]
+    stays = [
+        f".run.json.{os.getpid()}-{machine}00000000.tmp",  # still running
+        f".run.json.{gone.pid}-0123456700000000.tmp",  # of another machine, and new
+        ".run.json.1.tmp",  # of an earlier argap, and new
+        "notes.tmp",
+        "tokens/part-00000.parquet",
+    ]
+    (tmp_path / "tokens").mkdir()
+    for name in (*left[:2], *stays):
+        (tmp_path / name).touch()
+    (tmp_path / left[2]).mkdir()
+    outside = tmp_path.with_name("outside")
+    outside.mkdir()
+    (outside / f".x.{gone.pid}-{machine}00000000.tmp").touch()
+    (tmp_path / left[2] / "link").symlink_to(outside)
+    (tmp_path / "linked").symlink_to(outside)
+    os.utime(tmp_path / stays[2], (0, 0))
+    with alone_in(tmp_path):
+        pass
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert found == {"tokens", "linked", *stays} - {stays[2]}
+    assert len(list(outside.iterdir())) == 1
+
+
+def test_a_full_disk_that_a_library_reports_is_an_expected_failure(tmp_path: Path) -> None:
+    def write() -> None:
+        with atomic.replacing_folder(tmp_path / "model"):
+            raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(ArgapError, match=r"model: could not be written \(No space left on device\)"):
+        write()
+    assert list(tmp_path.iterdir()) == []

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from argap import atomic
 from argap.errors import ArgapError
 from argap.plain_yaml import parse_yaml, read_yaml
-from argap.resumable import plain_name
+from argap.resumable import begin, plain_name
 from argap.suite.config import load_suite
 from argap.synthetics.sweep import load_sweep
 from argap.tokenizer import load_tokenizer
+from argap.train import load_config
+from argap.train.run import train
 from argap.trust import trusting
 
 ROOT = Path(__file__).parent.parent
@@ -164,3 +167,66 @@ def test_a_tokenizer_that_names_code_is_refused_without_running_it(tmp_path: Pat
     with trusting(), contextlib.suppress(Exception):  # the planted class reads no files, but it was imported
         load_tokenizer(planted)
     assert (tmp_path / "created").exists()
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that is not argap's, with files that look like it."""
+    folder = tmp_path / "outside"
+    (folder / "step-1").mkdir(parents=True)
+    (folder / "part-00000.parquet").write_text("mine")
+    return folder
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_overwriting_removes_only_the_parts_of_a_run(tmp_path: Path, outside: Path) -> None:
+    run, record = tmp_path / "run", {"identity": {"a": 1}}
+    begin(run, record, overwrite=False)
+    (run / "tokens").mkdir()
+    for name in ("notes.txt", "tokens/part-00000.parquet", "tokens/notes.txt"):
+        (run / name).touch()
+    begin(run, {"identity": {"a": 2}}, overwrite=True)
+    assert contents(run) == ["notes.txt", "run.json", "tokens", "tokens/notes.txt"]
+    (tmp_path / "linked").mkdir()
+    begin(tmp_path / "linked", record, overwrite=False)
+    (tmp_path / "linked" / "tokens").symlink_to(outside)
+    with pytest.raises(ArgapError, match=r"tokens: a symbolic link, whose files `overwrite=True` does not remove"):
+        begin(tmp_path / "linked", {"identity": {"a": 2}}, overwrite=True)
+    with pytest.raises(ArgapError, match=r"outside: not empty, and not a run; choose another `out`$"):
+        begin(outside, record, overwrite=True)
+    assert contents(outside) == ["part-00000.parquet", "step-1"]
+
+
+def test_training_overwrites_no_model_that_it_did_not_train(tmp_path: Path, outside: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_text("mine")
+    config = load_config(None, SUITE["train"] | {"architecture": "attention"})
+    with pytest.raises(ArgapError, match=r"model: holds a model but no train\.json; choose another `out`$"):
+        train(config, model, device="cpu", overwrite=True)
+    assert contents(model) == ["model.safetensors"]
+    (model / "train.json").write_text("{}")
+    (model / "checkpoints").symlink_to(outside)
+    with pytest.raises(ArgapError, match="checkpoints: a symbolic link"):
+        train(config, model, device="cpu", overwrite=True)
+    assert contents(outside) == ["part-00000.parquet", "step-1"]
+
+
+def test_a_planted_temporary_name_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
+    with atomic.replacing(tmp_path / "file") as temporary:
+        planted = temporary.name
+    (tmp_path / planted).symlink_to(tmp_path / "created")
+    with pytest.raises(ArgapError, match="could not be written"):
+        atomic.write_text(tmp_path / "file", "new")
+    assert not (tmp_path / "created").exists()
+
+
+def test_a_folder_that_is_a_link_is_not_replaced(tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "index").symlink_to(outside)
+    with pytest.raises(ArgapError, match="index: a symbolic link"), atomic.replacing_folder(tmp_path / "index"):
+        pass
+    assert contents(outside) == ["part-00000.parquet", "step-1"]
