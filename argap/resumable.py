@@ -56,17 +56,17 @@ def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) 
     """
     path = folder / "run.json"
     if path.is_file():
-        if overwrite:
-            return
-        old = read_json(path).get("identity", {})
+        old = identity if overwrite else read_json(path).get("identity", {})
         for key, value in identity.items():
             if old.get(key) != value:
                 raise MismatchError(
                     f"{folder}: holds a run with {key} {old.get(key)}, asked for {value}; choose another `out`, or "
                     "discard it with `overwrite=True`"
                 )
-    elif folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
-        raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`")
+    elif parts := [name for name in PARTS if (folder / name).exists()]:
+        raise ArgapError(f"{folder}: holds {parts[0]} but no run.json; choose another `out`")
+    elif not overwrite and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+        raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
 
 
 def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str, Any]:

@@ -195,8 +195,10 @@ def test_overwriting_removes_only_the_parts_of_a_run(tmp_path: Path, outside: Pa
     (tmp_path / "linked" / "tokens").symlink_to(outside)
     with pytest.raises(ArgapError, match=r"tokens: a symbolic link, whose files `overwrite=True` does not remove"):
         begin(tmp_path / "linked", {"identity": {"a": 2}}, overwrite=True)
-    with pytest.raises(ArgapError, match=r"outside: not empty, and not a run; choose another `out`$"):
-        begin(outside, record, overwrite=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tokens").symlink_to(outside)
+    with pytest.raises(ArgapError, match=r"data: holds tokens but no run\.json; choose another `out`$"):
+        begin(tmp_path / "data", record, overwrite=True)
     assert contents(outside) == ["part-00000.parquet", "step-1"]
 
 
