@@ -1,6 +1,7 @@
 """The command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
 
-Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 130 interrupted (what is finished stays).
+Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback is in a
+file), 130 interrupted (what is finished stays).
 The modules of this folder only read flags and print; heavy imports live inside the commands, so that
 ``argap --help`` stays fast.
 """
@@ -28,7 +29,7 @@ from argap.cli import (
     synthetics,
     train,
 )
-from argap.errors import ArgapError, with_flags
+from argap.cli.guard import fail
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
 """Parameters of the library whose flag has another name."""
@@ -81,9 +82,8 @@ def main() -> None:
     _name_values(command)
     try:
         command()
-    except ArgapError as error:
-        print(f"argap: {with_flags(str(error), _flags(command, sys.argv[1:]))}", file=sys.stderr)
-        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(fail(error, _flags(command, sys.argv[1:])))
 
 
 def _name_values(command: Any) -> None:

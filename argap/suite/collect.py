@@ -17,6 +17,7 @@ from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
+from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
@@ -39,6 +40,7 @@ MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
 
 
+@one_writer("out")
 def collect(
     suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
 ) -> Gap:
