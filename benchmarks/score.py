@@ -151,7 +151,8 @@ def on_native_model(name: str) -> dict[str, Any]:
 
     torch.manual_seed(0)
     config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
-    model: Any = ArgapForCausalLM(config).to(torch.bfloat16).cuda().eval()
+    model: Any = ArgapForCausalLM(config)
+    model = model.to(torch.bfloat16).cuda().eval()
     ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
     exact = in_float32(model, ids)
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
@@ -168,7 +169,7 @@ def by_references(function: Callable[[], Any]) -> Any:
     from argap.kernels import gated_norm, gated_product, rms_norm, rotary
     from argap.models import rwkv4
 
-    modules = (gated_norm, gated_product, rms_norm, rotary, rwkv4)
+    modules: tuple[Any, ...] = (gated_norm, gated_product, rms_norm, rotary, rwkv4)
     chosen = rms_norm.runs_kernels
     for module in modules:
         module.runs_kernels = lambda *tensors: False

@@ -68,7 +68,7 @@ def gated_product_reference(
     """`gated_product` by torch's operations, each rounded; differentiable."""
     if gate_bias is not None:
         gate = gate + gate_bias
-    if skip is not None:
+    if skip is not None and skipped is not None:
         value = value + skip * skipped
     if value_bias is not None:
         value = value + value_bias

@@ -18,13 +18,13 @@ IDS = torch.arange(12)[None]
 @pytest.fixture
 def model() -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
+    sizes: Any = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
     return AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=32, **sizes)).eval()
 
 
 @pytest.fixture
 def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Replaces Liger's patch of Llama by one that scales every norm, and writes to the family's module as Liger's does."""
+    """Replaces Liger's patch of Llama by one that scales every norm, and writes to the family's module like Liger."""
 
     def install(scale: float) -> None:
         def patch(rope: bool = True, rms_norm: bool = True, cross_entropy: bool = True, model: Any = None) -> None:

@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
 from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
+from argap.kernels.launch import runs_kernels
 from argap.kernels.rms_norm import rms_norm
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
@@ -62,8 +63,12 @@ class Block(nn.Module):
             self.mlp_norm = build_norm(config)
             self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(
-        self, x: torch.Tensor, input_ids: torch.Tensor, added: torch.Tensor | None = None
+    def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        x, added = self.terms(x, None, input_ids)
+        return x + added
+
+    def terms(
+        self, x: torch.Tensor, added: torch.Tensor | None, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's output for ``x + added``, as two terms: the norm that follows fuses their sum."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
@@ -190,13 +195,17 @@ class ArgapModel(ArgapPreTrainedModel):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
         auxiliary = added = None
+        # Hooks on a layer (a user's, or accelerate's between devices) expect its whole output.
+        hooked = any(block._forward_hooks or hasattr(block, "_hf_hook") for block in self.blocks)
+        fused = runs_kernels(x, self.embed_tokens.weight) and not self.training and not hooked
         for block in self.blocks:
-            if self.training:
-                x, added = (x if added is None else x + added), None
-                loss = block.auxiliary_loss(x)
-                if loss is not None:
-                    auxiliary = loss if auxiliary is None else auxiliary + loss
-            x, added = block(x, input_ids, added)
+            if fused:
+                x, added = block.terms(x, added, input_ids)
+                continue
+            loss = block.auxiliary_loss(x) if self.training else None
+            if loss is not None:
+                auxiliary = loss if auxiliary is None else auxiliary + loss
+            x = block(x, input_ids)
         return TrunkOutput(last_hidden_state=add_and_norm(self.norm, x, added)[0], auxiliary_loss=auxiliary)
 
     def init_state(self, batch: int) -> RecurrentState:

@@ -57,7 +57,7 @@ class RWKV4(Mixer):
         return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
-        r, k, v = self._maps(x, self.shift["key"].previous(x))
+        r, k, v = self._maps(x, _previous(x, self.key.weight))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
@@ -116,7 +116,7 @@ class RWKV4Channel(Mixer):
         self.value = ResidualLinear(expand * width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mixed(x, self.shift["key"].previous(x))
+        return self._mixed(x, _previous(x, self.key.weight))
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.forward(x), x[:, -1]
@@ -158,12 +158,8 @@ class TokenShift(nn.Module):
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
-    def previous(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The ``previous`` that `forward` takes for a whole sequence ``x [B, T, D]``; None where a kernel shifts it."""
-        return None if runs_kernels(x, self.weight) else F.pad(x[:, :-1], (0, 0, 1, 0))
-
     def forward(self, x: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
-        """``x [..., D]`` mixed with the inputs one position earlier, 0 before the first."""
+        """``x [..., D]`` mixed with the inputs one position earlier; None: those of `_previous`."""
         if previous is None:  # a convolution of two taps
             present = self.weight.float()
             return short_convolution(x, torch.stack([present, 1 - present]))[0]
@@ -172,3 +168,8 @@ class TokenShift(nn.Module):
 
 SHIFTS = {"receptance": ((1 - DEPTH) / 2, 0.0), "key": (1 - DEPTH, 0.0), "value": (1 - DEPTH, 0.3 * DEPTH)}
 """Exponent and offset with which each μ of time mixing starts, as in the published code."""
+
+
+def _previous(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
+    """``x [B, T, D]`` one position later, 0 at the first; None where a kernel on ``x`` and ``weight`` shifts it."""
+    return None if runs_kernels(x, weight) else F.pad(x[:, :-1], (0, 0, 1, 0))

@@ -1,6 +1,8 @@
 """The kernels around the mixers (norms, rotary positions, gates) against their references in float64, and those
 against their definitions."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -83,7 +85,8 @@ def test_gated_product(rows: int, width: int, activation: str, dtype: torch.dtyp
     # Parts of wider rows, as a projection gives them.
     parts = drawn(2, rows, 3 * width, device=device, dtype=dtype).chunk(3, dim=-1)
     vectors = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
-    for given in ((*parts[:2], activation), (*parts[:2], activation, vectors[0], vectors[1], parts[2], vectors[2])):
+    bare: tuple[Any, ...] = (*parts[:2], activation)
+    for given in (bare, (*bare, vectors[0], vectors[1], parts[2], vectors[2])):
         found = gated_products._forward(*given)
         wide = (x.double() if isinstance(x, torch.Tensor) else x for x in given)
         assert found.dtype == dtype
