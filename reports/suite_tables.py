@@ -4,6 +4,8 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
@@ -83,19 +85,37 @@ def recall_table(result: SizeResult) -> Table | None:
 
 
 def threshold_table(result: SizeResult) -> Table:
-    """The share of the gap at the paper's threshold and at the one scaled to this index."""
-    curve = result.curve()
-    tokens = result.gap.index.tokens
-    chosen = [PAPER_THRESHOLD, resolve_threshold("scaled", tokens)]
+    """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
+    to the tokens that training read."""
+    curve, index = result.curve(), result.gap.index
+    assert index is not None  # of a suite
+    passes = result.passes
+    exposed = _nearest(curve["threshold"].to_numpy(), PAPER_THRESHOLD / passes)
+    chosen = dict.fromkeys([PAPER_THRESHOLD, exposed, resolve_threshold("scaled", index.tokens)])
     columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
     at = {row["threshold"]: row for row in curve.to_dict("records")}
     rows = []
     for row in result.gap.compared:
         values = [float(at[tau][row.model]) for tau in chosen]
         rows.append((row.model, *(percent(min(v, 1)) if v == v else DASH for v in values)))
-    shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
-    note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
-    return Table(tuple(columns), tuple(rows), (note,))
+    shares = [f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen]
+    notes = [
+        f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
+        f"{index.tokens:,} tokens."
+    ]
+    if passes != 1:
+        notes.append(
+            f"τ counts occurrences in one pass over the text, of which training made {passes:.2f}: "
+            f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
+            f"{threshold_text(exposed)} is the nearest bin of the curve."
+        )
+    return Table(tuple(columns), tuple(rows), tuple(notes))
+
+
+def _nearest(bounds: np.ndarray, tau: float) -> int:
+    """The end of a bin nearest to ``tau`` in ratio; ``tau`` itself where it is one."""
+    distance = np.abs(np.log(np.maximum(bounds, 0.5) / tau))
+    return int(bounds[np.argmin(distance)])
 
 
 def rare_table(result: SizeResult) -> Table:
