@@ -86,8 +86,9 @@ class Result:
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
-        over the whole gap as a fraction, with its ``case``; and ``_low`` and ``_high``, the ends of the 95% intervals
-        of the last three. The reference has no differences (NaN).
+        over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
+        ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
+        no differences (NaN).
         """
         hits = ar_hits(self.cells, self.threshold)
         return _slice_frame(slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference))
@@ -176,9 +177,10 @@ def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
             row["gap_due_to"] = due and due.value
             row |= _ends("gap_due_to", due and due.ci95)
             row["case"] = due and due.case
+            row["unresolved"] = due and due.unresolved
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 

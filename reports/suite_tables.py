@@ -11,7 +11,7 @@ from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow
 from argap.reports.numbers import DASH, percent, threshold_text
-from argap.reports.tables import Column, Table, closed_table, csv_of, gap_table
+from argap.reports.tables import Column, Table, closed_table, csv_of, gap_cell, gap_table
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 
@@ -161,9 +161,8 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         label = labels.get(row.model)
         if label is None or row.gap_due_to_ar is None:
             continue
-        value = row.gap_due_to_ar.value
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, DASH if value is None else percent(value), *cells))
+        rows.append((row.model, gap_cell(row), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -172,7 +171,7 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         ]
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
-        "its table 2 imply it; models of other sizes, trained on other text."
+        "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
     )
     return Table(columns, tuple(rows), (note, *doubts))
 
@@ -182,9 +181,11 @@ def suite_csv(results: list[SizeResult]) -> str:
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
+    due += ["unresolved", "documents", "effective_documents"]
     records = []
     for result in results:
-        records += [_record(result.size, row, result.member(row.model)) for row in result.gap.rows]
+        worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
+        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
     return csv_of(records, [*fields, *slices, *due])
 
 
@@ -208,6 +209,7 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
         "case": gap and gap.case,
         "ci95_low": low,
         "ci95_high": high,
+        "unresolved": gap and gap.unresolved,
     }
 
 
