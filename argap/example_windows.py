@@ -169,17 +169,10 @@ def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The text of each token as it stands in the text; a piece of a character comes out as U+FFFD.
 
-    Some tokenizers drop the space before a token decoded alone: it is decoded behind its predecessor.
+    The first stands at the start of a text, where some tokenizers drop its space.
     """
-    texts = []
-    for k, token in enumerate(ids.tolist()):
-        alone = tokenizer.decode([token])
-        if k:
-            previous = tokenizer.decode([int(ids[k - 1])])
-            both = tokenizer.decode([int(ids[k - 1]), token])
-            alone = both.removeprefix(previous) if both.startswith(previous) else alone
-        texts.append(alone)
-    return texts
+    texts = [tokenizer.pieces[token] for token in ids.tolist()]
+    return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []
 
 
 def _number(value: float) -> float | None:

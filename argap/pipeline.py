@@ -15,6 +15,7 @@ from argap.comparison import check_same_set, threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import index_record, label, write_labels
+from argap.lock import one_writer
 from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from argap.scorer import ScoreOptions
 
 
+@one_writer("out")
 def score_models(
     checkpoints: Sequence[str],
     reference: str,

@@ -41,9 +41,9 @@ def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None 
         raise FormatError(f"{path}: {error}{remedy and f'; {remedy}'}") from None
 
 
-def write_record(path: Path, record: Record) -> None:
-    """Write a record as indented JSON, whole or not at all."""
-    write_json(path, as_json(record))
+def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
+    """Write a record as JSON, whole or not at all. ``indent`` None: on one line."""
+    write_json(path, as_json(record), indent=indent)
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -186,6 +186,10 @@ class SliceResult(Record, frozen=True):
     share: float
     """Of all scored tokens."""
     models: tuple[ModelOnSlice, ...]
+    ar_hits: float | None = None
+    """The share of its tokens that are AR hits; None where it was not computed, or without tokens."""
+    title: str = ""
+    note: str = ""
 
 
 class ClosedShare(Record, frozen=True):
@@ -290,6 +294,8 @@ class Gap(Record, frozen=True):
     evaluation: EvaluationRecord
     index: IndexRecord | None
     versions: dict[str, str]
+    slices: tuple[SliceResult, ...] = ()
+    """The AR hits and the slices that `argap score` was given."""
     documents: int | None = None
     """Documents that windows belong to, the units of the bootstrap; None in older results."""
     effective_documents: float | None = None

@@ -17,6 +17,7 @@ from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
+from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
@@ -39,6 +40,7 @@ MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
 
 
+@one_writer("out")
 def collect(
     suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
 ) -> Gap:
@@ -84,7 +86,7 @@ def collect(
     write_parquet(out / "distances.parquet", histogram)
     write_parquet(out / "distance_sums.parquet", sums)
     write_parquet(out / "prevalence.parquet", build_prevalence(labels, tokens, tokenizer))
-    write_record(out / "examples.json", examples)
+    write_record(out / "examples.json", examples, indent=None)
     trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     if any(trajectories.values()):
