@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
 from argap.records import Gap, Part
-from argap.reports.drawing import FAINT, WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.numbers import nats
 from argap.reports.panels import (
     add_headroom,
@@ -112,7 +112,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             values = [part.contribution[model] for part in parts]
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
-            draw_bars(axes, x, values, look[model], delta, full, small=True)
+            draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
@@ -139,7 +139,7 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
         values = [part.contribution[model] for part in parts]
         full = [part.bin != "not repeated" for part in parts]
-        draw_bars(axes, x, values, look[model], delta, full)
+        draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts])
         axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
@@ -161,6 +161,10 @@ def gap_by_domain(gap: Gap) -> Figure:
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
         values = np.array([part.contribution[model] for part in parts])
         axes.barh(y, values, height=0.7, color=look[model].colour)
+        ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part.ci95.get(model))]
+        for at, (low, high) in ends:
+            axes.hlines(at, low, high, color=INK, linewidth=0.8)
+        tips = {at: high for at, (_, high) in ends}
         axes.grid(axis="x")
         axes.tick_params(length=0)
         axes.axvline(0, color=FAINT, linewidth=0.8)
@@ -169,7 +173,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         for at, value in zip(y, values, strict=True):
             axes.annotate(
                 percent_of(value, delta),
-                (max(value, 0), at),
+                (max(value, tips.get(at, 0), 0), at),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",

@@ -11,11 +11,12 @@ CAPTIONS = {
     ),
     "gap_by_frequency": (
         "Where the gap lies, by training frequency. Each bar is a bin's share of tokens times the difference in NLL; "
-        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits."
+        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits. "
+        "Whiskers are 95% intervals."
     ),
     "gap_by_distance": (
         "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
-        "AR hit. A model's bars add up to its gap."
+        "AR hit. A model's bars add up to its gap. Whiskers are 95% intervals."
     ),
     "gap_by_position": "Where the gap lies, by position in the window. A model's bars add up to its gap.",
     "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",

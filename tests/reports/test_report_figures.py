@@ -141,3 +141,16 @@ def test_no_two_of_many_models_look_alike() -> None:
     first, second = every[:7], every[7:14]
     assert len({look.marker for look in first}) == 7
     assert {look.line for look in first}.isdisjoint(look.line for look in second)
+
+
+def test_every_bar_has_its_interval_as_a_whisker(gap: Gap) -> None:
+    def segments(drawn: Gap) -> list[list[tuple[float, float]]]:
+        return [
+            [(float(line[0][1]), float(line[1][1])) for each in axes.collections for line in each.get_segments()]
+            for axes in gap_by_bin(drawn, "distance").axes
+        ]
+
+    models = [row.model for row in gap.compared]
+    assert segments(gap) == [[part.ci95[model] for part in gap.breakdowns.distance] for model in models]
+    older = tuple(replace(part, ci95={}) for part in gap.breakdowns.distance)
+    assert segments(replace(gap, breakdowns=replace(gap.breakdowns, distance=older))) == [[] for _ in models]
