@@ -33,7 +33,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_machine_with_gpus(gpus: list[torch.device]) -> None:
     assert [resolve_device(name) for name in ("auto", "cpu", "cuda", "cuda:1")] == ["cuda", "cpu", "cuda", "cuda:1"]
-    with pytest.raises(ArgapError, match="`device` cuda:2: there are 2 CUDA devices here, numbered from 0"):
+    with pytest.raises(ArgapError, match="`device` cuda:2: this machine has 2 CUDA devices, numbered from 0"):
         resolve_device("cuda:2")
     assert gpus == []
 
@@ -42,7 +42,7 @@ def test_a_machine_with_gpus(gpus: list[torch.device]) -> None:
 def test_a_machine_without_a_gpu() -> None:
     assert resolve_device("auto") == "cpu"
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(ArgapError, match=f"`device` {name}: no CUDA device here; use `device=cpu`"):
+        with pytest.raises(ArgapError, match=f"`device` {name}: no CUDA device available; use `device=cpu`"):
             resolve_device(name)
 
 

@@ -388,7 +388,7 @@ def test_references_are_added_listed_and_removed(place, monkeypatch, capsys, own
     assert f"mine\t{place / 'good'}\tno text recorded\t{place / 'index'}" in listed
     assert run_command(monkeypatch, capsys, "ref", "remove", "mine")[0] == 0
     code, _, err = run_command(monkeypatch, capsys, "ref", "remove", "mine")
-    assert (code, err) == (1, "argap: mine: you recorded no reference of that name; recorded: none\n")
+    assert (code, err) == (1, "argap: mine: no reference of that name is recorded; recorded: none\n")
     code, _, err = run_command(monkeypatch, capsys, "ref", "add", "x", str(place / "nowhere" / "at" / "all"))
     assert code == 1
 

@@ -128,7 +128,7 @@ def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, 
     monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
     finished = run(gpt2, data, tmp_path, batch_size=3)
     assert finished.finished.head == "model"
-    assert "its logits are no linear map of its last hidden states" in capsys.readouterr().err
+    assert "its logits are not a linear map of its last hidden states" in capsys.readouterr().err
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
 
@@ -281,7 +281,7 @@ def test_out_of_memory_backs_off_by_halves(gpt2, data, tmp_path, monkeypatch):
     monkeypatch.setattr(batches.Batches, "_score", hungry)
     monkeypatch.setitem(batches.AUTO_BATCH_TOKENS, "cpu", 64 * 16)
     assert run(gpt2, data, tmp_path / "auto").finished.windows_per_batch == 4
-    with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; choose a smaller --batch-size"):
+    with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; reduce `batch_size`"):
         run(gpt2, data, tmp_path / "fixed", batch_size=8)
 
 

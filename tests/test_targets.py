@@ -26,5 +26,5 @@ def test_a_second_checkpoint_of_a_name_has_its_parent_s_too():
 
 
 def test_names_that_parents_do_not_make_distinct_are_refused():
-    with pytest.raises(ArgapError, match="b/final: a second checkpoint of that name"):
+    with pytest.raises(ArgapError, match="b/final: two checkpoints have this name"):
         with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])

@@ -85,7 +85,7 @@ def test_a_stream_on_the_gpu():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there_is_refused_before_a_token_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ArgapError, match="no CUDA device here; use `device=cpu`"):
+    with pytest.raises(ArgapError, match="no CUDA device available; use `device=cpu`"):
         BigramCounter(10, chunk=100, scratch=tmp_path, device="cuda")
     assert BigramCounter(10, chunk=100, scratch=tmp_path, device="auto").device == "cpu"
 

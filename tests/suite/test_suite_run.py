@@ -129,7 +129,7 @@ def test_checkpoints_on_the_way_are_scored(place):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; name another `work`, or remove"),
+        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; choose another `work`, or remove"),
         ({"evaluation": {"seq_len": 32}}, "scored on evaluation set"),
     ],
 )

@@ -65,7 +65,7 @@ def test_without_a_file(
         (["--data", "absent"], "absent: no such file or folder"),
         (["--tokenizer", "toy.yaml"], "toy.yaml: no tokenizer there"),
         (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
-        (["--seq-len", "99999"], "the data holds 4040 tokens; expected more than seq_len, 99999"),
+        (["--seq-len", "99999"], "the data have 4040 tokens; expected more than --seq-len, 99999"),
     ],
 )
 def test_an_expected_failure_is_one_line(

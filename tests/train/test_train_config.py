@@ -80,7 +80,7 @@ def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int)
         (FILE + "dtype: float64", "dtype: expected auto, bfloat16, float32, found 'float64'"),
         (FILE.replace("[0.9, 0.99]", "[0.9]"), "betas: expected 2 values"),
         (FILE.replace("[0.9, 0.99]", "[0.9, 1.0]"), "betas: expected two numbers from 0 to below 1"),
-        (FILE + "warmup_steps: 1001", "warmup_steps: 1001 is more than all 1000 steps"),
+        (FILE + "warmup_steps: 1001", "warmup_steps: 1001 exceeds the run's 1000 steps"),
         (FILE + "model: 3", "model: expected KEY: VALUE lines, found 3"),
         ("data: [unclosed", "not readable as YAML"),
         ("just text", "expected KEY: VALUE lines, found str"),
@@ -102,5 +102,5 @@ def test_absent_file_and_bad_settings(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml", {})
     with pytest.raises(ArgapError, match="--set lr: expected KEY=VALUE"):
         parse_settings(["lr"])
-    with pytest.raises(ArgapError, match="the value is no YAML"):
+    with pytest.raises(ArgapError, match="the value is not valid YAML"):
         parse_settings(["betas=[0.9"])

@@ -186,7 +186,7 @@ def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) ->
 
 def test_a_mixer_that_sees_the_future_is_refused(toy_values: dict, tmp_path: Path) -> None:
     values = {key: value for key, value in toy_values.items() if key not in ("architecture", "num_layers")}
-    with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, its loss would see the future"):
+    with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, so its loss would see the future"):
         train(load_config(None, {**values, "mixers": ["attention", "base_conv_autocorrelation"]}), tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_changed_data_is_refused(toy_values: dict, tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"finished": None}))  # as a killed run leaves it
     corpus.write_text("w1 w2 w4 w5" * 100)
-    with pytest.raises(MismatchError, match="the data is now"):
+    with pytest.raises(MismatchError, match="the data are now"):
         train(toy(values), tmp_path / "out", device="cpu")
 
 
@@ -243,7 +243,7 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps(record | {"finished": None}))
     path = tmp_path / "checkpoints" / "step-30" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(FormatError, match="step-30: not a whole checkpoint"):
+    with pytest.raises(FormatError, match="step-30: not a complete checkpoint"):
         train(toy(toy_values), tmp_path, device="cpu")
 
 

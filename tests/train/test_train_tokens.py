@@ -63,7 +63,7 @@ def test_a_cut_file_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_pat
 
 def test_nothing_is_left_where_a_source_fails(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(ArgapError, match=r"empty\.txt: no tokens there"):
+    with pytest.raises(ArgapError, match=r"empty\.txt: no tokens; expected a corpus"):
         pack_tokens([*two, DataSource(str(tmp_path / "empty.txt"))], load_tokenizer(toy_tokenizer), tmp_path / "c")
     assert not [p for p in (tmp_path / "c").rglob("*") if p.is_file()]
 
@@ -71,5 +71,5 @@ def test_nothing_is_left_where_a_source_fails(two: list[DataSource], toy_tokeniz
 def test_tokenizer_without_eos(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((toy_tokenizer / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({}))
-    with pytest.raises(ArgapError, match="names no EOS token"):
+    with pytest.raises(ArgapError, match="the tokenizer has no EOS token"):
         pack_tokens(two, load_tokenizer(tmp_path), tmp_path / "cache")
