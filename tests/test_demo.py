@@ -47,7 +47,7 @@ def test_the_index_counts_the_training_text_each_document_once(tokenizer):
     assert index.documents == sum(s["documents"] // s["repeat"] for s in sources)
 
 
-def test_attention_recalls_what_the_convolution_does_not(tmp_path):
+def test_attention_recalls_better_than_the_convolution(tmp_path):
     gap = score_models(
         [str(demo.HERE / "checkpoints" / "base_conv")],
         "attention",

@@ -115,7 +115,7 @@ def test_options_named_by_themselves_exist(page):
     assert [span for span in spans if not set(OPTION.findall(span)) <= known] == []
 
 
-def test_what_is_wrong_is_found(tmp_path):
+def test_the_checks_detect_errors(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# One page\n\n[gone](gone.md) [here](page.md#one-page) [not](#two) [site](https://example.org)\n")
     assert list(broken_links(page)) == ["gone.md", "#two"]

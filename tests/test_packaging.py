@@ -121,7 +121,7 @@ def in_a_fresh_interpreter(code: str, installed: Path, cwd: Path) -> str:
     return run(sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(installed)!r})\n{code}", cwd=cwd)
 
 
-def test_importing_argap_leaves_no_top_level_package_of_ours(installed, tmp_path):
+def test_importing_argap_adds_no_other_top_level_package(installed, tmp_path):
     code = (
         "import argap.models, argap.kernels.linear_logprob, argap.reports.tables, argap.bigram_index.store\n"
         "print(argap.__file__)\n"

@@ -19,7 +19,7 @@ main()
 """
 
 
-def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
+def test_two_processes_write_the_same_files_as_one(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(IN_SMALL_SHARDS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "program.py", "score", MODEL, "--ref", "attention", "--device", "cpu"]

@@ -110,7 +110,7 @@ def test_id_outside_the_vocabulary_is_refused(bad, tmp_path):
     chunk=st.integers(1, 20),
     entries=st.integers(1, 30),
 )
-def test_chunks_and_merge_ranges_change_nothing(documents, chunk, entries, tmp_path_factory):
+def test_counts_do_not_depend_on_chunks_and_merge_ranges(documents, chunk, entries, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("counter") / "runs"
     counter = BigramCounter(6, chunk=chunk, scratch=scratch)
     for document in documents:

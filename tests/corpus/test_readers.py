@@ -134,7 +134,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
         texts(open_corpus(path))
 
 
-def test_nothing_readable_says_what_was_found(tmp_path):
+def test_unreadable_sources_are_listed(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(ArgapError, match=r"found \.png, expected one of"):
         open_corpus(tmp_path)

@@ -37,7 +37,7 @@ def mixers_of(entry: Entry) -> list[str]:
     return [as_spec(mixer)["name"] for mixer in listed or entry.config.mixers or ()]
 
 
-def test_all_language_models_are_members() -> None:
+def test_every_causal_mixer_is_a_member() -> None:
     """A mixer that is not causal learns elsewhere, on recall."""
     causal = {name for name in registry.available() if registry.resolve(name).causal}
     assert {name for entry in ENTRIES for name in mixers_of(entry)} == causal

@@ -31,7 +31,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
-def test_flags_go_over_the_file(
+def test_flags_override_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("toy.yaml", "--lr", "0.003", "--set", "betas=[0.8, 0.9]", "--batch-size", "4", "--json")
@@ -44,7 +44,7 @@ def test_flags_go_over_the_file(
     assert "step 12 of 12" in progress
 
 
-def test_without_a_file(
+def test_flags_suffice_without_a_file(
     toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--tokenizer", toy_values["tokenizer"], "--data", toy_values["data"][0], "--steps", "3"]
@@ -83,7 +83,7 @@ def test_an_expected_failure_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_interrupt_exits_with_130_and_goes_on(
+def test_an_interrupted_run_exits_with_130_and_resumes(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = Trainer.step

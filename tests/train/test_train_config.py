@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_file_over_default(file: Path) -> None:
+def test_the_file_overrides_defaults(file: Path) -> None:
     config = load_config(file, {})
     assert config.data == (DataSource("some/folder"), DataSource("other", repeat=3))
     assert config.lr == 1e-3  # YAML 1.1 reads 1e-3 as text
@@ -37,7 +37,7 @@ def test_file_over_default(file: Path) -> None:
     assert config.total_steps == 1000
 
 
-def test_flag_over_file(file: Path) -> None:
+def test_flags_override_the_file(file: Path) -> None:
     config = load_config(file, parse_settings(["lr=3e-4", "grad_clip=null", "betas=[0.8, 0.9]"]) | {"seed": 3})
     assert (config.lr, config.grad_clip, config.betas, config.seed) == (3e-4, None, (0.8, 0.9), 3)
 
@@ -86,7 +86,7 @@ def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int)
         ("just text", "expected KEY: VALUE lines, found str"),
     ],
 )
-def test_errors_are_one_line_that_begins_with_the_file(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_are_one_line_starting_with_the_file(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ArgapError) as caught:
@@ -97,7 +97,7 @@ def test_errors_are_one_line_that_begins_with_the_file(tmp_path: Path, text: str
     assert "\n" not in line
 
 
-def test_absent_file_and_bad_settings(tmp_path: Path) -> None:
+def test_a_missing_file_and_bad_settings(tmp_path: Path) -> None:
     with pytest.raises(ArgapError, match="not readable"):
         load_config(tmp_path / "none.yaml", {})
     with pytest.raises(ArgapError, match="--set lr: expected KEY=VALUE"):
