@@ -92,7 +92,7 @@ def test_errors_are_one_line(words, tmp_path):
 )
 def test_a_flag_of_the_other_engine_is_refused(words, tmp_path, engine, flags):
     arguments = [tmp_path / "data.jsonl", "--tokenizer", words, "--out", tmp_path / "index", "--engine", engine]
-    with pytest.raises(ArgapError, match=f"{flags[0]}: means nothing with --engine {engine}"):
+    with pytest.raises(ArgapError, match=f"{flags[0]}: has no effect with --engine {engine}"):
         run("build", *arguments, *flags)
     assert not (tmp_path / "index").exists()
 

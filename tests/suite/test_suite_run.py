@@ -218,7 +218,7 @@ def test_missing_ray_says_how_to_install_it(place, monkeypatch):
 
 
 def test_an_address_without_a_cluster_is_refused(place):
-    assert "--address: means nothing with --engine local" in str(command(place, "run", "--address", "auto").exception)
+    assert "--address: has no effect with --engine local" in str(command(place, "run", "--address", "auto").exception)
 
 
 def test_an_unknown_member_is_refused(place):
