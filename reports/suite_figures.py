@@ -95,9 +95,8 @@ def share_by_threshold(result: SizeResult) -> Figure:
         model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
     }
     if reasons:
-        reasons = ["no gap" if np.isnan(highest[model]) else "below −50%" for model in omitted]
-        left_out = ", ".join(f"{plain(m)} ({reason})" for m, reason in zip(omitted, reasons, strict=True))
-        above.set_title(f"Not drawn: {left_out}", fontsize=8, fontweight="normal", color=FAINT)
+        omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
+        above.set_title(f"Not drawn: {omitted}", fontsize=8, fontweight="normal", color=FAINT)
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
