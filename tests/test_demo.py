@@ -1,4 +1,4 @@
-"""The shipped files belong together, and the demo's path gives the paper's picture on a part of its text."""
+"""The shipped files are consistent, and the demo reproduces the paper's finding on part of its text."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``--device`` and ``--dtype``: one reading for all commands, and the GPU with a number becomes the current one."""
+"""``--device`` and ``--dtype`` mean the same in all commands; a numbered GPU becomes the current device."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ KNOWN = "expected auto, cpu, cuda or cuda:N"
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """A machine that seems to have two GPUs; the list takes those that are made current."""
+    """Simulate a machine with two GPUs; the list records which are made current."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -81,7 +81,7 @@ def test_several_processes_use_one_gpu_each(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
-    """The option ``--device`` of every command that has it."""
+    """The ``--device`` option of every command with one."""
     for name, each in getattr(command, "commands", {}).items():
         yield from options(each, f"{path} {name}")
     for option in command.params:

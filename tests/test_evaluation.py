@@ -1,4 +1,4 @@
-"""Windows: packing, limits, which document a window belongs to, and the fingerprint."""
+"""Evaluation windows: packing, limits, the document of a window, and the fingerprint."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_documents_of_one_token_leave_nothing_to_score(tmp_path, tokenizer):
 
 
 def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
-    """A tokenizer of characters whose EOS is the line break, which the text holds."""
+    """A character tokenizer whose EOS is a line break, which occurs in the text."""
     backend = Backend(models.WordLevel({"a": 0, "b": 1, "\n": 2}, unk_token="a"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     characters = Tokenizer(backend, name="characters", eos=2)

@@ -1,4 +1,4 @@
-"""Which windows are chosen to be looked at, and what is said of their tokens."""
+"""The choice of example windows, and the data on their tokens."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ WORDS = tokenizer(["<eos>", "?", *(f" w{k}" for k in range(2, 4000))])
 
 
 def labelled(documents: list[list[int]], domains: list[str]) -> tuple[np.ndarray, Labels]:
-    """Packed windows of some documents, labelled with their real repeats; every count is 7."""
+    """Packed windows labelled with their actual repeats; every training count is 7."""
     lengths = [len(d) + 1 for d in documents]
     tokens = np.array([t for d in documents for t in (*d, EOS)], dtype=np.int32)
     document = np.repeat(np.arange(len(documents), dtype=np.int32), lengths)
@@ -109,7 +109,7 @@ def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
 
 
 def many() -> tuple[np.ndarray, Labels, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Twelve documents of three domains, each with a repeat at distance 2, 3 or 9; log-probs at random."""
+    """Twelve documents in three domains, each with a repeat at distance 2, 3 or 9, and random log-probs."""
     documents, domains = [], []
     for k in range(12):
         gap = unique(1000 + 20 * k, (1, 2, 8)[k % 3] - 1)

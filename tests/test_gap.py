@@ -1,4 +1,4 @@
-"""The metric: its four cases, by hand, and the share of a gap that is closed."""
+"""The four cases of the metric and the share of a gap closed, in worked examples."""
 
 import math
 

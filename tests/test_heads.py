@@ -1,4 +1,4 @@
-"""Which linear map, scale and cap a model's logits are, as the probe finds them."""
+"""The probe identifies the linear map, scale and soft cap of a model's logits."""
 
 from typing import Any
 

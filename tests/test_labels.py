@@ -1,4 +1,4 @@
-"""Labels: the 12-token example with a training text, the threshold's edge, and the files."""
+"""Labels: the 12-token example with a training text, counts at the threshold, and the files."""
 
 import numpy as np
 import pytest

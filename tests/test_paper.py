@@ -1,4 +1,4 @@
-"""The metric against the figures that the Zoology paper prints."""
+"""The metric against the figures published in the Zoology paper."""
 
 import csv
 import json
@@ -75,7 +75,7 @@ def test_the_share_of_hits_is_seven_percent_and_eleven_at_the_largest_scale() ->
 
 @pytest.mark.parametrize("check", check_gaps(), ids=lambda c: f"{c.row.scale}-{c.row.model}")
 def test_the_range_bounds_all_perplexities_within_the_roundings(check) -> None:
-    """Random points of the box stay inside the range, and some come near both ends: the range is not too wide."""
+    """Random points of the rounding box stay within the range, and some come close to its ends."""
     row = check.row
     reference = next(r for r in GAP_TABLES if r.scale == row.scale and r.model == "Attention")
     printed = np.array([row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other])

@@ -1,4 +1,4 @@
-"""The whole path against a plain recomputation with transformers and NumPy, and its command line."""
+"""The whole pipeline against a plain recomputation with transformers and NumPy, and the command line."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def save_model(folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tokenizer):
-    """Two checkpoints, some real text in two domains and the index of a small training text."""
+    """Two checkpoints, real text in two domains, and the index of a small training text."""
     place = tmp_path_factory.mktemp("place")
     for seed, name in enumerate(["good", "bad"]):
         save_model(place / name, seed)
@@ -79,7 +79,7 @@ def on(place: Path, **changed) -> dict[str, Any]:
 
 
 def recompute(place: Path, tokenizer) -> dict:
-    """The same numbers with none of argap's code but the tokenizer: loops, dicts, one window at a time."""
+    """The same numbers without argap's code, except the tokenizer: loops, dicts, one window at a time."""
     stream, domains = [], []
     for path in sorted((place / "text").rglob("*.py")):
         ids = [*tokenizer.encode([path.read_text()])[0].tolist(), tokenizer.eos]

@@ -1,4 +1,4 @@
-"""Repeated bigrams: a case by hand, and a loop over every pair as the oracle."""
+"""Repeated bigrams: a worked example, and a loop over all pairs as the oracle."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The scorer against a plain transformers forward pass, and everything that can go wrong with a run."""
+"""The scorer against a plain transformers forward pass, and the errors of a run."""
 
 import json
 import shutil

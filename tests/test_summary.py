@@ -1,4 +1,4 @@
-"""Cells, breakdowns and intervals: what is summed is what was scored, and the parts make the whole."""
+"""Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
 import numpy as np
 import pytest
@@ -151,7 +151,7 @@ def test_bin_labels_and_edges():
 
 
 def scored(model: np.ndarray, reference: np.ndarray | None = None):
-    """Documents of 100 tokens; half of the model's difference to a reference of −200 is on the slice ``hits``."""
+    """Documents of 100 tokens; half of the model's gap to a reference of −200 is in the slice ``hits``."""
     reference = np.full(len(model), -200.0) if reference is None else reference
     half = (model - reference) / 2
     scorer = SliceScorer(["ref", "m"], "ref", np.full(len(model), 100.0), np.column_stack([reference, model]))

@@ -1,4 +1,4 @@
-"""Checkpoints of one name get the names of their parent folders."""
+"""Checkpoints with equal names get the names of their parent folders as well."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Checkpoints that share one tokenizer: the pointer in ``tokenizer_config.json``, followed and refused."""
+"""Checkpoints that share a tokenizer through a pointer in ``tokenizer_config.json``."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from argap.train.model import save_tokenizer
 
 @pytest.fixture
 def checkpoint(tmp_path, tokenizer) -> Path:
-    """A folder without a tokenizer of its own, beside the ``tokenizer`` that it points to."""
+    """A checkpoint without a tokenizer, next to the ``tokenizer`` folder that it points to."""
     tokenizer.save(tmp_path / "tokenizer")
     return point(tmp_path / "checkpoint", "../tokenizer/tokenizer.json")
 
@@ -46,6 +46,6 @@ def test_a_broken_pointer_is_named(checkpoint):
 
 
 def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
-    """Files on the hub may hold one, of the machine where they were written."""
+    """A file on the hub may name a path of the machine that wrote it."""
     with pytest.raises(ArgapError, match="no tokenizer there"):
         load_tokenizer(point(checkpoint, str(tmp_path / "tokenizer" / "tokenizer.json")))

@@ -1,4 +1,4 @@
-"""``argap index``: from text files to counts, as a user runs it."""
+"""``argap index`` as users run it, from text files to counts."""
 
 import json
 from collections import Counter

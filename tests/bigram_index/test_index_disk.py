@@ -1,4 +1,4 @@
-"""A disk that refuses: one line, and nothing half-written."""
+"""Disk errors give one line and leave no partial files."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The compiled and the SciPy path against the plain references, on streams and lookups that are awkward."""
+"""The compiled and SciPy engines equal the plain references on edge cases."""
 
 import os
 import shutil
@@ -204,7 +204,7 @@ def test_an_index_may_have_no_bigrams(count, tmp_path):
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """An index that counts as too large for memory, and a cache folder of its own."""
+    """An index treated as too large for memory, with its own cache folder."""
     monkeypatch.setattr(csr, "IN_MEMORY", 10)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return build(tmp_path / "index", RNG.zipf(1.3, 3000).clip(max=99) - 1, 99)
@@ -266,7 +266,7 @@ def test_a_read_only_index_caches_its_rows_for_the_user(large, tmp_path, monkeyp
 
 @pytest.fixture
 def handled(monkeypatch):
-    """The engines as in a process that has counted nothing yet."""
+    """Reset the engines to the state of a new process."""
     monkeypatch.setattr(engines, "_handled", 0)
 
 

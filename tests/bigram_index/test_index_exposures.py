@@ -1,4 +1,4 @@
-"""Exposures: an index read several times, and indexes merged by how often their corpora were read."""
+"""Exposures: corpora read several times, and merges weighted by the number of passes."""
 
 import json
 
@@ -22,7 +22,7 @@ def build(out, documents, *, source="s", vocab_size=5, **options):
 
 @pytest.fixture
 def two(tmp_path):
-    """By hand: web has (1,2) five times and (2,1) four times; books has (1,2) once, (2,3) three times, (3,2) twice."""
+    """``web`` has (1,2) five times and (2,1) four times; ``books`` has (1,2) once, (2,3) three times, (3,2) twice."""
     web = build(tmp_path / "web", [[1, 2] * 5], source="web")
     books = build(tmp_path / "books", [[1, 2, 3, 2, 3, 2, 3]], source="books")
     return web.folder, books.folder

@@ -1,4 +1,4 @@
-"""Indexes without the training data: tables of counts and ARPA models, marked as proxies."""
+"""Proxy indexes made from tables of counts and ARPA models."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The frequency profile of a text and the plan for a corpus."""
+"""The frequency profile of a text, and cost estimates for a corpus."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Merging: shards counted apart and added up are the index of the whole, byte for byte."""
+"""Merging shards gives the index of the whole corpus, byte for byte."""
 
 import numpy as np
 import pytest

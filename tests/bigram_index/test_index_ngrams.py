@@ -1,4 +1,4 @@
-"""n-grams of a query text, counted in a corpus: by hand and against a counter."""
+"""Counting a query's n-grams in a corpus: a worked example, and equality with a counter."""
 
 from collections import Counter
 

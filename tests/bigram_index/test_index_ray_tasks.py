@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster gives the same bytes as a local build, even when a worker is killed."""
+"""A Ray cluster gives the same bytes as a local build, even if a worker is killed."""
 
 import json
 import sys

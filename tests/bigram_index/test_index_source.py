@@ -1,4 +1,4 @@
-"""From text and token files: shards, kept tokens, resuming after a kill, Megatron's files."""
+"""Text and token files as sources: shards, kept tokens, resuming after a kill, Megatron files."""
 
 import json
 import os

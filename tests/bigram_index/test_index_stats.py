@@ -1,4 +1,4 @@
-"""Counts of single tokens: from the same pass, by hand and against a counter."""
+"""Counts of single tokens, made in the same pass: a worked example, and equality with a counter."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The folder: what is in it, what is read back, and what happens when it is damaged."""
+"""The index folder: content, reading, and damage."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every reader gives the documents that were written, and says what is wrong with a broken file."""
+"""Every reader returns the documents written, and names the error in a broken file."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""A corpus on an object store (fsspec's own, in memory) is read as the same files on a disk are."""
+"""An object store (fsspec's in-memory one) reads like the same files on disk."""
 
 import gzip
 import json

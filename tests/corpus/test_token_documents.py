@@ -1,4 +1,4 @@
-"""From a corpus to documents of token ids: order, EOS, empty documents, shards."""
+"""Tokenizing a corpus into documents: order, EOS, empty documents, shards."""
 
 import json
 

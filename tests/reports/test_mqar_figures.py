@@ -1,4 +1,4 @@
-"""Figures and table of a sweep, and of pretrained models on recall: what they draw and say."""
+"""Content of the figures and tables of sweeps and of MQAR scores of pretrained models."""
 
 from typing import cast
 
@@ -17,7 +17,7 @@ SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis":
 
 
 def runs():
-    """Two models, two lengths, two widths; model ``a`` solves N = 64 at width 128 alone."""
+    """Two models, two lengths, two widths; model ``a`` solves N = 64 only at width 128."""
     rows = [
         {"name": name, "length": length, "pairs": str(length // 16), "width": width, "lr": 1e-3}
         for length in (64, 128)

@@ -1,4 +1,4 @@
-"""Figures: drawn for every kind of result, the same bytes each time, with what they must show."""
+"""Figures of every type of result: content, and identical bytes on every run."""
 
 import hashlib
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_a_single_domain_has_no_domain_figure(make_gap: Maker, tmp_path: Path) -
 
 @pytest.mark.parametrize("used", [1, 2])
 def test_the_threshold_is_drawn_beyond_all_counts(used: int, make_gap: Maker, tmp_path: Path) -> None:
-    """Only bigrams that were never seen in training, or once as well: τ is on the axis all the same."""
+    """All bigrams were seen at most once in training; τ is on the axis nevertheless."""
     gap = make_gap({"base_conv": 1.0})
     labels = [each.label for each in gap.bins.frequency]
     parts = tuple(part for part in gap.breakdowns.frequency if part.bin in labels[:used])
@@ -121,7 +121,7 @@ def test_small_domains_are_grouped_and_still_add_up(make_gap: Maker) -> None:
 
 
 def test_hostile_names_are_drawn_as_text(tmp_path: Path, make_gap: Maker) -> None:
-    """Mathematics, markup, right-to-left marks, control signs, signs without a glyph, very long names."""
+    """Math text, markup, right-to-left marks, control characters, missing glyphs, very long names."""
     nasty = "$\\frac{$ <svg onload=x> \u202e\x00 日本 " + "long" * 30
     gap = make_gap({nasty: 1.0, "no gap": 0.0}, domains=("$x^", "模型\n\u2066"))
     draw_all(gap, tmp_path)

@@ -1,4 +1,4 @@
-"""The page: whole, without network, with hostile text as text."""
+"""The HTML page: complete, self-contained, with hostile text escaped."""
 
 import re
 import shutil
@@ -241,7 +241,7 @@ def test_a_single_document_has_sentences_without_intervals(by_hand: Gap) -> None
 
 
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
-    """A loss of -1 on the hits: worse on other tokens, better on hits; and a model that is the reference."""
+    """A loss of −1 on the hits: worse on other tokens but better on hits. Also a model equal to the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
     assert [row.gap_due_to_ar and row.gap_due_to_ar.case for row in gap.compared] == ["no_gap", "no_gap"]
     text = write(tmp_path, gap)
@@ -293,7 +293,7 @@ def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> N
 
 
 def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
-    """The first format had no number."""
+    """The first format had no format number."""
     values = as_json(make_gap({}))
     del values["format"]
     write_json(tmp_path / "gap.json", values)

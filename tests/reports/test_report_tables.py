@@ -1,4 +1,4 @@
-"""The table's text, exact, for rows made by hand: every case of the metric, with and without numbers."""
+"""The exact text of tables for every case of the metric, with and without numbers."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ NOTHING = SliceScores(0, None, None)
 
 
 def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
-    """``gap`` with other values in row ``k``."""
+    """Replace values in row ``k`` of ``gap``."""
     return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
 
 

@@ -1,4 +1,4 @@
-"""The table and the figure of a sweep over tasks, and what is printed of MAD beside them."""
+"""The table and figure of a sweep over tasks, with MAD's published scores."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ from argap.synthetics.tasks.registry import TASKS
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
-    """Two learning rates of each: the first is better on the validation set, the second on the test set."""
+    """Two learning rates each: the first is better in validation, the second in testing."""
     rows = [
         {"name": name, "task": task, "width": width, "length": 32, "lr": lr, "seed": 0}
         | {"validation_accuracy": 0.9 - 100 * lr, "accuracy": 0.25 + 0.125 * k + 10 * lr}
@@ -38,7 +38,7 @@ def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
 
 
 def test_published_averages_match_their_rows():
-    """Each average is the mean of its row, to the printed digit; every task and mixer is one that is here."""
+    """Each average is the mean of its row, to the printed digit, and every task and mixer exists in argap."""
     assert [row.average for row in PUBLISHED] == [round(fmean(row.scores) + 1e-9, 1) for row in PUBLISHED]
     assert set(MAD_TASKS) <= set(TASKS)
     assert {row.member for row in PUBLISHED} - {None} <= set(MEMBERS)

@@ -1,4 +1,4 @@
-"""A suite's YAML: what is read, and one line for whatever is wrong with it."""
+"""Reading a suite's YAML, and its one-line errors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The share of the gap against τ: by hand, and equal to the metric at any one threshold."""
+"""The share of the gap by τ: a worked example, and equality with the metric at single thresholds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The power law of distances: the exponent that data was drawn with, and its interval."""
+"""The power law of distances: recovering a known exponent, and its interval."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Which tokens carry content, and how often bigrams of them repeat: by hand."""
+"""Content tokens and how often their bigrams repeat, in worked examples."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A suite of two tiny models, end to end: trained, scored, collected, and rebuilt from its small files."""
+"""Two tiny models end to end: train, score, collect, and rebuild from the small files."""
 
 import json
 import os
@@ -134,7 +134,7 @@ def test_intermediate_checkpoints_are_scored(place):
     ],
 )
 def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
-    """Neither trained nor scored anew, and never put into one table."""
+    """They are neither retrained nor rescored, and never combined in a table."""
     suite = yaml.safe_load((place / "suite.yaml").read_text())
     for key, value in change.items():
         suite[key] |= value
@@ -146,7 +146,8 @@ def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
     shutil.rmtree(tmp_path / "work" / "tiny" / "attention")
     shutil.rmtree(tmp_path / "work" / "tiny" / "runs" / "attention")
     shutil.rmtree(tmp_path / "work" / "tiny" / "trajectories" / "attention")
-    result = command(tmp_path, "run", "--member", "attention")  # anew; the others are seen where all are put together
+    # Trains from scratch: the other members are checked only when results are collected.
+    result = command(tmp_path, "run", "--member", "attention")
     assert message.replace("attention", "base_conv") in str(result.exception)
     assert not (tmp_path / "out").exists()
 
@@ -198,7 +199,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     )
     for done in (first, again):
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("## tiny") == 1  # the main process speaks
+        assert done.stdout.count("## tiny") == 1  # only the main process prints
     assert again.stderr.count("trained and scored already") == 2
     trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
     assert trained["processes"] == 2
@@ -224,7 +225,7 @@ def test_an_address_without_a_cluster_is_refused(place):
 def test_an_unknown_member_is_refused(place):
     result = command(place, "run", "--member", "nobody")
     assert result.exit_code == 1
-    assert "none of the suite's models, which are attention, base_conv" in str(result.exception)
+    assert "`member` nobody: not in the suite; its models are attention, base_conv" in str(result.exception)
 
 
 def test_table_needs_a_result(place, tmp_path):
@@ -270,7 +271,7 @@ def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
 
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
-    """The same text under two tokenizers: neither windows nor index are another size's."""
+    """The same text under two tokenizers: windows and index belong to one size."""
     words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
     whole = tokenizers.Tokenizer(WordLevel(words, unk_token="<unk>"))
     whole.pre_tokenizer = WhitespaceSplit()

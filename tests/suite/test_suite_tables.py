@@ -1,4 +1,4 @@
-"""Tables of a suite, by hand."""
+"""Suite tables against worked examples."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The share of the gap along training, by hand."""
+"""The share of the gap during training, in worked examples."""
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ from argap.suite.trajectory import COLUMNS, share_along
 
 
 def trajectory_of(model, steps, hits, other):
-    """Two AR hits and six other tokens at every step, of 10 training tokens each."""
+    """Two AR hits and six other tokens at every step; a step has 10 training tokens."""
     rows = [(model, step, 10 * step, 2, h, 6, o) for step, h, o in zip(steps, hits, other, strict=True)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

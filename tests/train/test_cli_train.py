@@ -1,4 +1,4 @@
-"""The command ``argap train``: flags over the file, one-line errors, exit codes."""
+"""``argap train``: flags override the file, one-line errors, exit codes."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A mixer's own loss is trained beside the model's, and logged apart from it."""
+"""A mixer's auxiliary loss is added in training and logged separately."""
 
 from pathlib import Path
 

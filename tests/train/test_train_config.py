@@ -1,4 +1,4 @@
-"""The configuration: precedence, conversion, and one-line errors that say what is known."""
+"""Configuration: precedence, conversion, and one-line errors that list valid keys."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whole runs at toy size on a CPU: they learn, resume bit for bit, and refuse what they must."""
+"""Complete runs at toy size on a CPU: they learn, resume bit for bit, and reject invalid input."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def toy(values: dict, **changes) -> TrainConfig:
 
 
 def curve(folder: Path) -> list[tuple]:
-    """What a log must repeat after a resume: everything but the time."""
+    """Everything in the log that a resumed run must reproduce: all but the times."""
     return [tuple(v for k, v in line.items() if k != "tokens_per_s") for line in read_log(folder / "log.jsonl")]
 
 
@@ -38,7 +38,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy_tokenizer: Path, toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that every disturbed one is held against."""
+    """An uninterrupted run, to compare interrupted ones with."""
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
     train(toy(long_values(toy_tokenizer, toy_corpus)), out, device="cpu")
     return out

@@ -1,4 +1,4 @@
-"""The packed token file: EOS after each document, repeats, fingerprint, cache."""
+"""Packed tokens: EOS after each document, repeats, fingerprint, cache."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The order of windows: cut by hand, a permutation an epoch, the same for every number of processes."""
+"""Window order: a worked example, one permutation per epoch, independence of the number of processes."""
 
 import numpy as np
 import pytest
