@@ -50,7 +50,7 @@ def choose_examples(
     tokenizer: Tokenizer,
     *,
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int = COUNT,
 ) -> Examples:
     """The content of ``examples.json``: up to ``count`` excerpts, each around one AR hit.
@@ -85,7 +85,7 @@ def _choose(
     document: np.ndarray,
     scores: dict[str, Scores],
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int,
 ) -> list[_Hit]:
     """The hits chosen by `RULE`, largest difference first; ties go to the earlier token, then the earlier model."""
@@ -139,7 +139,7 @@ def _window(
         repeated=tuple(labels.repeated[rows].tolist()),
         ar_hit=tuple(ar_hit[rows].tolist()),
         distance=tuple(labels.distance[rows].tolist()),
-        train_count=tuple(labels.train_count[rows].tolist()),
+        train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
         logprob={m: tuple(_number(p) for p in s.logprob[rows].tolist()) for m, s in scores.items()},
         top1_correct={m: tuple((s.top1[rows] == tokens[rows]).tolist()) for m, s in scores.items()},
         focus=hit.row - rows.start,
@@ -167,17 +167,10 @@ def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """Each token as it appears in the text; part of a multi-byte character becomes U+FFFD.
 
-    Some tokenizers drop the leading space of a token decoded alone, so each is decoded together with its predecessor.
+    The first is decoded as the start of a text, where some tokenizers drop its leading space.
     """
-    texts = []
-    for k, token in enumerate(ids.tolist()):
-        alone = tokenizer.decode([token])
-        if k:
-            previous = tokenizer.decode([int(ids[k - 1])])
-            both = tokenizer.decode([int(ids[k - 1]), token])
-            alone = both.removeprefix(previous) if both.startswith(previous) else alone
-        texts.append(alone)
-    return texts
+    texts = [tokenizer.pieces[token] for token in ids.tolist()]
+    return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []
 
 
 def _number(value: float) -> float | None:

@@ -27,9 +27,7 @@ def run(
     member: Annotated[list[str] | None, typer.Option("--member", help="Only this model. Repeatable.")] = None,
     work: WorkOption = None,
     out: OutOption = None,
-    threshold: Annotated[
-        str, typer.Option(help="Maximum training count of an AR hit: a whole number, or scaled.")
-    ] = "1250",
+    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
     device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
     engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",

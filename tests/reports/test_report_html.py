@@ -178,7 +178,7 @@ def test_token_classes_say_which_models_were_right(make_examples: Maker) -> None
     assert shown.tokens[0].title == "first token of the window: context only"
     # exp(-0.25) = 0.78, exp(-4.5) = 0.011
     assert shown.story == (
-        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; in the training text it occurs 20 times. "
+        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; training saw it 20 times. "
         "Probability of its second token: 78% by attention, 1.1% by base_conv."
     )
 
