@@ -74,7 +74,7 @@ class Suite:
         for section, named in (("members", self.members), ("sizes", self.sizes)):
             for name, own in named.items():
                 if plain_name(f"{section}:", name) in RESERVED[section]:
-                    raise ArgapError(f"{section}: {name}: the work folder has a folder of that name; choose another name")
+                    raise ArgapError(f"{section}: {name}: this name is reserved in the work folder; choose another")
                 if own is not None and not isinstance(own, Mapping):
                     raise ArgapError(f"{section}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
         for name, own in self.members.items():
