@@ -51,7 +51,7 @@ def test_flags_suffice_without_a_file(
     flags += ["--architecture", "attention", "--seq-len", "16", "--batch-size", "2", "--set", "hidden_size=32"]
     flags += ["--set", "warmup_steps=1"]
     assert command(monkeypatch, *flags) == 1
-    assert "give it with --out DIR" in capsys.readouterr().err
+    assert "without a configuration file, name the folder with --out DIR" in capsys.readouterr().err
     assert command(monkeypatch, *flags, "--out", str(tmp_path / "out")) == 0
     assert f"{tmp_path / 'out'}: loss " in capsys.readouterr().out
 
