@@ -60,7 +60,7 @@ def test_a_suite_refuses_names_that_leave_its_folder(tmp_path: Path, kind: str, 
 @pytest.mark.parametrize(("kind", "name"), [("members", "runs"), ("members", "index"), ("sizes", "tokens")])
 def test_a_suite_refuses_the_names_of_its_own_folders(tmp_path: Path, kind: str, name: str) -> None:
     member = {"architecture": "attention"} if kind == "members" else None
-    with pytest.raises(ArgapError, match=f"{kind}: {name}: the work folder has a folder of that name"):
+    with pytest.raises(ArgapError, match=f"{kind}: {name}: this name is reserved in the work folder"):
         load_suite(saved(tmp_path / "suite.yaml", SUITE | {kind: SUITE[kind] | {name: member}}))
 
 

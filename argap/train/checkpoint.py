@@ -1,8 +1,8 @@
-"""Checkpoints: ``checkpoints/step-N/``, complete or absent, each also a model that `argap score` loads.
+"""Training checkpoints in ``checkpoints/step-N/``, written atomically; `argap score` can load each as a model.
 
-``model.safetensors`` (float32) and ``config.json`` with the tokenizer beside them are the model after N
-steps, ``optimizer.safetensors`` the two moments of AdamW by parameter name, ``state.json`` the step and
-the losses not yet logged. There is no pickle. Random generators need no state: every step seeds them.
+``model.safetensors`` (float32), ``config.json`` and the tokenizer are the model after N steps.
+``optimizer.safetensors`` has AdamW's two moments by parameter name, ``state.json`` the step and the losses not yet
+logged. Nothing is pickled. Random states are not saved, because every step seeds its generators.
 """
 
 import re
@@ -21,7 +21,7 @@ from argap.train.model import copy_tokenizer, save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 REMEDY = "free some space and run the same command again: it resumes from the previous checkpoint"
-"""What to do about a disk that refuses a checkpoint."""
+"""Advice when a checkpoint cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Position:
     """The progress of a run."""
 
     step: int
-    """Steps done."""
+    """Steps finished."""
     losses: tuple[float, ...] = ()
-    """Losses of the steps since the last line of the log."""
+    """Losses since the last line of the log."""
     seconds: float = 0.0
     """Time spent training so far."""
 
@@ -65,9 +65,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Position:
-    """Bring ``model`` and ``optimizer`` to a checkpoint, in place.
+    """Load a checkpoint into ``model`` and ``optimizer``.
 
-    Raises `FormatError` naming the file that is broken or belongs to another model.
+    Raises `FormatError` if it is broken or belongs to another model.
     """
     state = read_json(folder / "state.json")
     position = Position(state["step"], tuple(state["losses"]), state["seconds"])
@@ -76,7 +76,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
             if f"{MOMENTS[0]}.{name}" not in moments:
-                continue  # no gradient so far
+                continue  # has had no gradient yet
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
@@ -85,7 +85,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
     except (SafetensorError, OSError, RuntimeError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
-            f"{folder}: not a whole checkpoint of this model ({reason}); remove the folder and run the same "
+            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and run the same "
             "command again: it resumes from the previous checkpoint"
         ) from error
     return position
