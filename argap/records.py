@@ -151,6 +151,8 @@ class GapShare(Record, frozen=True):
     ci95: Interval | None
     reason: str | None
     """Why there is no interval."""
+    unresolved: str | None = None
+    """Why the value must not be claimed (`argap.intervals.unresolved`); None where it may, and in older results."""
 
 
 class Delta(Record, frozen=True):
@@ -294,6 +296,10 @@ class Gap(Record, frozen=True):
     versions: dict[str, str]
     slices: tuple[SliceResult, ...] = ()
     """The AR hits and the slices that `argap score` was given."""
+    documents: int | None = None
+    """Documents that windows belong to, the units of the bootstrap; None in older results."""
+    effective_documents: float | None = None
+    """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
 
     @property
     def hits(self) -> str:

@@ -92,8 +92,9 @@ class Result:
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
-        over the whole gap as a fraction, with its ``case``; and ``_low`` and ``_high``, the ends of the 95% intervals
-        of the last three. The reference has no differences (NaN).
+        over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
+        ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
+        no differences (NaN).
         """
         hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
@@ -246,11 +247,12 @@ def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFra
             row["gap_due_to"] = due and due.value
             row |= _ends("gap_due_to", due and due.ci95)
             row["case"] = due and due.case
+            row["unresolved"] = due and due.unresolved
             if more:
                 row |= {"ar_hits": each.ar_hits, "where": each.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "where")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 

@@ -76,14 +76,14 @@ def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
 
 
 def score_slices(
-    table: TokenTable, slices: Sequence[Slice], *, threshold: int, empty: bool = False
+    table: TokenTable, slices: Sequence[Slice], *, threshold: int | None, empty: bool = False
 ) -> list[SliceResult]:
     """All tokens, the AR hits at ``threshold``, and each of ``slices``, in one pass over the tokens.
 
     Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
     """
     check_names(each.name for each in slices)
-    hits = f"repeated AND train_count <= {threshold}"
+    hits = "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
     conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits), *slices)}
     groups = sums(table, conditions)
     documents, code = np.unique(groups.document, return_inverse=True)

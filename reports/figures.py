@@ -42,7 +42,6 @@ TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
 AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
-TRAINING_COUNT = "Times that training saw the bigram"
 CONTRIBUTION = "Part of the gap (nats per token)"
 
 
@@ -90,7 +89,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylabel("NLL (nats per token)")
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel("% of tokens")
-    figure.supxlabel(TRAINING_COUNT, fontsize=9)
+    figure.supxlabel(_training_count(gap), fontsize=9)
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
     return figure
@@ -121,7 +120,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
         name_the_hits(row[0], gap)
     add_headroom(panels)
     figure.supylabel(CONTRIBUTION, fontsize=9)
-    figure.supxlabel(TRAINING_COUNT, fontsize=9)
+    figure.supxlabel(_training_count(gap), fontsize=9)
     return figure
 
 
@@ -180,6 +179,13 @@ def gap_by_domain(gap: Gap) -> Figure:
     panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of tokens)" for part in parts])
     figure.supxlabel(CONTRIBUTION, fontsize=9)
     return figure
+
+
+def _training_count(gap: Gap) -> str:
+    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
+    if gap.index is not None and gap.index.passes != 1:
+        return "Times that training saw the bigram"
+    return "Occurrences of the bigram in the training text"
 
 
 def _deltas(gap: Gap) -> dict[str, float]:

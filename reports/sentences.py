@@ -32,6 +32,8 @@ def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:
         return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
     if due.case == "no_gap" or due.value is None:
         return f"{model} has no gap to {reference}: it is at least as good overall and on the {hits}."
+    if due.unresolved:
+        return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {due.unresolved}."
     if due.case == "recall_only":
         return (
             f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are {hits}."

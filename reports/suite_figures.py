@@ -73,7 +73,9 @@ def share_by_threshold(result: SizeResult) -> Figure:
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
-    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.tokens)}
+    assert result.gap.index is not None  # of a suite
+    assert result.gap.threshold is not None
+    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.exposed_tokens)}
     for axes in (above, below):
         grid(axes)
         axes.set_xscale("symlog", linthresh=1)
@@ -101,7 +103,8 @@ def share_by_threshold(result: SizeResult) -> Figure:
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
     decades(below, "x")
-    below.set_xlabel("Threshold τ: most occurrences of an AR hit's bigram in the training text")
+    counted = "most occurrences of an AR hit's bigram in the training text"
+    below.set_xlabel(f"Threshold τ: {counted if result.passes != 1 else 'most exposures of a hit in training'}")
     legend_beside(figure, above)
     return figure
 

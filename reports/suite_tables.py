@@ -4,12 +4,14 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow
 from argap.reports.numbers import DASH, percent, threshold_text
-from argap.reports.tables import Column, Table, closed_table, csv_of, gap_table
+from argap.reports.tables import Column, Table, closed_table, csv_of, gap_cell, gap_table
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 
@@ -82,19 +84,37 @@ def recall_table(result: SizeResult) -> Table | None:
 
 
 def threshold_table(result: SizeResult) -> Table:
-    """The share of the gap at the paper's threshold and at the one scaled to this training corpus."""
-    curve = result.curve()
-    tokens = result.gap.index.tokens
-    chosen = [PAPER_THRESHOLD, resolve_threshold("scaled", tokens)]
+    """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
+    to the tokens that training read."""
+    curve, index = result.curve(), result.gap.index
+    assert index is not None  # of a suite
+    passes = result.passes
+    exposed = _nearest(curve["threshold"].to_numpy(), PAPER_THRESHOLD / passes)
+    chosen = dict.fromkeys([PAPER_THRESHOLD, exposed, resolve_threshold("scaled", index.tokens)])
     columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
     at = {row["threshold"]: row for row in curve.to_dict("records")}
     rows = []
     for row in result.gap.compared:
         values = [float(at[tau][row.model]) for tau in chosen]
         rows.append((row.model, *(percent(min(v, 1)) if v == v else DASH for v in values)))
-    shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
-    note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
-    return Table(tuple(columns), tuple(rows), (note,))
+    shares = [f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen]
+    notes = [
+        f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
+        f"{index.tokens:,} tokens."
+    ]
+    if passes != 1:
+        notes.append(
+            f"τ counts occurrences in one pass over the text, of which training made {passes:.2f}: "
+            f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
+            f"{threshold_text(exposed)} is the nearest bin of the curve."
+        )
+    return Table(tuple(columns), tuple(rows), tuple(notes))
+
+
+def _nearest(bounds: np.ndarray, tau: float) -> int:
+    """The end of a bin nearest to ``tau`` in ratio; ``tau`` itself where it is one."""
+    distance = np.abs(np.log(np.maximum(bounds, 0.5) / tau))
+    return int(bounds[np.argmin(distance)])
 
 
 def rare_table(result: SizeResult) -> Table:
@@ -142,9 +162,8 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         label = labels.get(row.model)
         if label is None or row.gap_due_to_ar is None:
             continue
-        value = row.gap_due_to_ar.value
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, DASH if value is None else percent(value), *cells))
+        rows.append((row.model, gap_cell(row), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -153,7 +172,7 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         ]
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
-        "its table 2 imply it; models of other sizes, trained on other text."
+        "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
     )
     return Table(columns, tuple(rows), (note, *doubts))
 
@@ -163,9 +182,11 @@ def suite_csv(results: list[SizeResult]) -> str:
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
+    due += ["unresolved", "documents", "effective_documents"]
     records = []
     for result in results:
-        records += [_record(result.size, row, result.member(row.model)) for row in result.gap.rows]
+        worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
+        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
     return csv_of(records, [*fields, *slices, *due])
 
 
@@ -189,6 +210,7 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
         "case": gap and gap.case,
         "ci95_low": low,
         "ci95_high": high,
+        "unresolved": gap and gap.unresolved,
     }
 
 

@@ -17,7 +17,7 @@ from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, Record, read_record
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
-from argap.summary import gap_rows
+from argap.summary import documents_of, gap_rows
 from argap.train.log import read_log
 
 
@@ -185,7 +185,7 @@ def read_size(folder: Path) -> SizeResult:
         runs={row.model: row.run for row in gap.rows},
     )
     members = read_record(folder / "members.json", Members).members
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **documents_of(cells)), cells, members)
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
 from argap.reports.numbers import nats, parameters, percent, percent_range, perplexity, short, whole
+from argap.reports.sentences import headline
 from argap.reports.tables import (
     closed_table,
     csv_text,
@@ -65,6 +66,25 @@ def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
     table = gap_table(gap)
     assert table.rows[1][-2:] == ("88.7%ᵃ", "—")
     assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
+
+
+def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap) -> None:
+    due = GapShare(0.8871, 0.8871, "explained", (0.85, 0.92), None, "330 documents are worth 17")
+    gap = with_row(
+        replace(by_hand, rows=by_hand.rows[:2], documents=330, effective_documents=17.4), 1, gap_due_to_ar=due
+    )
+    table = gap_table(gap)
+    assert table.rows[1][-2:] == ("(88.7%)ᵃ", "85.0–92.0%")
+    assert table.notes[1:] == (
+        "330 documents, worth 17 of equal size: with fewer than 30 the intervals are too narrow.",
+        "ᵃ unresolved: 330 documents are worth 17.",
+    )
+    (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
+    assert line["gap_due_to_ar_unresolved"] == "330 documents are worth 17"
+    assert (line["gap_due_to_ar_raw"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
+    sentence = headline(gap.rows[1], "attention")
+    assert sentence.startswith("How much of h3's gap to attention sits on the AR hits is not resolved: 330 documents")
+    assert "%" not in sentence
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:

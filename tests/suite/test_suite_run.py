@@ -225,7 +225,7 @@ def test_an_address_without_a_cluster_is_refused(place):
 def test_an_unknown_member_is_refused(place):
     result = command(place, "run", "--member", "nobody")
     assert result.exit_code == 1
-    assert "not in the suite, whose models are attention, base_conv" in str(result.exception)
+    assert "`member` nobody: not in the suite; its models are attention, base_conv" in str(result.exception)
 
 
 def test_table_needs_a_result(place, tmp_path):
