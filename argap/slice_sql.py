@@ -143,6 +143,10 @@ class Sums:
     logprob: np.ndarray
     """float64 ``[G, M]``: sums of log p in nats."""
 
+    def among(self, groups: np.ndarray) -> "Sums":
+        """Only some of the groups (bool ``[G]``)."""
+        return Sums(self.document[groups], self.member[groups], self.n[groups], self.logprob[groups])
+
 
 def sums(table: TokenTable, slices: Mapping[str, Condition | Mask]) -> Sums:
     """What every slice needs, in one pass over the tokens. Raises `ArgapError` for one that fails on a token."""
