@@ -120,6 +120,8 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]]) -> pd
     """Tokens and what the model loses, by combination of all features, in the half that the tree is grown on."""
     parts = [f"{sql} AS {name}" for name, sql in FLAGS.items()]
     for name, highs in bins.items():
+        if not highs:
+            continue
         above = " + ".join(f"({BINNED[name]} > {high})::INT" for high in highs)
         parts.append(f"{above} AS {name}")
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
@@ -144,7 +146,7 @@ def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.
         if name in sums:
             add(sums[name], Feature(where, (), f"NOT {where}"))
     for name, column in BINNED.items():
-        if name in sums and name in bins:
+        if name in sums and bins.get(name):
             add(sums[name], Feature(column, bins[name]))
     domain = sums["domain"].astype(object)
     names = sorted(domain.unique())

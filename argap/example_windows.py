@@ -51,7 +51,7 @@ def choose_examples(
     tokenizer: Tokenizer,
     *,
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int = COUNT,
 ) -> Examples:
     """``examples.json``: up to ``count`` windows, each cut to the surroundings of one AR hit.
@@ -87,7 +87,7 @@ def _choose(
     document: np.ndarray,
     scores: dict[str, Scores],
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int,
 ) -> list[_Hit]:
     """The hits in the order of the rule; ties go to the earlier token, then to the earlier model."""
@@ -141,7 +141,7 @@ def _window(
         repeated=tuple(labels.repeated[rows].tolist()),
         ar_hit=tuple(ar_hit[rows].tolist()),
         distance=tuple(labels.distance[rows].tolist()),
-        train_count=tuple(labels.train_count[rows].tolist()),
+        train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
         logprob={m: tuple(_number(p) for p in s.logprob[rows].tolist()) for m, s in scores.items()},
         top1_correct={m: tuple((s.top1[rows] == tokens[rows]).tolist()) for m, s in scores.items()},
         focus=hit.row - rows.start,

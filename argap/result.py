@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Provenance:
     """What a result was made with."""
 
-    index: IndexRecord
+    index: IndexRecord | None
     runs: dict[str, str]
     """The run folder of each model."""
     versions: dict[str, str]
@@ -64,8 +64,8 @@ class Result:
         return self.record.reference
 
     @property
-    def threshold(self) -> int:
-        """Maximum training count of an AR hit's bigram."""
+    def threshold(self) -> int | None:
+        """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
         return self.record.threshold
 
     @property
@@ -210,6 +210,8 @@ class Result:
     def _parts(self, by: By) -> tuple[Part, ...]:
         """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
         recorded = getattr(self.record.breakdowns, by)
+        if not recorded:
+            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
         if len(self.models) == 1 or recorded[0].ci95 or (by not in self.cells and by != "slice"):
             return recorded
         bins = self.record.bins

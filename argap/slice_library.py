@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from argap.configuration import build, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
+from argap.plain_yaml import read_yaml
 from argap.records import EvaluationRecord, Record
 from argap.slice_sql import check_syntax, quoted
 

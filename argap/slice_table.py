@@ -17,7 +17,7 @@ NO_INTERVAL = {
 }
 
 
-def slices_table(slices: Sequence[SliceResult], *, threshold: int, models: Sequence[str] | None = None) -> Table:
+def slices_table(slices: Sequence[SliceResult], *, threshold: int | None, models: Sequence[str] | None = None) -> Table:
     """One row for each model and slice; ``models``: some of them."""
     columns = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval")
     rows, reasons = [], []
@@ -29,11 +29,13 @@ def slices_table(slices: Sequence[SliceResult], *, threshold: int, models: Seque
             )
             if due := own.gap_due_to:
                 reasons += [CASES.get(due.case), due.case not in ("no_gap",) and NO_INTERVAL.get(due.reason or "")]
+    hits = "repeated in the window"
+    if threshold is not None:
+        hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(model.model for model in slices[0].models if model.reference)
     notes = [
         f"ΔNLL in nats on the slice's tokens, to {reference}; part of gap: share × ΔNLL; "
-        f"AR hits: the share of the slice's tokens that are repeated in the window and seen at most "
-        f"{threshold_text(threshold)} times in training. Slices may overlap.",
+        f"AR hits: the share of the slice's tokens that are {hits}. Slices may overlap.",
         *(reason for reason in dict.fromkeys(reasons) if reason),
         *(f"{each.name}: {_words(each)}" for each in slices if each.where),
     ]
@@ -63,7 +65,11 @@ def _cells(each: SliceResult, model: ModelOnSlice) -> tuple[str, ...]:
 
 
 def print_slices(
-    slices: Sequence[SliceResult], *, threshold: int, models: Sequence[str] | None = None, notes: Sequence[str] = ()
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
     from rich.console import Console

@@ -79,17 +79,17 @@ def score_slices(
     table: TokenTable,
     slices: Sequence[Slice],
     *,
-    threshold: int,
+    threshold: int | None,
     empty: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[SliceResult]:
-    """All tokens, the AR hits at ``threshold``, and each of ``slices``, in one pass over the tokens.
+    """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
 
     ``among``: of an array of documents, which count (bool); None: all.
     Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
     """
     check_names(each.name for each in slices)
-    hits = f"repeated AND train_count <= {threshold}"
+    hits = "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
     conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits), *slices)}
     groups = sums(table, conditions)
     if among is not None:

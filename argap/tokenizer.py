@@ -18,6 +18,7 @@ import numpy as np
 
 from argap.atomic import read_json, write_json, write_text
 from argap.errors import ArgapError, FormatError
+from argap.trust import is_trusted
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -192,16 +193,31 @@ def _download(name: str) -> Path:
 
 def _converted(source: str, name: str) -> Tokenizer:
     """A tokenizer that transformers reads or converts from an older format."""
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = auto_tokenizer(source)
+    except ArgapError as error:
+        raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({reason})") from None
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
     return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id)
+
+
+def auto_tokenizer(source: str) -> Any:
+    """The tokenizer as transformers loads it; code that comes with it runs only where the caller trusts the source.
+
+    Raises `ArgapError` for a tokenizer that names code without trust, and what transformers raises.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted())
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:

@@ -21,7 +21,7 @@ Reference = Annotated[
     ),
 ]
 Threshold = Annotated[
-    str, typer.Option(help="Maximum training count of an AR hit's bigram; scaled: 1,250 per 10 B training tokens.")
+    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
@@ -67,7 +67,9 @@ def score(
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
-    Without --data or --index, those recorded with the reference are used. Under torchrun the processes, one a GPU,
+    Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
+    Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
+    later). Under torchrun the processes, one a GPU,
     share the windows; the files are the same.
     """
     from argap.parallel import join
