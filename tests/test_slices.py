@@ -386,3 +386,27 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
     table = argap.open_result(out).table()
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
+
+
+def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(token_result, out)
+    path = out / "labels" / "labels.parquet"
+    labels = pq.read_table(path)
+    index = labels.column_names.index("train_count")
+    pq.write_table(labels.set_column(index, "train_count", pa.nulls(len(labels), pa.int64())), path)
+    record = json.loads((out / "gap.json").read_text())
+    record |= {"threshold": None, "index": None}
+    for row in record["rows"]:
+        row["run"] = ""
+    (out / "gap.json").write_text(json.dumps(record))
+    result = argap.open_result(out)
+    _, hits, repeated, counted = score_slices(
+        result.token_table,
+        [Slice("again", "repeated"), Slice("counted", "train_count >= 0")],
+        threshold=None,
+        empty=True,
+    )
+    assert hits.n == repeated.n > 100
+    assert counted.n == 0
+    assert all("train_count" not in where for where in result.discover("m2", min_share=0.02)["where"].dropna())
