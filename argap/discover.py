@@ -4,16 +4,17 @@ A tree of conditions (`argap.condition_tree`) is grown on one half of the docume
 half. A slice that was found is a hypothesis all the same: it was chosen among many.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
 from argap.cells import PREFIX, ar_hits
-from argap.condition_tree import Feature, grow
+from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
-from argap.records import Bin, SliceResult
+from argap.records import SliceResult
 from argap.slice_sql import TABLE, streamed
 from argap.slices import slices_of_cells
 from argap.token_slices import Slice, score_slices
@@ -70,34 +71,70 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
         table = result.token_table
     except ArgapError:
         table = None  # a committed result has cells alone
-    bins = {name: _highs(getattr(result.record.bins, name)) for name in ("frequency", "distance", "position")}
-    if table is None:
-        cells = result.cells[[*_keys(result.cells), "n", *(PREFIX + each for each in (result.reference, model))]]
-        fit = fitting(cells["document"].to_numpy())
-        codes, features = _features(cells, bins)
-        n = cells["n"].to_numpy(dtype=np.float64)
-        lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
-        grown = codes[fit], n[fit], lost[fit]
-    else:
-        bins["occurrences"] = OCCURRENCES
-        sums = _sums(table, table.models.index(model), bins)
-        codes, features = _features(sums, bins)
-        grown = codes, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy()
-    if not grown[2].sum() > 0:
+    half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
+    if not half.lost.sum() > 0:
         raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")
-    nodes = grow(*grown, features, depth=depth, min_share=min_share, leaves=leaves)
+    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
     if not nodes:
         raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
-    wheres = {name: node.sql(features) for name, node in named.items()}
-    if table is None:
-        scored = _score_cells(cells[~fit], {name: node.holds(codes[~fit]) for name, node in named.items()}, result)
-    else:
-        slices = [Slice(*each) for each in wheres.items()]
-        scored = score_slices(table, slices, threshold=result.threshold, empty=True, among=lambda d: ~fitting(d))
-        del scored[1]  # the AR hits
-    whole, *others = [_of(each, result.reference, model) for each in scored]
+    wheres = {name: node.sql(half.features) for name, node in named.items()}
+    whole, *others = [_of(each, result.reference, model) for each in half.score(named, wheres)]
     return _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
+
+
+class _Half(NamedTuple):
+    """The half of the documents that the tree is grown on, and a function that scores nodes on the other.
+
+    Legend: C combinations of features, F features.
+    """
+
+    codes: np.ndarray
+    """int64 ``[C, F]``."""
+    features: list[Feature]
+    n: np.ndarray
+    """``[C]``: tokens."""
+    lost: np.ndarray
+    """``[C]``: what the model loses to the reference, summed, in nats."""
+    score: Callable[[dict[str, Node], dict[str, str]], list[SliceResult]]
+    """Of nodes and of their conditions by name."""
+
+
+def _of_cells(result: "Result", model: str) -> _Half:
+    cells = result.cells
+    cells = cells.drop(columns=[PREFIX + each for each in result.models if each not in (result.reference, model)])
+    fit = fitting(cells["document"].to_numpy())
+    codes, features = _features(cells, _bins(result))
+    lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
+
+    def score(nodes: dict[str, Node], _: dict[str, str]) -> list[SliceResult]:
+        if fit.all():
+            raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
+        masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
+        return _score_cells(cells.iloc[np.flatnonzero(~fit)], masks, result)
+
+    return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
+
+
+def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
+    bins = _bins(result) | {"occurrences": OCCURRENCES}
+    sums = _sums(table, table.models.index(model), bins)
+    codes, features = _features(sums, bins)
+
+    def score(_: dict[str, Node], wheres: dict[str, str]) -> list[SliceResult]:
+        slices = [Slice(*each) for each in wheres.items()]
+        whole, _hits, *scored = score_slices(
+            table, slices, threshold=result.threshold, empty=True, among=lambda documents: ~fitting(documents)
+        )
+        return [whole, *scored]
+
+    return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
+
+
+def _bins(result: "Result") -> dict[str, tuple[int, ...]]:
+    """The highest value of each bin but the last, for each binned column of the cells."""
+    bins = {name: getattr(result.record.bins, name) for name in ("frequency", "distance", "position")}
+    return {name: tuple(each.high for each in described if each.high is not None) for name, described in bins.items()}
 
 
 def fitting(documents: np.ndarray) -> np.ndarray:
@@ -106,14 +143,6 @@ def fitting(documents: np.ndarray) -> np.ndarray:
 
 
 FITTING = f"(document::BIGINT * {GOLDEN} + {SEED}) % {2**32} < {2**31}"
-
-
-def _highs(bins: tuple[Bin, ...]) -> tuple[int, ...]:
-    return tuple(each.high for each in bins if each.high is not None)
-
-
-def _keys(cells: pd.DataFrame) -> list[str]:
-    return [name for name in ("document", "domain", "repeated", "frequency", "distance", "position") if name in cells]
 
 
 def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]]) -> pd.DataFrame:
@@ -137,7 +166,7 @@ def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.
     codes: list[np.ndarray] = []
     features: list[Feature] = []
 
-    def add(values: "pd.Series | np.ndarray", feature: Feature) -> None:
+    def add(values: Any, feature: Feature) -> None:
         if not pd.isna(values).any():
             codes.append(np.asarray(values, dtype=np.int64))
             features.append(feature)
@@ -148,8 +177,8 @@ def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.
     for name, column in BINNED.items():
         if name in sums and bins.get(name):
             add(sums[name], Feature(column, bins[name]))
-    domain = sums["domain"].astype(object)
-    names = sorted(domain.unique())
+    domain = np.asarray(sums["domain"].astype(object))
+    names = sorted(set(domain.tolist()))
     for name in names if len(names) > 1 else ():
         text = "'" + str(name).replace("'", "''") + "'"
         add(domain == name, Feature(f"domain = {text}", (), f"domain <> {text}"))
@@ -157,8 +186,6 @@ def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.
 
 
 def _score_cells(cells: pd.DataFrame, masks: dict[str, np.ndarray], result: "Result") -> list[SliceResult]:
-    if not len(cells):
-        raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
     whole, *scored = slices_of_cells(cells, masks, result.reference)
     n, hits = cells["n"].to_numpy(), ar_hits(cells, result.threshold)
     shares = {name: float(n[mask & hits].sum() / n[mask].sum()) if mask.any() else None for name, mask in masks.items()}

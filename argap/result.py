@@ -176,7 +176,7 @@ class Result:
 
         found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
         frame = _slice_frame([found.whole, *found.slices], more=True)
-        return frame[frame["model"] == model].reset_index(drop=True)
+        return frame.loc[frame["model"] == model].reset_index(drop=True)
 
     @cached_property
     def token_table(self) -> "TokenTable":

@@ -58,7 +58,7 @@ def read_slices(path: Path) -> list[SliceSpec]:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise `ArgapError` for a name that is given twice, built in, or not of letters, digits, spaces, _, - and +."""
-    seen = set(BUILT_IN)
+    seen: set[str] = set(BUILT_IN)
     for name in names:
         if not NAME.fullmatch(name):
             raise ArgapError(f"slice {name!r}: expected a name of letters, digits, spaces, _, - and +, not a path")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.errors import ArgapError
 from argap.tokens import COLUMNS, LOGPROB, MASK, Mask, TokenTable, schema_of
 
-LOCKED = {
+LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
     "autoinstall_known_extensions": "false",

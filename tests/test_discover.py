@@ -33,7 +33,7 @@ def best_by_hand(codes, n, lost, bins, min_share):
             parts = [(p[m].sum(), max(g[m].sum(), 0)) for m in (below, ~below)]
             if min(part[0] for part in parts) >= min_share:
                 gains[k, b] = 1 - sum(2 * x * y / (x + y) if x + y else 0 for x, y in parts)
-    return max(gains, key=gains.get)
+    return max(gains, key=lambda split: gains[split])
 
 
 def test_the_first_split_is_the_best_of_all():
@@ -58,7 +58,7 @@ def test_leaves_are_a_partition_and_keep_to_their_limits():
     nodes = grow(codes, n, lost, features, depth=3, min_share=0.04, leaves=6)
     leaves = [node for node in nodes if node.leaf]
     assert len(leaves) == 6
-    assert (sum(node.holds(codes).astype(int) for node in leaves) == 1).all()
+    assert (np.sum([node.holds(codes) for node in leaves], axis=0) == 1).all()
     for node in leaves:
         assert n[node.holds(codes)].sum() / n.sum() >= 0.04
         assert node.depth <= 3

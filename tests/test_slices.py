@@ -3,11 +3,12 @@
 import json
 import math
 import shutil
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
 from argap.token_slices import Slice, add_slices, score_slices
 
+pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
 
 
@@ -43,7 +45,7 @@ def plain(token_result, tokenizer) -> pd.DataFrame:
         frame["token"] = run["token"].to_numpy()
     frame["piece"] = [tokenizer.decode([token]) for token in frame["token"]]
     frame["previous"] = frame["piece"].shift()
-    return frame[frame["pos"] > 0].reset_index(drop=True)
+    return frame.loc[frame["pos"] > 0].reset_index(drop=True)
 
 
 CONDITIONS = {
@@ -57,7 +59,7 @@ CONDITIONS = {
 }
 
 
-def recompute(frame: pd.DataFrame, mask: pd.Series, model: str) -> dict[str, float]:
+def recompute(frame, mask, model) -> dict:
     """The figures of one slice and model, from the tokens, with the weights of the same bootstrap."""
     n, share = int(mask.sum()), mask.mean()
     lost = (frame[model] - frame["ref"]).to_numpy()
