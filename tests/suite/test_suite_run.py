@@ -224,7 +224,7 @@ def test_an_address_without_a_cluster_is_refused(place):
 def test_a_model_that_is_none_is_refused(place):
     result = command(place, "run", "--member", "nobody")
     assert result.exit_code == 1
-    assert "none of the suite's models, which are attention, base_conv" in str(result.exception)
+    assert "not in the suite, whose models are attention, base_conv" in str(result.exception)
 
 
 def test_without_a_result_the_table_is_refused(place, tmp_path):
