@@ -15,6 +15,7 @@ import typer
 from argap import __version__
 from argap.cli import (
     demo,
+    discover,
     index,
     kernels,
     label,
@@ -50,6 +51,7 @@ app.command(short_help="Score checkpoints and take their gap to a reference apar
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
 app.command(short_help="Add training counts to a result; no model is run.")(label.label)
 app.command("slice", short_help="What slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
+app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")
