@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, str] = {
     "based": "argap.models.hub.based:BASED",
     "delta_net": "argap.models.hub.delta_net:DELTA_NET",
+    "flash_gpt": "argap.models.hub.flash_gpt:FLASH_GPT",
     "gla": "argap.models.hub.gla:GLA",
     "linear_attn": "argap.models.hub.linear_attn:LINEAR_ATTN",
     "mamba": "argap.models.hub.mamba:MAMBA",
+    "mamba_ssm": "argap.models.hub.mamba:MAMBA_SSM",
     "retnet": "argap.models.hub.retnet:RETNET",
     "rwkv": "argap.models.hub.rwkv:RWKV",
+    "transformer": "argap.models.hub.transformer:TRANSFORMER",
 }
 TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
 """The model types that flash-linear-attention takes over from transformers when it is imported."""
@@ -26,13 +29,29 @@ TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba
 def find_family(config: Mapping[str, Any]) -> Family | None:
     """The family of a ``config.json``, or None.
 
-    Identified by ``model_type``; Based, whose configurations predate it, by the two mixers that it alternates.
+    Identified by ``model_type``, or for layouts that have none by what only they write (`_published`).
     """
-    model_type = "based" if "alt_mixer" in config and "alt_mixer_2" in config else config.get("model_type")
+    model_type = _published(config) or config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         return None
     module, _, name = FAMILIES[model_type].partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _published(config: Mapping[str, Any]) -> str | None:
+    """The family of a layout without a model type of its own: HazyResearch's and mamba_ssm's.
+
+    Their attention model is a ``GPT2Config``, which may have been saved with GPT-2's model type; GPT-2 itself has no
+    gated MLP.
+    """
+    if "alt_mixer" in config and "alt_mixer_2" in config:
+        return "based"
+    if config.get("model_type") in (None, "gpt2") and config.get("activation_function") == "swiglu":
+        return "flash_gpt"
+    mamba = {"n_layer", "rms_norm"} <= config.keys() and ("d_model" in config or "ssm_cfg" in config)
+    if mamba and "model_type" not in config:
+        return "mamba_ssm"
+    return None
 
 
 def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
