@@ -10,7 +10,22 @@ from typing import Any
 
 import typer
 
-from argap.cli import convert, demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
+from argap.cli import (
+    convert,
+    demo,
+    import_,
+    index,
+    kernels,
+    models,
+    paper,
+    recall,
+    ref,
+    report,
+    score,
+    suite,
+    synthetics,
+    train,
+)
 from argap.errors import ArgapError, with_flags
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
@@ -30,6 +45,7 @@ app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
 app.command(short_help="Pickled weights to safetensors, once.")(convert.convert)
+app.command("import", short_help="Log-probs made elsewhere become a run.")(import_.import_)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")

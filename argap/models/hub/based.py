@@ -29,8 +29,8 @@ READING = "fixed_decay_reading"
 """How ``fixed_decay: true`` is read; `argap.convert.convert` sets it. Two versions of the authors' linear attention
 differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), and
 leaves the sum that divides them undecayed; based/models/mixers/linear_attention.py, which the released configurations
-name, ignores the decay. Nothing in a checkpoint says which one trained it. ``ignore`` is the second; the first has no native
-form."""
+name, ignores the decay. Nothing in a checkpoint says which one trained it. ``ignore`` is the second; the first has no
+native form."""
 
 
 def _configure(options: Options) -> ArgapConfig:
