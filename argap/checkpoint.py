@@ -143,9 +143,11 @@ def _load_by_transformers(
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.registry import original_class
+    from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
 
     _check_trusted(checkpoint, trust_remote_code)
+    if config.get("model_type") in FLA_TYPES:
+        register_fla(checkpoint.name)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()

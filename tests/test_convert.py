@@ -20,7 +20,7 @@ from argap.cli import app
 from argap.convert import convert
 from argap.errors import ArgapError
 
-SMALL = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
 
 
 class Malicious:

@@ -54,7 +54,10 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
                 sources[f"{prefix}.{ours}_norm.weight"] = tensors(_norm(options, prefix, theirs))
             sources |= _mlp(options, f"{prefix}.mlp")
             of_layer = attention_weights if spec["name"] == "attention" else weights
-            sources |= of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+            of_mixer = of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+            if any(_norm(options, prefix, "attn") in source.names for source in of_mixer.values()):
+                options.refuse("norm_first", True, "false: its norm has the name of the output's")
+            sources |= of_mixer
         return sources
 
     return Family(name, SOURCE, configure, all_weights, original=f"fla.models:{original}")

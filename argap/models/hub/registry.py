@@ -1,6 +1,7 @@
 """Families by model type, imported on first use, and the original implementation of each."""
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ FAMILIES: dict[str, str] = {
 }
 TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
 """The model types that flash-linear-attention takes over from transformers when it is imported."""
+FLA_TYPES = frozenset(
+    (
+        *("abc", "comba", "forgetting_transformer", "gated_deltanet", "gated_deltaproduct", "gsa", "hgrn", "hgrn2"),
+        *("kda", "lightnet", "mesa_net", "mla", "mom", "nsa", "path_attn", "rodimus", "rwkv6", "rwkv7", "samba"),
+    )
+)
+"""Model types that only flash-linear-attention knows and that have no native form."""
 
 
 def find_family(config: Mapping[str, Any]) -> Family | None:
@@ -59,7 +67,6 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
 
     Raises `ArgapError` if there is none, or its package is not installed.
     """
-    import transformers
 
     if family.original is None:
         raise ArgapError(f"{checkpoint}: {family.source} has no implementation to run here; use `backend=native`")
@@ -71,6 +78,29 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
             f"{checkpoint}: `backend=hf` needs {family.source} ({error}); pip install 'argap[fla]'"
         ) from error
     if not module.startswith("transformers"):
-        for model_type, config in TAKEN_OVER.items():  # other checkpoints of this process still load with transformers
-            transformers.AutoConfig.register(model_type, getattr(transformers, config), exist_ok=True)
+        _give_back()
     return original
+
+
+def register_fla(checkpoint: str) -> None:
+    """Make the model types of flash-linear-attention known to transformers.
+
+    Raises `ArgapError` where it is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no GPU
+        try:
+            importlib.import_module("fla.models")
+        except ImportError as error:
+            raise ArgapError(
+                f"{checkpoint}: needs flash-linear-attention ({error}); run `pip install 'argap[fla]'`"
+            ) from None
+    _give_back()
+
+
+def _give_back() -> None:
+    """Return to transformers what flash-linear-attention took over: other checkpoints of this process need it."""
+    import transformers
+
+    for model_type, config in TAKEN_OVER.items():
+        transformers.AutoConfig.register(model_type, getattr(transformers, config), exist_ok=True)

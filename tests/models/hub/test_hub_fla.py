@@ -2,6 +2,7 @@
 and their plain operators, put together here as their layers do it."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,16 @@ def test_older_layouts_give_the_same_logits(native, tmp_path, ids) -> None:
     torch.testing.assert_close(then, today, rtol=0, atol=0)
 
 
+def test_norm_first_is_refused_where_its_name_is_the_output_norm_s(native, tmp_path) -> None:
+    """With one head the shapes agree, and only the name tells."""
+    from argap.errors import ArgapError
+
+    config = {**SMALL, "model_type": "linear_attn", "num_heads": 1, "feature_map": "relu", "norm_first": True}
+    save(tmp_path, config, {"model.layers.0.attn.norm.weight": torch.ones(64)})
+    with pytest.raises(ArgapError, match="option norm_first True of linear_attn has no native form"):
+        native(tmp_path)
+
+
 def transformer_weights() -> dict[str, torch.Tensor]:
     shapes: dict[str, tuple[int, ...]] = {"model.embeddings.weight": (61, 64), "lm_head.weight": (61, 64)}
     for layer in range(2):
@@ -164,6 +175,28 @@ def transformer(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
         gate, up = (normed @ w[f"{at}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (F.silu(gate) * up) @ w[f"{at}.mlp.down_proj.weight"].T
     return rms(x, w["model.norm.weight"], 1e-5) @ w["lm_head.weight"].T
+
+
+@pytest.mark.filterwarnings("ignore:According to Bo")  # about RWKV-7
+@pytest.mark.parametrize("name", ["GatedDeltaNet", "GSA", "HGRN2", "RWKV7"])
+def test_their_other_models_load_through_transformers(tmp_path, fla_models, name: str) -> None:
+    """Model types that transformers alone does not know; their code runs on a GPU."""
+    sizes: dict[str, Any] = {"expand_ratio": 32} if name == "HGRN2" else {"head_dim": 16, "num_slots": 8}
+    config = getattr(fla_models, f"{name}Config")(**{**SMALL, **sizes})
+    getattr(fla_models, f"{name}ForCausalLM")(config).save_pretrained(tmp_path)
+    model = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu")
+    assert type(model).__module__.startswith("fla.models.")
+    assert type(model).__name__ == f"{name}ForCausalLM"
+
+
+def test_without_their_package_the_extra_is_named(tmp_path, monkeypatch) -> None:
+    from argap.errors import ArgapError
+
+    save(tmp_path, {"model_type": "gated_deltanet"}, {"a": torch.ones(1)})
+    for module in ("fla", "fla.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ArgapError, match=r"needs flash-linear-attention .*; run `pip install 'argap\[fla\]'`"):
+        load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu", backend="hf")
 
 
 def native_name(original: Any) -> str:
