@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from argap.configuration import build, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
-from argap.models.presets import ARCHITECTURES
+from argap.plain_yaml import read_yaml
 from argap.records import EvaluationSpec
-from argap.synthetics.pretrained_scores import PretrainedTest
+from argap.resumable import plain_name
+from argap.synthetics.pretrained_test import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
+RESERVED = {"sizes": ("tokens",), "members": ("index", "runs", "trajectories", "mqar")}
+"""Names of the work folder's own folders (`argap.suite.layout`)."""
 SEQ_LEN = 1024
 """Tokens a window of the evaluation text, by default."""
 
@@ -70,6 +73,8 @@ class Suite:
             raise ArgapError("sizes: expected at least one")
         for kind, named in (("members", self.members), ("sizes", self.sizes)):
             for name, own in named.items():
+                if plain_name(f"{kind}:", name) in RESERVED[kind]:
+                    raise ArgapError(f"{kind}: {name}: the work folder has a folder of that name; choose another name")
                 if own is not None and not isinstance(own, Mapping):
                     raise ArgapError(f"{kind}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
         for name, own in self.members.items():
@@ -79,13 +84,20 @@ class Suite:
                 raise ArgapError(f"members: {name}: seeds: expected a list of different numbers, found {seeds!r}")
             if name in (self.reference, self.base) and 0 not in seeds:
                 raise ArgapError(f"members: {name}: seeds: expected 0 among them, others are compared with it")
+        for size in self.sizes:
+            self.entries(size)  # a field that is wrong is found before any work
+
+    def check_architectures(self) -> None:
+        """Raise `ArgapError` for a member without mixers whose name is not an architecture's. Imports torch."""
+        from argap.models.presets import ARCHITECTURES
+
+        for name, own in self.members.items():
+            own = own or {}
             if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
                 raise ArgapError(
                     f"members: {name}: unknown architecture; give `architecture` (known are "
                     f"{', '.join(ARCHITECTURES)}) or `mixers`"
                 )
-        for size in self.sizes:
-            self.entries(size)  # a field that is wrong is found before any work
 
     def entries(self, size: str) -> list[Entry]:
         """The models of one size, in order, all members from seed 0 before any further seed.
@@ -101,16 +113,26 @@ class Suite:
                 named = {} if "mixers" in own else {"architecture": member}
                 fields = {**self.train, **(self.sizes[size] or {}), **named, **own, "seed": seed}
                 try:
-                    entries.append(Entry(size, member, seed, build(TrainConfig, fields)))
+                    config = build(TrainConfig, fields)
                 except ArgapError as error:
                     raise ArgapError(f"{member} at {size}: {error}") from None
+                entries.append(Entry(size, member, config.seed, config))
+        names = [entry.name for entry in entries]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ArgapError(f"members: two models are called {twice}; a further seed's name ends in -seedN")
         return sorted(entries, key=lambda entry: entry.seed)
 
 
-def load_suite(path: Path) -> Suite:
-    """Read a suite. Raises `ArgapError`, one line that begins with the file's name."""
+def load_suite(path: Path, *, to_run: bool = True) -> Suite:
+    """Read a suite. ``to_run`` False: for its tables alone, without torch and without a check of the architectures.
+
+    Raises `ArgapError`, one line that begins with the file's name.
+    """
     values = read_yaml(path)
     try:
-        return build(Suite, values)
+        suite = build(Suite, values)
+        if to_run:
+            suite.check_architectures()
+        return suite
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
