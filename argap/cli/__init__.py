@@ -13,7 +13,22 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
+from argap.cli import (
+    demo,
+    index,
+    kernels,
+    label,
+    models,
+    paper,
+    recall,
+    ref,
+    report,
+    score,
+    slice,
+    suite,
+    synthetics,
+    train,
+)
 from argap.cli.guard import fail
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
@@ -33,6 +48,8 @@ app.command(short_help="The whole path on the shipped checkpoints, with a report
 app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
+app.command(short_help="Add training counts to a result; no model is run.")(label.label)
+app.command("slice", short_help="What slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")

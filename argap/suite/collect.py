@@ -61,6 +61,9 @@ def collect(
     recall = _recall(suite, [layout.mqar(entry) for entry in entries.values()])
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
+    index = labels.record.index
+    if index is None:
+        raise ArgapError(f"{size}: a suite's labels need training counts; label them with `training_index`")
     cells = build_cells(labels, logprobs, threshold)
     first = [name for name, entry in entries.items() if entry.seed == 0]
     tokens = read_token_ids(runs[suite.reference])
@@ -78,7 +81,7 @@ def collect(
     write_cells(
         sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet", gap.bins
     )
-    scaled = resolve_threshold("scaled", labels.record.index.tokens)
+    scaled = resolve_threshold("scaled", index.exposed_tokens)
     write_parquet(out / "curve.parquet", build_curve(labels, logprobs, (threshold, scaled)))
     write_parquet(out / "distances.parquet", histogram)
     write_parquet(out / "distance_sums.parquet", sums)
