@@ -4,17 +4,19 @@
 token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
+from argap.progress import say
 from argap.records import RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
 
@@ -105,19 +107,28 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
 
 
 def is_whole_shard(path: Path, rows: int) -> bool:
-    """Whether ``path`` is a finished shard of ``rows`` rows, which a rerun skips."""
-    try:
-        return pq.read_metadata(path).num_rows == rows
-    except (OSError, pa.ArrowException):
+    """Whether a finished shard of ``rows`` rows is there, every byte as it was written, so that a rerun may skip it.
+
+    Names a shard that is there and damaged.
+    """
+    if not path.is_file():
         return False
+    try:
+        check_files(path.parents[1], [path])
+        if (count := len(read_parquet(path))) != rows:
+            raise FormatError(f"{path}: {count} rows, expected {rows}")
+    except FormatError as error:
+        say(f"{error}; it is made again")
+        return False
+    return True
 
 
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """The log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
 
-    Raises `FormatError` naming the missing or broken part.
+    Raises `FormatError` naming the part that is missing, damaged, or has a log-prob that is not finite.
     """
-    table = _read_columns(run, ["logprob", "top1"])
+    table = _read_columns(run, ["logprob", "top1"], check=_check_finite)
     logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
     top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
     return logprob, top1
@@ -133,10 +144,16 @@ def token_parts(folder: Path) -> list[Path]:
     return sorted((folder / "tokens").glob("part-*.parquet"))
 
 
-def _read_columns(run: Run, columns: list[str]) -> pa.Table:
+def _read_columns(
+    run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
+) -> pa.Table:
+    """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
     parts = token_parts(run.folder)
-    remedy = "remove it and repeat `argap score`"
+    remedy = "repeat its `argap score` command, which makes damaged parts again"
     tables = [read_parquet(path, columns, schema=SCHEMA, remedy=remedy) for path in parts]
+    check_files(run.folder, parts, remedy=remedy)
+    for path, table in zip(parts, tables, strict=True):
+        check(run, path, table)
     expected = run.record.evaluation.tokens
     rows = sum(len(table) for table in tables)
     if rows != expected:
@@ -144,3 +161,18 @@ def _read_columns(run: Run, columns: list[str]) -> pa.Table:
             f"{run.folder}: {rows} rows in {len(parts)} parts, expected {expected}; repeat its `argap score` command"
         )
     return pa.concat_tables(tables)
+
+
+def _check_finite(run: Run, path: Path, table: pa.Table) -> None:
+    """Raise `FormatError` for a scored position without a finite log-prob."""
+    missing = ~np.isfinite(table["logprob"].to_numpy())  # nulls are NaN
+    if not missing.any():
+        return
+    window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))
+    wrong = np.flatnonzero(missing & (pos > 0))
+    if len(wrong):
+        at = int(wrong[0])
+        raise FormatError(
+            f"{path}: {run.model}: log-prob {table['logprob'][at].as_py()} at window {window[at]}, position {pos[at]}; "
+            "expected a finite number"
+        )

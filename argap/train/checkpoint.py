@@ -16,11 +16,14 @@ from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel
 
 from argap.atomic import read_json, replacing_folder, write_json
+from argap.checksums import check_files, write_checksums
 from argap.errors import FormatError
 from argap.train.model import copy_tokenizer, save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-REMEDY = "free some space and run the same command again: it resumes from the previous checkpoint"
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+AGAIN = "run the same command again: it resumes from the previous checkpoint"
+REMEDY = f"free some space and {AGAIN}"
 """Advice when a checkpoint cannot be written."""
 
 
@@ -60,6 +63,7 @@ def save_checkpoint(
         }
         save_file(moments, temporary / "optimizer.safetensors")
         write_json(temporary / "state.json", asdict(position))
+        write_checksums(temporary, [temporary / name for name in FILES])
     for old in checkpoints(folder)[:-keep] if keep else []:
         shutil.rmtree(old)
 
@@ -69,9 +73,10 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
 
     Raises `FormatError` if it is broken or belongs to another model.
     """
-    state = read_json(folder / "state.json")
-    position = Position(state["step"], tuple(state["losses"]), state["seconds"])
     try:
+        check_files(folder, [folder / name for name in FILES])
+        state = read_json(folder / "state.json")
+        position = Position(state["step"], tuple(state["losses"]), state["seconds"])
         load_model(model, folder / "model.safetensors")
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
@@ -82,11 +87,10 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
                 **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
-    except (SafetensorError, OSError, RuntimeError, KeyError) as error:
+    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
-            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and run the same "
-            "command again: it resumes from the previous checkpoint"
+            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and {AGAIN}"
         ) from error
     return position
 
