@@ -190,7 +190,7 @@ def score(
     checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
     out: Annotated[Path, typer.Option(help="Folder for scores.json and the figure.")] = Path("runs/mqar"),
     pairs: Annotated[str, typer.Option(help="Numbers of KV pairs, separated by commas.")] = "16,32,64,128,256",
-    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 100,
+    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 1000,
     length: Annotated[int, typer.Option(min=4, help="Tokens per example.")] = 1024,
     fill: Annotated[str | None, typer.Option(help="Text of the token between the pairs. [end of sequence]")] = None,
     data: Annotated[str | None, typer.Option(help="Text between the pairs instead: file, folder, ...")] = None,

@@ -62,8 +62,6 @@ class RunConfig:
     fill: int | None = None
     """Token at all positions outside the pairs; if None, noise. The authors' published configuration of figure 2
     has 0."""
-    layout: Literal["paper", "zoology"] = "paper"
-    """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
     train_examples: int = 100_000
     validation_examples: int = 1_000
     test_examples: int = 3_000
@@ -82,6 +80,8 @@ class RunConfig:
     task: Mapping[str, Any] | None = None
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
     ``{"name": "noisy_recall", "noise": 0.4}``; if None, MQAR. The run sets the length and the number of examples."""
+    layout: Literal["paper", "zoology"] = "paper"
+    """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
 
     def __post_init__(self) -> None:
         minima = dict.fromkeys(AT_LEAST_ONE, 1) | {"seed": 0}
