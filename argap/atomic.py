@@ -81,9 +81,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON; NaN and infinity are refused, because JSON has neither."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write ``value`` as JSON; NaN and infinity are refused, because JSON has neither. ``indent`` None: on one line."""
+    write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def write_gap(
     write_cells(cells, out / "cells.parquet", gap.bins)
     tokens = read_token_ids(runs[0])
     examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
-    write_record(out / "examples.json", examples)
+    write_record(out / "examples.json", examples, indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
 

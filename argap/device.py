@@ -6,6 +6,7 @@ import torch
 
 from argap.errors import ArgapError
 
+ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -39,6 +40,7 @@ def resolve_dtype(name: str, device: str) -> str:
     """``auto``: float32 on a CPU, bfloat16 elsewhere. Raises `ArgapError` listing the known names."""
     if name == "auto":
         return "float32" if torch.device(device).type == "cpu" else "bfloat16"
+    name = ALIASES.get(name, name)
     if name not in DTYPES:
         raise ArgapError(f"`dtype` {name}: expected auto, {', '.join(DTYPES)}")
     return name

@@ -41,9 +41,9 @@ def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None 
         raise FormatError(f"{path}: {error}{remedy and f'; {remedy}'}") from None
 
 
-def write_record(path: Path, record: Record) -> None:
-    """Write a record as indented JSON, whole or not at all."""
-    write_json(path, as_json(record))
+def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
+    """Write a record as JSON, whole or not at all. ``indent`` None: on one line."""
+    write_json(path, as_json(record), indent=indent)
 
 
 def as_json(record: Record) -> dict[str, Any]:

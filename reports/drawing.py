@@ -29,7 +29,6 @@ FAINT = "#6b6b6b"
 GRID = "#dddddd"
 MAX_NAME = 36
 NO_GLYPH = "□"
-FORMATS = ("svg", "png")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -120,8 +119,8 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> Path:
-    """Write ``name.svg`` and, unless ``formats`` leaves it out, ``name.png`` (200 dpi), without dates or random ids.
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg",)) -> Path:
+    """Write the figure as ``name.svg`` (and ``name.png``, 200 dpi) without dates or random ids.
 
     Returns the path of the SVG.
     """

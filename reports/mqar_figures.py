@@ -13,7 +13,6 @@ from argap.atomic import replacing, write_json
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.selection import best_runs, smallest_solving
-from argap.synthetics.store import read_runs, read_sweep
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]
@@ -31,6 +30,8 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
 
     A sweep over tasks gets the table and figure of `argap.reports.task_figures` instead.
     """
+    from argap.synthetics.store import read_runs, read_sweep
+
     sweep, runs = read_sweep(out), read_runs(out)
     if sweep.tasks:
         return write_tasks(out, runs)

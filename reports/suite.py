@@ -22,7 +22,7 @@ def write_suite(suite: Suite, out: Path) -> str:
     for result in results:
         tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
         sections.append(f"## {result.size}\n\n{tables}")
-        write_report(result.folder, formats=("svg",))
+        write_report(result.folder)
         draw_suite(result, result.folder / "figures")
     text = "\n".join(sections)
     write_text(out / "table.md", text)

@@ -6,23 +6,26 @@ The modules of this folder only read flags and print; heavy imports live inside 
 """
 
 import sys
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+from argap import __version__
 from argap.cli import demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
 from argap.errors import ArgapError, with_flags
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
 """Parameters of the library whose flag has another name."""
 
+VALUES = {"str": "TEXT", "int": "N", "float": "X", "path": "PATH", "Path": "PATH"}
+"""How help shows a value of each type."""
+
 app = typer.Typer(
     name="argap",
-    help="Where does an efficient language model lose to attention? Measures associative recall.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 # Where the first sentence of a command's help is too long for the list of commands, what stands there instead.
 app.command(short_help="The whole path on the shipped checkpoints, with a report.")(demo.demo)
@@ -40,18 +43,54 @@ app.command(short_help="Check the metric against the paper's printed percentages
 app.command(short_help="SWDE, FDA and SQuAD, and why each answer failed.")(recall.recall)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"argap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Where does an efficient language model lose to attention? Measures associative recall."""
+
+
 def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
+    command = typer.main.get_command(app)
+    _name_values(command)
     try:
-        app()
+        command()
     except ArgapError as error:
-        print(f"argap: {with_flags(str(error), _flags(sys.argv[1:]))}", file=sys.stderr)
+        print(f"argap: {with_flags(str(error), _flags(command, sys.argv[1:]))}", file=sys.stderr)
         sys.exit(1)
 
 
-def _flags(arguments: list[str]) -> dict[str, str]:
+def _name_values(command: Any) -> None:
+    """Show values in help as ``N`` and ``PATH`` in place of ``<int>``, and arguments as ``CKPT...``."""
+    for child in getattr(command, "commands", {}).values():
+        _name_values(child)
+    for parameter in command.params:
+        many = "..." if parameter.nargs != 1 else ""
+        if parameter.param_type_name == "argument":
+            name = (parameter.metavar or parameter.name.upper()).removesuffix("...")
+            parameter.metavar = name
+            shown = f"{name}{many}" if parameter.required else f"[{name}{many}]"
+            parameter._usage_display_name = partial(str, shown)
+            parameter.display_type_rich = _no_type
+        elif parameter.metavar is None and not parameter.is_flag:
+            parameter.metavar = VALUES.get(parameter.display_type(None).strip("<>").removeprefix("list[").rstrip("]"))
+
+
+def _no_type(ctx: Any) -> None:
+    """An argument's name says enough."""
+
+
+def _flags(command: Any, arguments: list[str]) -> dict[str, str]:
     """The flag of each parameter of the command that ``arguments`` name: ``seq_len`` to ``--seq-len``."""
-    command: Any = typer.main.get_command(app)
     for word in arguments:
         if word not in getattr(command, "commands", {}):
             break

@@ -1,5 +1,6 @@
 """``argap suite``: train, score and compare a list of models that differ in their mixers alone."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this 
 WorkOption = Annotated[
     Path | None, typer.Option("--work", help="Folder of checkpoints, tokens and runs [runs/NAME of the file].")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the result [results/NAME of the file].")]
 
 
@@ -34,62 +36,64 @@ def run(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
-    from argap.errors import ArgapError
-    from argap.labels import label
     from argap.reports.suite import write_suite
-    from argap.suite.collect import collect as collect_size
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
-    from argap.suite.members import evaluation_set, run_members, training_index
-    from argap.threshold import parse_threshold, resolve_threshold
+    from argap.suite.run import run_suite
+    from argap.threshold import parse_threshold
 
-    loaded = load_suite(suite)
-    layout = Layout(work or Path("runs") / suite.stem)
-    folder = out or Path("results") / suite.stem
-    sizes = size or list(loaded.sizes)
-    chosen = [entry for each in sizes for entry in loaded.entries(each) if not member or entry.name in member]
-    if not chosen:
-        known = ", ".join(entry.name for entry in loaded.entries(sizes[0]))
-        raise ArgapError(f"--member {', '.join(member or [])}: none of the suite's models, which are {known}")
     check_engine(engine, local={}, ray={"--address": address})
-    sets = {each: evaluation_set(loaded, each) for each in sizes}
-    if engine == "ray":
-        from argap.suite.ray_tasks import run_on_ray
-
-        run_on_ray(suite, chosen, layout, address=address, device=device, keep=keep)
-    else:
-        windows = {each: data for each, (data, _) in sets.items()}
-        if not run_members(loaded, chosen, layout, windows, device=device, keep=keep):
-            return
-    if not collect:
-        return
-    for each, (data, tokenizer) in sets.items():
-        index = training_index(loaded, each, layout)
-        tau = resolve_threshold(parse_threshold(threshold), index.tokens)
-        collect_size(loaded, each, layout, label(data, index), tokenizer, folder / each, threshold=tau)
-    typer.echo(write_suite(loaded, folder))
-
-
-@app.command()
-def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None) -> None:
-    """What is trained and scored."""
-    from argap.suite.config import load_suite
-    from argap.suite.layout import Layout, finished_run, steps_done
-
     loaded = load_suite(suite)
-    layout = Layout(work or Path("runs") / suite.stem)
-    for entry in (entry for each in size or loaded.sizes for entry in loaded.entries(each)):
-        done, steps = steps_done(entry, layout), entry.config.total_steps
-        state = "not begun" if not done else f"step {done:,} of {steps:,}" if done < steps else "trained"
-        if finished_run(entry, layout) is not None:
-            state = "scored"
-        typer.echo(f"{entry.size:<8}  {entry.name:<28}  {state}")
+    folder = out or Path("results") / suite.stem
+    wrote = run_suite(
+        loaded,
+        suite,
+        Layout(work or Path("runs") / suite.stem),
+        folder,
+        sizes=size or (),
+        members=member or (),
+        threshold=parse_threshold(threshold),
+        device=device,
+        keep=keep,
+        ray=engine == "ray",
+        address=address,
+        collects=collect,
+    )
+    if wrote:
+        typer.echo(write_suite(loaded, folder))
 
 
 @app.command()
-def table(suite: SuiteFile, out: OutOption = None) -> None:
-    """Rebuild table, intervals and figures from the files of the result; no model and no GPU is needed."""
+def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: JsonOption = False) -> None:
+    """Show which models are trained and scored."""
+    from argap.records import as_json as plain
+    from argap.suite.config import load_suite
+    from argap.suite.layout import Layout
+    from argap.suite.run import statuses
+
+    layout = Layout(work or Path("runs") / suite.stem)
+    rows = statuses(load_suite(suite), layout, size or ())
+    if as_json:
+        typer.echo(json.dumps([plain(row) for row in rows], indent=2))
+        return
+    for row in rows:
+        typer.echo(f"{row.size:<8}  {row.name:<28}  {row}")
+
+
+@app.command()
+def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) -> None:
+    """Rebuild tables, intervals and figures from the files of the result. No model runs and torch is not loaded."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 
-    typer.echo(write_suite(load_suite(suite), out or Path("results") / suite.stem))
+    loaded = load_suite(suite, to_run=False)
+    folder = out or Path("results") / suite.stem
+    text = write_suite(loaded, folder)
+    if as_json:
+        from argap.records import as_json as plain
+        from argap.suite.result import read_sizes
+
+        results = read_sizes(folder, list(loaded.sizes))
+        typer.echo(json.dumps({each.size: plain(each.gap) for each in results}, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(text)

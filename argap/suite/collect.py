@@ -81,7 +81,7 @@ def collect(
     write_parquet(out / "distances.parquet", histogram)
     write_parquet(out / "distance_sums.parquet", sums)
     write_parquet(out / "prevalence.parquet", build_prevalence(labels, tokens, tokenizer))
-    write_record(out / "examples.json", examples)
+    write_record(out / "examples.json", examples, indent=None)
     trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     if any(trajectories.values()):

@@ -7,9 +7,8 @@ from typing import Any
 
 from argap.configuration import build, read_yaml
 from argap.errors import ArgapError
-from argap.models.presets import ARCHITECTURES
 from argap.records import EvaluationSpec
-from argap.synthetics.pretrained_scores import PretrainedTest
+from argap.synthetics.pretrained_test import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
@@ -79,13 +78,20 @@ class Suite:
                 raise ArgapError(f"members: {name}: seeds: expected a list of different numbers, found {seeds!r}")
             if name in (self.reference, self.base) and 0 not in seeds:
                 raise ArgapError(f"members: {name}: seeds: expected 0 among them, others are compared with it")
+        for size in self.sizes:
+            self.entries(size)  # a field that is wrong is found before any work
+
+    def check_architectures(self) -> None:
+        """Raise `ArgapError` for a member without mixers whose name is not an architecture's. Imports torch."""
+        from argap.models.presets import ARCHITECTURES
+
+        for name, own in self.members.items():
+            own = own or {}
             if "architecture" not in own and "mixers" not in own and name not in ARCHITECTURES:
                 raise ArgapError(
                     f"members: {name}: unknown architecture; give `architecture` (known are "
                     f"{', '.join(ARCHITECTURES)}) or `mixers`"
                 )
-        for size in self.sizes:
-            self.entries(size)  # a field that is wrong is found before any work
 
     def entries(self, size: str) -> list[Entry]:
         """The models of one size, in order, all members from seed 0 before any further seed.
@@ -107,10 +113,16 @@ class Suite:
         return sorted(entries, key=lambda entry: entry.seed)
 
 
-def load_suite(path: Path) -> Suite:
-    """Read a suite. Raises `ArgapError`, one line that begins with the file's name."""
+def load_suite(path: Path, *, to_run: bool = True) -> Suite:
+    """Read a suite. ``to_run`` False: for its tables alone, without torch and without a check of the architectures.
+
+    Raises `ArgapError`, one line that begins with the file's name.
+    """
     values = read_yaml(path)
     try:
-        return build(Suite, values)
+        suite = build(Suite, values)
+        if to_run:
+            suite.check_architectures()
+        return suite
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None

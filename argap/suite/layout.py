@@ -13,8 +13,7 @@ from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.runs import Run, open_run
 from argap.suite.config import Entry
-from argap.train import read_log
-from argap.train.checkpoint import checkpoints
+from argap.train.log import read_log
 
 MAY_DIFFER = ("micro_batch_size",)
 """Fields of a training configuration that decide how a batch is cut, not the trained weights."""
@@ -62,6 +61,8 @@ def finished_run(entry: Entry, layout: Layout) -> Run | None:
 def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
     """The runs of a member's intermediate checkpoints by step, in order, the finished model last; empty where only the
     last was scored."""
+    from argap.train.checkpoint import checkpoints
+
     folders = checkpoints(layout.trajectory(entry))
     runs = {int(folder.name.removeprefix("step-")): open_finished(folder) for folder in folders}
     scored = {step: run for step, run in runs.items() if run is not None}

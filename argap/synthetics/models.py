@@ -47,8 +47,8 @@ MEMBERS: dict[str, Member] = {
 }
 """Members by name. As in the paper's synthetic models, attention has one head and only attention has positions.
 
-Of figure 2 of arXiv 2312.04927 as published (HazyResearch/zoology, experiments/iclr24_zoology_figure2): BaseConv's short
-filter is a depthwise Conv1d of 3 taps; Hyena's filter has ω = 1 and 3 features; H3 has heads of 2 and N states;
+Of figure 2 of arXiv 2312.04927 as published (HazyResearch/zoology, experiments/iclr24_zoology_figure2): BaseConv's
+short filter is a depthwise Conv1d of 3 taps; Hyena's filter has ω = 1 and 3 features; H3 has heads of 2 and N states;
 Based alternates the short convolution and Taylor features of 8 dimensions. BaseConv's long filter is listing 2's; the
 published code has Hyena's there. DeltaNet is that of arXiv 2406.06484, section 5.1: "2 heads", "we do not use
 convolutions". A sweep lists four layers where the publication has them."""

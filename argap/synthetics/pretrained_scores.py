@@ -17,43 +17,18 @@ from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.progress import progress
 from argap.runs import environment
+from argap.synthetics.pretrained_test import PretrainedTest
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
 from argap.targets import find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
-PAIRS = (16, 32, 64, 128, 256)
 LOGITS_AT_ONCE = 2**27
 """Elements in the logits of a batch: half a gigabyte in float32."""
 TEXT_TOKENS = 1_000_000
 """Number of tokens used from the start of a text."""
 RESAMPLES = 10_000
 LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class PretrainedTest:
-    """The examples of a test. Models with the same tokenizer see the same ones."""
-
-    pairs: tuple[int, ...] = PAIRS
-    examples: int = 1000
-    """Per number of KV pairs."""
-    length: int = 1024
-    fill: str | None = None
-    """Text of the single token that fills all positions between the pairs; if None, EOS."""
-    text: str | None = None
-    """A corpus whose tokens fill the positions between the pairs instead of ``fill``."""
-    alpha: float = 0.1
-    seed: int = 0
-
-    @property
-    def between(self) -> str:
-        """What stands between the pairs, in words."""
-        return f"the text {self.text}" if self.text else f"{self.fill!r}" if self.fill else "the end-of-sequence token"
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {**vars(self), "pairs": list(self.pairs)}
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest
     assert written == json.loads(result.stdout)
     assert written["dtype"] == "float32"
     assert len(written["rows"]) == 4
-    assert {path.name for path in tmp_path.iterdir()} == {"speed.json", "speed.svg", "speed.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"speed.json", "speed.svg"}
     only = CliRunner().invoke(app, ["bench", "based", "--generate", "8x1", "--out", str(tmp_path), "--device", "cpu"])
     assert "1,000 tokens/s" in only.stdout
     assert len(asked) == 5

@@ -1,0 +1,98 @@
+"""A suite from its file to its result: train and score what is missing, then collect."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from argap.errors import ArgapError
+from argap.labels import label
+from argap.records import Record
+from argap.suite.collect import collect
+from argap.suite.config import Entry, Suite
+from argap.suite.layout import Layout, finished_run, steps_done
+from argap.suite.members import evaluation_set, run_members, training_index
+from argap.threshold import Threshold, resolve_threshold
+
+
+class Status(Record, frozen=True):
+    """How far a model of a suite is."""
+
+    size: str
+    name: str
+    steps: int
+    """Optimizer steps done."""
+    total_steps: int
+    scored: bool
+
+    def __str__(self) -> str:
+        if self.scored:
+            return "scored"
+        if not self.steps:
+            return "not started"
+        return "trained" if self.steps >= self.total_steps else f"step {self.steps:,} of {self.total_steps:,}"
+
+
+def run_suite(
+    suite: Suite,
+    path: Path,
+    layout: Layout,
+    out: Path,
+    *,
+    sizes: Sequence[str] = (),
+    members: Sequence[str] = (),
+    threshold: Threshold,
+    device: str = "auto",
+    keep: bool = True,
+    ray: bool = False,
+    address: str | None = None,
+    collects: bool = True,
+) -> bool:
+    """Train and score the models that are not finished, and write the result of each size to ``out/SIZE``.
+
+    ``path``: the suite's file, which Ray's workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
+    as tasks of the cluster at ``address``. ``collects`` False: write no result. Returns whether this process wrote the
+    result: of several processes only the main one does.
+
+    Raises `ArgapError` for models that are not in the suite, and what `argap.suite.members` raises.
+    """
+    chosen_sizes = list(sizes) or list(suite.sizes)
+    entries = _chosen(suite, chosen_sizes, members)
+    sets = {size: evaluation_set(suite, size) for size in chosen_sizes}
+    if ray:
+        from argap.suite.ray_tasks import run_on_ray
+
+        run_on_ray(path, entries, layout, address=address, device=device, keep=keep)
+    else:
+        windows = {size: data for size, (data, _) in sets.items()}
+        if not run_members(suite, entries, layout, windows, device=device, keep=keep):
+            return False
+    if not collects:
+        return False
+    for size, (data, tokenizer) in sets.items():
+        index = training_index(suite, size, layout)
+        tau = resolve_threshold(threshold, index.tokens)
+        collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
+    return True
+
+
+def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
+    """How far each model is, in the order in which they are trained."""
+    entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
+    return [
+        Status(
+            entry.size,
+            entry.name,
+            steps_done(entry, layout),
+            entry.config.total_steps,
+            finished_run(entry, layout) is not None,
+        )
+        for entry in entries
+    ]
+
+
+def _chosen(suite: Suite, sizes: Sequence[str], members: Sequence[str]) -> list[Entry]:
+    entries = [entry for size in sizes for entry in suite.entries(size)]
+    chosen = [entry for entry in entries if not members or entry.name in members]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(entry.name for entry in entries))
+        raise ArgapError(f"`member` {', '.join(members)}: not in the suite, whose models are {known}")
+    return chosen
