@@ -48,11 +48,12 @@ def score(
         What to compare with: the same, or the folder of a finished run, which is not scored again.
     data, index
         Evaluation text (files, folders, ``hub:NAME``, ``stdlib:heldout``) and the bigram index of the training text.
-        Default: those recorded with the reference.
+        Default: those recorded with the reference; else the standard library's held-out modules, and no index: the
+        hits are then all repeated bigrams.
     out
         Folder for the runs and the result.
     threshold
-        Maximum training count of an AR hit's bigram, or ``"scaled"``: 1,250 for every 10 B training tokens.
+        Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 for every 10 B tokens that training read.
     seq_len, packing, limit_tokens
         Tokens a window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
         first tokens.

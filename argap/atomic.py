@@ -1,18 +1,32 @@
 """Files and folders that are whole or absent: write to a temporary name beside the target, then rename.
 
-A reader never sees half a file, and a kill at any moment leaves the old file or the new one.
+A reader never sees half a file, and a kill at any moment leaves the old file or the new one. Temporary names are
+new: they are created exclusively, so that nothing planted under such a name is written through. They name machine and
+process, and the next run of the folder removes those that a killed process left (`remove_leftovers`).
 """
 
 import glob
+import hashlib
 import json
 import os
+import platform
+import re
+import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from argap.errors import ArgapError, FormatError
+
+LEFTOVER = re.compile(r"\..+\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL)
+STALE_SECONDS = 24 * 3600.0
+"""Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
+OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How libraries written in Rust report the system's errors."""
 
 
 @contextmanager
@@ -23,16 +37,19 @@ def replacing(path: Path) -> Iterator[Path]:
     On an exception the temporary file is removed. Raises `ArgapError` where the disk refuses.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except Exception as error:
+        if (reason := _refused_by_disk(error)) is None:
+            raise
         raise ArgapError(
-            f"{path}: could not be written ({error.strerror or error}); nothing was left half-written. "
+            f"{path}: could not be written ({reason}); nothing was left half-written. "
             "Free some space or choose another folder and run the same command again"
         ) from error
     finally:
@@ -46,15 +63,18 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
 
     Every file is synced before the rename. ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other
     process writes ``target``, so temporary folders that killed processes left behind are removed first. Raises
-    `ArgapError` where the disk refuses.
+    `ArgapError` where the disk refuses, and for a ``target`` that is a symbolic link.
     """
     target = Path(target).absolute()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if target.is_symlink():
+        raise ArgapError(f"{target}: a symbolic link, which is not replaced; expected the folder itself")
+    temporary = _temporary(target)
     old = temporary.with_suffix(".old")
     try:
-        for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if sole_writer else [temporary]:
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if sole_writer else ():
             shutil.rmtree(left, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
         yield temporary
         for path in temporary.rglob("*"):
             if path.is_file():
@@ -63,9 +83,11 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
         if target.exists():
             os.rename(target, old)
         os.rename(temporary, target)
-    except OSError as error:
+    except Exception as error:
+        if (reason := _refused_by_disk(error)) is None:
+            raise
         raise ArgapError(
-            f"{target}: could not be written ({error.strerror or error}); nothing was left half-written. "
+            f"{target}: could not be written ({reason}); nothing was left half-written. "
             f"{remedy or 'Free some space or choose another folder and run the same command again'}"
         ) from error
     finally:
@@ -73,6 +95,60 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             os.rename(old, target)
         for path in (temporary, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders below ``folder`` whose process was killed, without following links."""
+    for parent, folders, files in os.walk(folder):
+        for name in [name for name in (*folders, *files) if LEFTOVER.fullmatch(name)]:
+            path = Path(parent, name)
+            if not _is_left(path):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        folders[:] = [name for name in folders if not LEFTOVER.fullmatch(name)]
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}-{_machine()}{secrets.token_hex(4)}.tmp")
+
+
+@cache
+def _machine() -> str:
+    """Eight hex digits for the machine, or the container on it, whose process numbers this process sees."""
+    with suppress(OSError):
+        return hashlib.blake2b(
+            f"{platform.node()} {os.readlink('/proc/self/ns/pid')}".encode(), digest_size=4
+        ).hexdigest()
+    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+
+
+def _is_left(path: Path) -> bool:
+    """Whether the process that made a temporary name is gone."""
+    match = LEFTOVER.fullmatch(path.name)
+    assert match is not None
+    if match["machine"] != _machine():
+        try:
+            return time.time() - path.lstat().st_mtime > STALE_SECONDS
+        except OSError:
+            return False
+    try:
+        os.kill(int(match["process"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False  # another user's process
+    return False
+
+
+def _refused_by_disk(error: Exception) -> str | None:
+    """Why the disk refused, None for an error of another cause."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    code = OS_ERROR.search(str(error))
+    return os.strerror(int(code[1])) if code and not isinstance(error, ArgapError) else None
 
 
 def write_text(path: Path, text: str) -> None:

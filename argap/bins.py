@@ -41,10 +41,10 @@ class Binning:
         return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
-def bins_of(threshold: int, seq_len: int) -> Bins:
-    """The bins of a result."""
+def bins_of(threshold: int | None, seq_len: int) -> Bins:
+    """The bins of a result; without a threshold, which is without training counts, none by frequency."""
     return Bins(
-        frequency=frequency_bins(threshold).bins(),
+        frequency=() if threshold is None else frequency_bins(threshold).bins(),
         distance=distance_bins(seq_len).bins(),
         position=position_bins(seq_len).bins(),
     )

@@ -13,12 +13,12 @@ from argap.records import Bins, Breakdowns, Part, SliceResult
 from argap.slices import slices_of_cells
 
 By = Literal["slice", "frequency", "distance", "position", "domain"]
-AR_HITS, OTHER = "AR hits", "other tokens"
+AR_HITS, REPEATED, OTHER = "AR hits", "repeated", "other tokens"
 Key = tuple[str, bool | None]
 """The label of a bin and, by frequency, whether the bigrams are repeated."""
 
 
-def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, threshold: int) -> Breakdowns:
+def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, threshold: int | None) -> Breakdowns:
     """The gap by slice, frequency (repeated and other tokens apart), distance, position and domain.
 
     ``bins``: those that the cells refer to.
@@ -27,21 +27,23 @@ def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, threshold: in
     return Breakdowns(**parts)
 
 
-def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, threshold: int) -> tuple[Part, ...]:
+def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, threshold: int | None) -> tuple[Part, ...]:
     """One of the `breakdowns`: a part for each group that holds tokens."""
     masks = {key: mask for key, mask in _groups(cells, bins, by, threshold).items() if mask.any()}
     _, *results = slices_of_cells(cells, {str(key): mask for key, mask in masks.items()}, reference)
     return tuple(_part(key, result) for key, result in zip(masks, results, strict=True))
 
 
-def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int) -> dict[Key, np.ndarray]:
-    """The cells of each group of a partition."""
+def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> dict[Key, np.ndarray]:
+    """The cells of each group of a partition; none by frequency without training counts."""
     if by == "slice":
         hits = ar_hits(cells, threshold)
-        return {(AR_HITS, None): hits, (OTHER, None): ~hits}
+        return {(REPEATED if threshold is None else AR_HITS, None): hits, (OTHER, None): ~hits}
     if by == "domain":
         code, names = pd.factorize(cells["domain"].astype(object), sort=True)
         return {(str(name), None): code == k for k, name in enumerate(names)}
+    if by == "frequency" and threshold is None:
+        return {}
     number = cells[by].to_numpy()
     if by == "frequency":
         repeated = cells["repeated"].to_numpy()

@@ -1,8 +1,8 @@
 """Cells: the sums from which every table, figure and interval is rebuilt without the tokens.
 
 One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a scored
-token, with its number of tokens and the sum of log p of each model (float64). The file has the bounds of the bins
-beside their numbers, so that it can be read alone.
+token, with its number of tokens and the sum of log p of each model (float64). Without training counts there is no
+frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
 
 
-def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int) -> pd.DataFrame:
+def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
     """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``)."""
     seq_len = labels.record.evaluation.seq_len
     rows = np.flatnonzero(labels.scored)
@@ -31,13 +31,14 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int)
         "window": window.astype(np.int32),
         "domain": labels.domain[rows].astype(np.int32),
         "repeated": labels.repeated[rows],
-        "frequency": frequency_bins(threshold).index(labels.train_count[rows]),
         "distance": distance_bins(seq_len).index(labels.distance[rows]),
         "position": position_bins(seq_len).index(labels.position[rows]),
     }
+    if labels.train_count is not None and threshold is not None:
+        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[rows])
     sums = {PREFIX + model: values[rows].astype(np.float64) for model, values in logprobs.items()}
     frame = pd.DataFrame({**keys, "n": np.ones(len(rows), dtype=np.int64), **sums})
-    cells = sum_by(frame, KEYS)
+    cells = sum_by(frame, [key for key in KEYS if key in keys])
     cells["domain"] = pd.Categorical.from_codes(cells["domain"], pd.Index(labels.domains, dtype="str"))
     return cells
 
@@ -52,8 +53,10 @@ def models_of(cells: pd.DataFrame) -> list[str]:
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
 
-def ar_hits(cells: pd.DataFrame, threshold: int) -> np.ndarray:
-    """bool: which cells are AR hits at the threshold that the cells were made for."""
+def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
+    """bool: which cells are AR hits at the threshold that the cells were made for; without one, all repeated ones."""
+    if threshold is None:
+        return cells["repeated"].to_numpy()
     highest = frequency_bins(threshold).index(np.array([threshold]))[0]
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 

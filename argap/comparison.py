@@ -1,6 +1,7 @@
 """From finished runs and their labels to ``gap.json`` and its parts. No model runs, and torch is not imported.
 
 Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs and ``labels/`` of ``argap score``.
+`label_result` adds training counts to a result that was scored without an index.
 """
 
 from collections.abc import Sequence
@@ -8,15 +9,17 @@ from pathlib import Path
 
 import msgspec
 
+from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
-from argap.labels import Labels, read_labels
-from argap.records import EvaluationRecord, Gap, write_record
+from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
+from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, read_gap, write_record
 from argap.reports.write import remove_report
+from argap.resumable import folder_name
 from argap.runs import Run, open_run, read_logprobs, read_token_ids
 from argap.summary import summarize
-from argap.threshold import PAPER_THRESHOLD, Threshold, resolve_threshold
+from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -57,8 +60,8 @@ def write_gap(
     """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed."""
     evaluation = labels.record.evaluation
     for run in runs:
-        check_same_set(run, evaluation, f"the labels (and {runs[0].folder}) hold")
-    tau = resolve_threshold(threshold, labels.record.index.tokens)
+        _check_labels(run, labels, runs[0])
+    tau = threshold_of(threshold, labels.record.index)
     scores = {run.model: read_logprobs(run) for run in runs}
     cells = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, tau)
     gap = summarize(
@@ -80,6 +83,49 @@ def write_gap(
     write_record(out / "examples.json", examples, indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
+
+
+def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
+    """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
+
+    ``labels/``, ``gap.json`` and what follows from them are rewritten; the runs stay, and no model runs. Raises
+    `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another tokenizer.
+    """
+    gap = read_gap(folder)
+    beside = folder / "labels"
+    if not (beside / "labels.json").is_file():
+        raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
+    opened = open_index(index)
+    threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
+    runs = [_run_of(row, folder) for row in gap.rows]
+    old = read_labels(beside)
+    tokenizer = load_tokenizer(beside, name=old.record.evaluation.tokenizer)
+    labels = with_counts(old, read_token_ids(runs[0]), opened)
+    base = next((row.closed.base for row in gap.rows if row.closed), None)
+    for run in runs:
+        _check_labels(run, labels, runs[0])
+    write_labels(labels, tokenizer, beside)
+    return write_gap(runs, labels, tokenizer, folder, threshold=threshold, base=base)
+
+
+def _run_of(row: GapRow, folder: Path) -> Run:
+    """The run of a row, in the result's folder or where it was recorded. Raises what `open_run` raises."""
+    inside = folder / folder_name(row.model)
+    return open_run(inside if (inside / "run.json").is_file() else row.run)
+
+
+def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
+    """τ for the counts of ``index``; None without one, where `ArgapError` refuses ``scaled``."""
+    if index is not None:
+        return resolve_threshold(threshold, index.exposed_tokens)
+    resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused all the same
+    if threshold == "scaled":
+        raise ArgapError("`threshold` scaled: 1,250 per 10 B training tokens, which an index records; give `index=DIR`")
+    return None
+
+
+def _check_labels(run: Run, labels: Labels, reference: Run) -> None:
+    check_same_set(run, labels.record.evaluation, f"the labels (and {reference.folder}) hold")
 
 
 def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:

@@ -1,8 +1,7 @@
-"""Configurations: frozen dataclasses and records from YAML; an unknown key or a wrong type is one clear line."""
+"""Configurations: frozen dataclasses and records from mappings; an unknown key or a wrong type is one clear line."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -10,21 +9,6 @@ import msgspec
 from argap.errors import ArgapError
 
 Built = TypeVar("Built")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a file holds. Raises `ArgapError` for a file that is missing, no YAML, or no mapping."""
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgapError(f"{path}: not readable ({error})") from None
-    except yaml.YAMLError as error:
-        raise ArgapError(f"{path}: not readable as YAML ({one_line(error)})") from None
-    if not isinstance(values, dict):
-        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {type(values).__name__}")
-    return values
 
 
 def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
@@ -89,8 +73,3 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         return value
     expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     raise ArgapError(f"{name}: expected {expected.get(hint, 'KEY: VALUE lines')}, found {value!r}")
-
-
-def one_line(error: Exception) -> str:
-    """An error's text without its line breaks."""
-    return " ".join(str(error).split())

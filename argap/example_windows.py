@@ -51,7 +51,7 @@ def choose_examples(
     tokenizer: Tokenizer,
     *,
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int = COUNT,
 ) -> Examples:
     """``examples.json``: up to ``count`` windows, each cut to the surroundings of one AR hit.
@@ -87,7 +87,7 @@ def _choose(
     document: np.ndarray,
     scores: dict[str, Scores],
     reference: str,
-    threshold: int,
+    threshold: int | None,
     count: int,
 ) -> list[_Hit]:
     """The hits in the order of the rule; ties go to the earlier token, then to the earlier model."""
@@ -141,7 +141,7 @@ def _window(
         repeated=tuple(labels.repeated[rows].tolist()),
         ar_hit=tuple(ar_hit[rows].tolist()),
         distance=tuple(labels.distance[rows].tolist()),
-        train_count=tuple(labels.train_count[rows].tolist()),
+        train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
         logprob={m: tuple(_number(p) for p in s.logprob[rows].tolist()) for m, s in scores.items()},
         top1_correct={m: tuple((s.top1[rows] == tokens[rows]).tolist()) for m, s in scores.items()},
         focus=hit.row - rows.start,
@@ -169,17 +169,10 @@ def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """The text of each token as it stands in the text; a piece of a character comes out as U+FFFD.
 
-    Some tokenizers drop the space before a token decoded alone: it is decoded behind its predecessor.
+    The first stands at the start of a text, where some tokenizers drop its space.
     """
-    texts = []
-    for k, token in enumerate(ids.tolist()):
-        alone = tokenizer.decode([token])
-        if k:
-            previous = tokenizer.decode([int(ids[k - 1])])
-            both = tokenizer.decode([int(ids[k - 1]), token])
-            alone = both.removeprefix(previous) if both.startswith(previous) else alone
-        texts.append(alone)
-    return texts
+    texts = [tokenizer.pieces[token] for token in ids.tolist()]
+    return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []
 
 
 def _number(value: float) -> float | None:

@@ -2,12 +2,14 @@
 
 A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window), the
 tokenizer, and ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
-train_count:int64, domain:dict<string>``, the rows of SCORES in the same order.
+train_count:int64, domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is
+null, and every repeated bigram is a hit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -35,8 +37,8 @@ class Labels:
     """int32 ``[N]``; 0 where not repeated."""
     occurrences: np.ndarray
     """int32 ``[N]``: earlier occurrences of the bigram in the window."""
-    train_count: np.ndarray
-    """int64 ``[N]``: occurrences of the bigram inside documents of the training corpus."""
+    train_count: np.ndarray | None
+    """int64 ``[N]``: exposures, how often training read the bigram inside a document; None without an index."""
     domain: np.ndarray
     """int32 ``[N]``: index into ``domains``."""
     domains: list[str]
@@ -50,21 +52,24 @@ class Labels:
         """bool ``[N]``: all but the first token of each window."""
         return self.position > 0
 
-    def ar_hit(self, threshold: float) -> np.ndarray:
-        """bool ``[N]``: repeated, and seen at most ``threshold`` times in training."""
+    def ar_hit(self, threshold: float | None) -> np.ndarray:
+        """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
+
+        None, and labels without counts: every repeated bigram.
+        """
+        if self.train_count is None or threshold is None:
+            return self.repeated
         return self.repeated & (self.train_count <= threshold)
 
 
-def label(data: EvaluationSet, index: BigramIndex) -> Labels:
-    """Label every token of ``data`` with the counts of ``index``.
+def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
+    """Label every token of ``data``, with the exposures that ``index`` gives.
 
     Raises `MismatchError` where the two were made with different tokenizers.
     """
-    check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
+    if index is not None:
+        check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
     repeats = find_repeats(data)
-    ends = np.flatnonzero(data.position > 0)
-    train_count = np.zeros(len(data.tokens), dtype=np.int64)
-    train_count[ends] = index.count(data.tokens[ends - 1], data.tokens[ends])
     domains, domain_of_document = np.unique(np.array(data.domains, dtype=object), return_inverse=True)
     return Labels(
         window=data.window,
@@ -72,12 +77,29 @@ def label(data: EvaluationSet, index: BigramIndex) -> Labels:
         repeated=repeats.repeated,
         distance=repeats.distance,
         occurrences=repeats.occurrences,
-        train_count=train_count,
+        train_count=None if index is None else count_exposures(data.tokens, data.position, index),
         domain=domain_of_document.astype(np.int32)[data.document],
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
-        record=LabelsRecord(FORMAT, data.record, index_record(index), tuple(data.sources)),
+        record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
     )
+
+
+def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:
+    """int64 ``[N]``: how often training read the bigram that ends at each token, rounded half to even; 0 at the first
+    position of a window."""
+    ends = np.flatnonzero(position > 0)
+    exposures = np.zeros(len(tokens), dtype=np.int64)
+    exposures[ends] = np.rint(index.exposures(tokens[ends - 1], tokens[ends]))
+    return exposures
+
+
+def with_counts(labels: Labels, tokens: np.ndarray, index: BigramIndex) -> Labels:
+    """``labels`` of the token ids ``tokens [N]`` with the exposures that ``index`` gives. Raises `MismatchError`."""
+    evaluation = labels.record.evaluation
+    check_tokenizer(index, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
+    record = msgspec.structs.replace(labels.record, index=index_record(index))
+    return replace(labels, train_count=count_exposures(tokens, labels.position, index), record=record)
 
 
 def index_record(index: BigramIndex) -> IndexRecord:
@@ -90,6 +112,7 @@ def index_record(index: BigramIndex) -> IndexRecord:
         documents=index.documents,
         distinct=index.distinct,
         proxy=index.proxy,
+        passes=index.passes,
     )
 
 
@@ -104,7 +127,7 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
         "repeated": labels.repeated,
         "distance": labels.distance,
         "occurrences": labels.occurrences,
-        "train_count": labels.train_count,
+        "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
         "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
     }
     windows = {"window": np.arange(len(labels.document_of_window)), "document": labels.document_of_window}
@@ -123,13 +146,14 @@ def read_labels(folder: Path) -> Labels:
     rows = read_parquet(folder / "labels.parquet", remedy=remedy)
     windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     domain = rows["domain"].combine_chunks()
+    counted = rows["train_count"].null_count == 0
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
         repeated=rows["repeated"].to_numpy(),
         distance=rows["distance"].to_numpy(),
         occurrences=rows["occurrences"].to_numpy(),
-        train_count=rows["train_count"].to_numpy(),
+        train_count=rows["train_count"].to_numpy() if counted else None,
         domain=domain.indices.to_numpy(),
         domains=domain.dictionary.to_pylist(),
         document_of_window=windows["document"].to_numpy(),

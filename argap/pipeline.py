@@ -11,10 +11,12 @@ import msgspec
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import check_length, check_loadable
-from argap.comparison import check_same_set, write_gap
-from argap.errors import ArgapError, MismatchError
+from argap.comparison import check_same_set, threshold_of, write_gap
+from argap.errors import MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
-from argap.labels import label, write_labels
+from argap.labels import index_record, label, write_labels
+from argap.lock import one_writer
+from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
 from argap.resumable import folder_name
@@ -24,11 +26,14 @@ from argap.targets import CheckpointTarget, RunTarget, Target, distinct, find_re
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
+HELD_OUT = "stdlib:heldout"
+
 if TYPE_CHECKING:
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
 
 
+@one_writer("out")
 def score_models(
     checkpoints: Sequence[str],
     reference: str,
@@ -44,8 +49,9 @@ def score_models(
 ) -> Gap:
     """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
-    ``spec`` and ``index`` are completed by what is recorded with the reference. With ``parallel``, all its processes
-    call this with the same arguments and share the scoring; the main one writes the result.
+    ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
+    library's held-out modules; without any index, the hits are all repeated bigrams. With ``parallel``, all its
+    processes call this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions, check_identity, score
 
@@ -54,17 +60,19 @@ def score_models(
     target = find_reference_target(reference)
     spec = spec.over(target.recorded)
     index = index or target.recorded.index
-    if not spec.data or index is None:
-        what = "`data=PATH`" if not spec.data else "`index=DIR`"
-        raise ArgapError(f"{reference}: no text and index are recorded with this reference; give {what}")
+    if not spec.data:
+        say(f"no text given: scoring the held-out modules of Python's standard library ({HELD_OUT})")
+        spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
     check_spec(spec)
     models = distinct([find_target(checkpoint) for checkpoint in checkpoints], target)
     if base is not None:
         check_base(base, [target.name, *(model.name for model in models)])
-    opened = open_index(index)
+    opened = None if index is None else open_index(index)
+    threshold_of(threshold, opened and index_record(opened))
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else target.tokenizer
     _check_tokenizers(tokenizer, target, models)
-    check_tokenizer(opened, tokenizer.name, tokenizer.fingerprint)
+    if opened is not None:
+        check_tokenizer(opened, tokenizer.name, tokenizer.fingerprint)
     to_score = [each for each in (target, *models) if isinstance(each, CheckpointTarget)]
     for each in to_score:
         check_loadable(each.checkpoint, options.backend, trust_remote_code=options.trust_remote_code)
@@ -75,7 +83,9 @@ def score_models(
         check_length(each.checkpoint, longest=_longest(data))
         check_identity(each.checkpoint, data, out / folder_name(each.name), options, overwrite, parallel)
     labels = label(data, opened)
-    source = SourceRecord(**{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": absolute(index)})
+    source = SourceRecord(
+        **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
+    )
     runs: list[Run] = []
     for each in (target, *models):
         if isinstance(each, RunTarget):

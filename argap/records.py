@@ -113,6 +113,13 @@ class IndexRecord(Record, frozen=True):
     """Distinct bigrams."""
     proxy: bool
     """True where the counts are not those of the training documents themselves."""
+    passes: float = 1
+    """How often training read the corpus; an older argap did not record it."""
+
+    @property
+    def exposed_tokens(self) -> float:
+        """Tokens that training read."""
+        return self.tokens * self.passes
 
 
 class CheckpointRecord(Record, frozen=True):
@@ -177,6 +184,10 @@ class SliceResult(Record, frozen=True):
     share: float
     """Of all scored tokens."""
     models: tuple[ModelOnSlice, ...]
+    ar_hits: float | None = None
+    """The share of its tokens that are AR hits; None where it was not computed, or without tokens."""
+    title: str = ""
+    note: str = ""
 
 
 class ClosedShare(Record, frozen=True):
@@ -270,8 +281,8 @@ class Gap(Record, frozen=True):
     rows: tuple[GapRow, ...]
     """The reference's first."""
     reference: str
-    threshold: int
-    """τ in occurrences."""
+    threshold: int | None
+    """τ in exposures; None without an index, where every repeated bigram is a hit."""
     bins: Bins
     breakdowns: Breakdowns
     date: str
@@ -279,8 +290,15 @@ class Gap(Record, frozen=True):
     run: str
     """The result's folder as it was named."""
     evaluation: EvaluationRecord
-    index: IndexRecord
+    index: IndexRecord | None
     versions: dict[str, str]
+    slices: tuple[SliceResult, ...] = ()
+    """The AR hits and the slices that `argap score` was given."""
+
+    @property
+    def hits(self) -> str:
+        """What the hits are called: without an index they are all repeated bigrams."""
+        return "repeated bigrams" if self.index is None else "AR hits"
 
     @property
     def models(self) -> list[str]:
@@ -318,7 +336,8 @@ class LabelsRecord(Record, frozen=True):
 
     format: int
     evaluation: EvaluationRecord
-    index: IndexRecord
+    index: IndexRecord | None
+    """None where nothing was counted in training text."""
     sources: tuple[str, ...]
     """The source of each document, for people."""
 
@@ -393,7 +412,8 @@ class ExampleWindow(Record, frozen=True):
     repeated: tuple[bool, ...]
     ar_hit: tuple[bool, ...]
     distance: tuple[int, ...]
-    train_count: tuple[int, ...]
+    train_count: tuple[int, ...] | None
+    """Exposures; None without an index."""
     logprob: dict[str, tuple[float | None, ...]]
     top1_correct: dict[str, tuple[bool, ...]]
     focus: int

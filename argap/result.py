@@ -3,12 +3,13 @@
 `argap.score` and `argap.compare` write the files; `open_result` reads them.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
@@ -18,12 +19,17 @@ from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
 from argap.slices import ALL, slices_of_cells
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from argap.tokens import Mask, TokenTable
+
 
 @dataclass(frozen=True)
 class Provenance:
     """What a result was made with."""
 
-    index: IndexRecord
+    index: IndexRecord | None
     runs: dict[str, str]
     """The run folder of each model."""
     versions: dict[str, str]
@@ -58,8 +64,8 @@ class Result:
         return self.record.reference
 
     @property
-    def threshold(self) -> int:
-        """Maximum training count of an AR hit's bigram."""
+    def threshold(self) -> int | None:
+        """Maximum exposures of an AR hit's bigram; None without an index, where every repeated bigram is a hit."""
         return self.record.threshold
 
     @property
@@ -82,7 +88,7 @@ class Result:
         return cells.drop(columns=others)  # further seeds of a suite
 
     def table(self) -> pd.DataFrame:
-        """One row for each model and slice: all tokens, AR hits and other tokens.
+        """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
@@ -90,7 +96,71 @@ class Result:
         of the last three. The reference has no differences (NaN).
         """
         hits = ar_hits(self.cells, self.threshold)
-        return _slice_frame(slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference))
+        recorded = [each for each in self.record.slices if each.name != "ar_hits"]
+        built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
+        return _slice_frame([*built_in, *recorded])
+
+    def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
+        """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
+
+        ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
+        `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices
+        that ship (``argap slice --list``). ``threshold``: maximum training count of an AR hit, by default the result's.
+
+        Columns: those of `table`, then ``ar_hits``, the share of the slice's tokens that are AR hits, and ``where``.
+
+        Raises `ArgapError` for a condition that does not parse, names an unknown column, is not boolean, reads another
+        table or a file, or selects no token, for a function that gives another number of values, and where the
+        result's tokens are not there.
+
+        Examples
+        --------
+        >>> import argap
+        >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
+        >>> result.gap({"rare": "repeated AND train_count < 10"})                # doctest: +SKIP
+        """
+        return _slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
+
+    def slices(
+        self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
+    ) -> tuple[SliceResult, ...]:
+        """What `gap` tabulates, as records."""
+        from argap.slice_library import library
+        from argap.token_slices import Slice, as_slices, score_slices
+
+        wanted = as_slices(library()) if slices is None else [Slice(*each) for each in slices.items()]
+        tau = self.threshold if threshold is None else threshold
+        return tuple(score_slices(self.token_table, wanted, threshold=tau, empty=slices is None))
+
+    def tokens(
+        self,
+        where: "str | Mask | None" = None,
+        *,
+        models: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> "pa.Table":
+        """The scored tokens that a condition selects, in order, with the columns that `argap.tokens` lists.
+
+        ``where``: as in `gap`; None: all. ``models``: those with a field in ``nll`` and ``top1``. ``columns``: some of
+        them. ``limit``: the first rows only. Raises `ArgapError` as `gap` does.
+
+        Examples
+        --------
+        >>> import argap
+        >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
+        >>> result.tokens("word = 'self'", columns=["piece", "nll"], limit=10)   # doctest: +SKIP
+        """
+        from argap.token_slices import select
+
+        return select(self.token_table, where, models=models, columns=columns, limit=limit)
+
+    @cached_property
+    def token_table(self) -> "TokenTable":
+        """The files that `gap` and `tokens` read. Raises `ArgapError` where they are not there."""
+        from argap.token_slices import open_tokens
+
+        return open_tokens(self.folder, self.record)
 
     def breakdown(self, by: By) -> pd.DataFrame:
         """The gap taken apart by a partition of the tokens: one row for each bin and model.
@@ -117,6 +187,8 @@ class Result:
     def _parts(self, by: By) -> tuple[Part, ...]:
         """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
         recorded = getattr(self.record.breakdowns, by)
+        if not recorded:
+            raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
         if len(self.models) == 1 or recorded[0].ci95 or (by not in self.cells and by != "slice"):
             return recorded
         bins = self.record.bins
@@ -153,8 +225,8 @@ def open_result(folder: str | PathLike[str]) -> Result:
     return Result(Path(folder), read_gap(Path(folder)))
 
 
-def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
-    """The columns of `Result.table`."""
+def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFrame:
+    """The columns of `Result.table`; ``more``: those of `Result.gap`."""
     rows = []
     for each in slices:
         for model in each.models:
@@ -174,9 +246,11 @@ def _slice_frame(slices: list[SliceResult]) -> pd.DataFrame:
             row["gap_due_to"] = due and due.value
             row |= _ends("gap_due_to", due and due.ci95)
             row["case"] = due and due.case
+            if more:
+                row |= {"ar_hits": each.ar_hits, "where": each.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 

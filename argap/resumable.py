@@ -4,14 +4,18 @@ import platform
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, MismatchError
+from argap.lock import LOCK
 
 VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton")
+PARTS = ("tokens", "samples")
+"""Folders of a run with its parts."""
 
 
 def folder_name(name: str) -> str:
@@ -25,32 +29,51 @@ def folder_name(name: str) -> str:
     return folder
 
 
+PLAIN = re.compile(r"[^\W_][^/\\\x00-\x1f\x7f]*")
+LONGEST_NAME = 200
+"""Bytes of a name that becomes a folder; file systems allow 255 for it and its temporary suffix."""
+
+
+def plain_name(what: str, name: object) -> str:
+    """``name``, read from a file, where it can be the name of a folder or file unchanged.
+
+    That is text that begins with a letter or digit and contains no slash and no control character, so that its
+    folder lies directly below the one it belongs to. Raises `ArgapError`, which says ``what`` it names.
+    """
+    if not isinstance(name, str) or not PLAIN.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+        raise ArgapError(
+            f"{what} {name!r}: the name becomes a folder; expected text that begins with a letter or digit, without "
+            f"slashes, of at most {LONGEST_NAME} bytes"
+        )
+    return name
+
+
 def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
     """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
 
     Raises `MismatchError` that names the first difference from the work that is there, and `ArgapError` for a folder
     that holds something else.
     """
-    if overwrite:
-        return
     path = folder / "run.json"
     if path.is_file():
-        old = read_json(path).get("identity", {})
+        old = identity if overwrite else read_json(path).get("identity", {})
         for key, value in identity.items():
             if old.get(key) != value:
                 raise MismatchError(
                     f"{folder}: holds a run with {key} {old.get(key)}, asked for {value}; choose another `out`, or "
                     "discard it with `overwrite=True`"
                 )
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif parts := [name for name in PARTS if (folder / name).exists()]:
+        raise ArgapError(f"{folder}: holds {parts[0]} but no run.json; choose another `out`")
+    elif not overwrite and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
         raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
 
 
 def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str, Any]:
     """Start the work of ``record``, or resume it where the folder holds a part of the same; returns its record.
 
-    Two records are of the same work where their ``identity`` agrees. ``overwrite`` removes the run that is there.
-    Raises what `check_resumable` raises.
+    Two records are of the same work where their ``identity`` agrees. ``overwrite`` removes the parts of the run that
+    is there (`discard_parts`). Raises what `check_resumable` raises.
     """
     check_resumable(folder, record["identity"], overwrite=overwrite)
     path = folder / "run.json"
@@ -59,11 +82,27 @@ def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str,
         if old.get("finished"):
             return old
     elif overwrite:
-        shutil.rmtree(folder / "tokens", ignore_errors=True)
-        path.unlink(missing_ok=True)
+        for name in PARTS:
+            discard_parts(folder / name)
     record = {**record, "finished": None}
     write_json(path, record)
     return record
+
+
+def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
+    """Remove the parts that argap wrote in ``folder``, and the folder where nothing else is in it.
+
+    Raises `ArgapError` for a symbolic link: what it leads to may belong to something else.
+    """
+    if folder.is_symlink():
+        raise ArgapError(f"{folder}: a symbolic link, whose files `overwrite=True` does not remove; remove the link")
+    for path in folder.glob(pattern):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    with suppress(OSError):  # absent, or not empty
+        folder.rmdir()
 
 
 def finish(folder: Path, record: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from argap.checkpoint import Backend, Checkpoint, check_length, load_model, runs
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
+from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say
 from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord, as_json
@@ -52,6 +53,7 @@ def parse_batch_size(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
+@one_writer("folder")
 def score(
     checkpoint: Checkpoint,
     data: EvaluationSet,

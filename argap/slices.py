@@ -32,6 +32,9 @@ class _Sums:
     """``[U]``: scored tokens of the slice in each unit."""
     logprob: np.ndarray
     """``[U, M]``: sums of log p."""
+    title: str
+    note: str
+    ar_hits: int | None
 
 
 class SliceScorer:
@@ -48,15 +51,26 @@ class SliceScorer:
         self._slices: list[_Sums] = []
         self.add(ALL, n, logprob)
 
-    def add(self, name: str, n: np.ndarray, logprob: np.ndarray, *, where: str | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        n: np.ndarray,
+        logprob: np.ndarray,
+        *,
+        where: str | None = None,
+        title: str = "",
+        note: str = "",
+        ar_hits: int | None = None,
+    ) -> None:
         """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``.
 
-        ``where``: the condition that selects it, for people. Raises `ArgapError` for a second slice of a name.
+        ``where``, ``title``, ``note``: the condition that selects it and words on it, for people. ``ar_hits``: how many
+        of its tokens are AR hits. Raises `ArgapError` for a second slice of a name.
         """
         if any(each.name == name for each in self._slices):
             raise ArgapError(f"slice {name}: a second slice of that name; give each slice its own name")
         columns = self._bootstrap.by_unit(np.column_stack([n, logprob]))
-        self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:]))
+        self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:], title, note, ar_hits))
 
     def results(self) -> list[SliceResult]:
         """The figures of each slice in the order added; the first is `ALL`."""
@@ -86,7 +100,12 @@ class SliceScorer:
                         gap_due_to=gap[2],
                     )
                 )
-            results.append(SliceResult(each.name, each.where, round(n), share, tuple(figures)))
+            hits = each.ar_hits / float(n) if n and each.ar_hits is not None else None
+            results.append(
+                SliceResult(
+                    each.name, each.where, round(n), share, tuple(figures), hits, title=each.title, note=each.note
+                )
+            )
         return results
 
     def _resampled(self) -> list["_Drawn"]:

@@ -30,9 +30,9 @@ def summarize(
     cells: pd.DataFrame,
     *,
     reference: str,
-    threshold: int,
+    threshold: int | None,
     evaluation: EvaluationRecord,
-    index: IndexRecord,
+    index: IndexRecord | None,
     base: str | None = None,
     run: str = "",
     parameters: dict[str, int] | None = None,
@@ -41,7 +41,8 @@ def summarize(
     """``gap.json`` of the models in ``cells``; the reference's row comes first.
 
     ``base``: the model whose gap the others close (`ArgapError` where it is not one of them). ``run``: the result's
-    folder; ``runs`` and ``parameters``: of each model.
+    folder; ``runs`` and ``parameters``: of each model. Without an ``index`` the ``threshold`` is None, and the hits are
+    all repeated bigrams.
     """
     bins = bins_of(threshold, evaluation.seq_len)
     rows = gap_rows(cells, reference=reference, threshold=threshold, base=base, parameters=parameters, runs=runs)
@@ -65,7 +66,7 @@ def gap_rows(
     cells: pd.DataFrame,
     *,
     reference: str,
-    threshold: int,
+    threshold: int | None,
     base: str | None = None,
     parameters: dict[str, int] | None = None,
     runs: dict[str, str] | None = None,

@@ -6,7 +6,7 @@ from typing import Literal
 from argap.errors import ArgapError
 
 Threshold = int | Literal["scaled"]
-"""A number of occurrences, or ``scaled``: 1,250 for every 10 B training tokens."""
+"""A number of exposures, or ``scaled``: 1,250 for every 10 B tokens that training read."""
 
 PAPER_THRESHOLD = 1250
 PAPER_TOKENS = 10_000_000_000
@@ -22,10 +22,13 @@ def parse_threshold(text: str) -> Threshold:
     return int(text)
 
 
-def resolve_threshold(threshold: Threshold, training_tokens: int) -> int:
-    """τ as a whole number; ``scaled`` is rounded down, which changes nothing because counts are whole."""
+def resolve_threshold(threshold: Threshold, training_tokens: float) -> int:
+    """τ as a whole number; ``scaled`` is rounded down, which changes nothing because counts are whole.
+
+    ``training_tokens``: those that training read, each pass counted.
+    """
     if threshold == "scaled":
-        return PAPER_THRESHOLD * training_tokens // PAPER_TOKENS
+        return int(PAPER_THRESHOLD * training_tokens // PAPER_TOKENS)
     if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
         raise ArgapError(f"`threshold` {threshold}: expected a whole number of occurrences, or scaled")
     return threshold

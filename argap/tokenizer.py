@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from argap.atomic import read_json, write_json, write_text
 from argap.errors import ArgapError, FormatError
+from argap.trust import is_trusted
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -67,6 +69,31 @@ class Tokenizer:
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text of each id as it stands within a text; a piece of a character comes out as U+FFFD.
+
+        Some tokenizers drop the space before a token decoded alone, so each is decoded behind another.
+        """
+        ids = range(self.vocab_size)
+        alone = self._backend.decode_batch([[i] for i in ids], skip_special_tokens=False)
+        first = next((i for i in ids if i not in self.special and alone[i][-1:].isalnum() and alone[i].isascii()), None)
+        if first is None:
+            return alone
+        behind = self._backend.decode_batch([[first, i] for i in ids], skip_special_tokens=False)
+        start = alone[first]
+        pairs = zip(alone, behind, strict=True)
+        return [both.removeprefix(start) if both.startswith(start) else own for own, both in pairs]
+
+    @cached_property
+    def piece_bytes(self) -> list[bytes]:
+        """The UTF-8 bytes of each id: those of `pieces`, and the bytes themselves for pieces of characters."""
+        spelled = {i: token for token, i in self.vocabulary.items()}
+        pairs = enumerate(self.pieces)
+        return [
+            _bytes_of(spelled.get(i, "")) or text.encode() if "\ufffd" in text else text.encode() for i, text in pairs
+        ]
+
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Token ids of each text, int32. The batch is spread over all cores by the Rust library."""
         encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
@@ -86,6 +113,23 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def _bytes_of(spelled: str) -> bytes:
+    """The bytes of a vocabulary entry of byte-level BPE (``Ã``) or of byte fallback (``<0xC3>``); empty for others."""
+    if match := re.fullmatch(r"<0x([0-9A-F]{2})>", spelled):
+        return bytes.fromhex(match[1])
+    return bytes(BYTE_OF[c] for c in spelled) if all(c in BYTE_OF for c in spelled) else b""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte that each character stands for in byte-level BPE: printable Latin-1 itself, the rest from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + k): byte for k, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_alphabet()
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
@@ -149,16 +193,31 @@ def _download(name: str) -> Path:
 
 def _converted(source: str, name: str) -> Tokenizer:
     """A tokenizer that transformers reads or converts from an older format."""
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = auto_tokenizer(source)
+    except ArgapError as error:
+        raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({reason})") from None
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
     return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id)
+
+
+def auto_tokenizer(source: str) -> Any:
+    """The tokenizer as transformers loads it; code that comes with it runs only where the caller trusts the source.
+
+    Raises `ArgapError` for a tokenizer that names code without trust, and what transformers raises.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=is_trusted())
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:

@@ -42,18 +42,21 @@ TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
 AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
-TRAINING_COUNT = "Occurrences of the bigram in the training text"
+TRAINING_COUNT = "Times that training saw the bigram"
 CONTRIBUTION = "Part of the gap (nats per token)"
 
 
 def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Path]:
     """Write every figure to ``folder`` in the given formats; returns the path of each SVG by the figure's name.
 
-    A reference alone has only the first figure, and a text of one domain has no figure by domain.
+    A reference alone has only the first figure, a text of one domain has no figure by domain, and a result without
+    training counts has none by frequency.
     """
-    figures = {"nll_by_frequency": nll_by_frequency(gap)}
+    counted = gap.index is not None
+    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted else {}
     if gap.compared:
-        figures["gap_by_frequency"] = gap_by_frequency(gap)
+        if counted:
+            figures["gap_by_frequency"] = gap_by_frequency(gap)
         figures["gap_by_distance"] = gap_by_bin(gap, "distance")
         figures["gap_by_position"] = gap_by_bin(gap, "position")
         if len(gap.breakdowns.domain) > 1:

@@ -43,14 +43,19 @@ def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str
     """
     return template("report.html.j2").render(
         reference=gap.reference,
-        headlines=[(headline(row, gap.reference), detail(row)) for row in gap.compared],
-        threshold=threshold_text(gap.threshold),
+        headlines=[(headline(row, gap.reference, gap.hits), detail(row, gap.hits)) for row in gap.compared],
+        threshold=None if gap.threshold is None else threshold_text(gap.threshold),
+        hits=gap.hits,
         share=percent(gap.rows[0].share_ar_hits),
         tables=tables_of(gap),
         figures=[(name, inline_svg(path, name), CAPTIONS[name]) for name, path in figures.items()],
         rule=examples.rule if examples else "",
         windows=[show_window(window, gap.reference) for window in examples.windows] if examples else [],
-        breakdowns=[_parts_table(gap, getattr(gap.breakdowns, by), title) for by, title in BREAKDOWNS.items()],
+        breakdowns=[
+            _parts_table(gap, parts, title)
+            for by, title in BREAKDOWNS.items()
+            if (parts := getattr(gap.breakdowns, by))
+        ],
         evaluation=gap.evaluation,
         provenance=_provenance(gap),
     )
@@ -106,11 +111,13 @@ def _provenance(gap: Gap) -> list[tuple[str, str]]:
         ("Fingerprint of the evaluation set", gap.fingerprint),
         (
             "Training index",
-            f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
-            f"{index.distinct:,} distinct bigrams",
+            "none: every repeated bigram counts"
+            if index is None
+            else f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            f"{index.distinct:,} distinct bigrams, read {index.passes:.4g} times",
         ),
         ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
-        ("Threshold τ", threshold_text(gap.threshold)),
+        ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
         ("Runs", ", ".join(row.run for row in gap.rows)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
         ("Date", gap.date),

@@ -65,6 +65,7 @@ def draw_bars(
 
 def threshold_position(gap: Gap) -> float:
     """Where τ lies on an axis of frequency bins: between the last bin of AR hits and the next."""
+    assert gap.threshold is not None  # figures by frequency need training counts
     return [each.high for each in gap.bins.frequency].index(gap.threshold) + 0.5
 
 
@@ -75,6 +76,7 @@ def draw_threshold(axes: Axes, gap: Gap) -> None:
 
 def name_the_hits(axes: Axes, gap: Gap) -> None:
     """Label the side of the line at τ where the AR hits are."""
+    assert gap.threshold is not None
     axes.annotate(
         f"AR hits ◂ τ = {threshold_text(gap.threshold)}",
         (threshold_position(gap), 1),

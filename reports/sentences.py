@@ -21,34 +21,36 @@ CAPTIONS = {
     "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",
 }
 """Caption of each figure of the report, by the name of its file."""
+ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
+"""One of `argap.records.Gap.hits`."""
 
 
-def headline(row: GapRow, reference: str) -> str:
-    """The main finding about a model other than the reference, in one sentence."""
+def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:
+    """The main finding about a model other than the reference, in one sentence. ``hits``: `argap.records.Gap.hits`."""
     model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
     if row.ar_hits.n == 0 or due is None:
-        return f"No token here is an AR hit: none of {model}'s gap to {reference} can be associative recall."
+        return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
     if due.case == "no_gap" or due.value is None:
-        return f"{model} has no gap to {reference}: it is at least as good overall and on the AR hits."
+        return f"{model} has no gap to {reference}: it is at least as good overall and on the {hits}."
     if due.case == "recall_only":
         return (
-            f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are AR hits."
+            f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are {hits}."
         )
     if due.case == "reversed":
-        return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are AR hits."
+        return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are {hits}."
     within = due.reason if due.ci95 is None else f"95% interval {percent_range(*due.ci95)}"
     whole = percent(due.value, 0) if due.value < 1 else "All"
-    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of tokens that are AR hits."
+    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of tokens that are {hits}."
 
 
-def detail(row: GapRow) -> str:
+def detail(row: GapRow, hits: str = "AR hits") -> str:
     """The gap in nats, as a second sentence; without intervals where the text is a single document."""
     assert row.delta is not None  # not the reference
     assert row.delta_ar is not None
-    whole, hits = _interval(row.delta), _interval(row.delta_ar)
+    whole, part = _interval(row.delta), _interval(row.delta_ar)
     return (
         f"Gap: {nats(row.delta.nll)} nats per token{whole and f' (95% interval {whole})'}, "
-        f"of which AR hits {nats(row.delta_ar.nll)}{hits and f' ({hits})'}."
+        f"of which {hits} {nats(row.delta_ar.nll)}{part and f' ({part})'}."
     )
 
 

@@ -52,7 +52,8 @@ class Table:
 def gap_table(gap: Gap) -> Table:
     """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
     marks = _marks(gap.rows)
-    titles = ("Params", "Overall", "AR hits", "Other tokens", "% of gap due to AR", "95% interval")
+    hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
+    titles = ("Params", "Overall", hits, "Other tokens", due, "95% interval")
     rows = tuple(
         (
             row.model,
@@ -63,7 +64,7 @@ def gap_table(gap: Gap) -> Table:
         )
         for row in gap.rows
     )
-    notes = (_scope(gap), *(f"{mark} {reason}." for reason, mark in marks.items()))
+    notes = (_scope(gap), *(f"{mark} {reason.replace('AR hits', gap.hits)}." for reason, mark in marks.items()))
     return Table((Column("Model", "left"), *map(Column, titles)), rows, notes)
 
 
@@ -73,7 +74,7 @@ def closed_table(gap: Gap) -> Table | None:
     if not closed:
         return None
     base = next(iter(closed.values())).base
-    columns = (Column("Model", "left"), Column("Gap closed, overall"), Column("Gap closed, AR hits"))
+    columns = (Column("Model", "left"), Column("Gap closed, overall"), Column(f"Gap closed, {gap.hits}"))
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
     return Table(columns, rows, (note,))
@@ -164,12 +165,17 @@ def interval_cell(row: GapRow) -> str:
 
 def _scope(gap: Gap) -> str:
     row = gap.rows[0]
-    proxy = " (proxy: not counted from the training documents)" if gap.index.proxy else ""
-    return (
-        f"Perplexity (NLL in nats) on {row.overall.n:,} scored tokens; AR hits are "
-        f"{percent(row.share_ar_hits)} of them: bigrams repeated in the window and seen at most "
-        f"{threshold_text(gap.threshold)} times in training{proxy}. Reference: {gap.reference}."
-    )
+    scope = f"Perplexity (NLL in nats) on {row.overall.n:,} scored tokens; "
+    share = percent(row.share_ar_hits)
+    if gap.index is None or gap.threshold is None:
+        scope += f"no index: every repeated bigram counts, {share} of the tokens"
+    else:
+        proxy = " (proxy: not counted from the training documents)" if gap.index.proxy else ""
+        scope += (
+            f"AR hits are {share} of them: bigrams repeated in the window and seen at most "
+            f"{threshold_text(gap.threshold)} times in training{proxy}"
+        )
+    return f"{scope}. Reference: {gap.reference}."
 
 
 def _reasons(row: GapRow) -> list[str]:

@@ -48,12 +48,12 @@ class ShownWindow:
 def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
     """An example window as the page shows it."""
     model, focus = window.model, window.focus
-    distance, count = window.distance[focus], window.train_count[focus]
+    distance, count = window.distance[focus], window.train_count and window.train_count[focus]
     pair = " + ".join(f"“{visible(token)}”" for token in window.tokens[max(0, focus - 1) : focus + 1])
     by_reference, by_model = (_chance(window.logprob[name][focus]) for name in (reference, model))
     story = (
-        f"The pair {pair} also occurs {_tokens(distance)} earlier; in the training text it "
-        f"{f'occurs {_times(count)}' if count else 'never occurs'}. Probability of its second token: "
+        f"The pair {pair} also occurs {_tokens(distance)} earlier"
+        f"{'' if count is None else f'; training saw it {_times(count)}'}. Probability of its second token: "
         f"{by_reference} by {reference}, {by_model} by {model}."
     )
     return ShownWindow(
@@ -104,10 +104,13 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
 
 
 def _tooltip(window: ExampleWindow, k: int) -> str:
-    group = "AR hit" if window.ar_hit[k] else "repeated" if window.repeated[k] else "not repeated"
+    group = (
+        "AR hit" if window.ar_hit[k] and window.train_count else "repeated" if window.repeated[k] else "not repeated"
+    )
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
     logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window.logprob.items())
-    return f"{group}{back}; {_times(window.train_count[k])} in training; log-prob: {logprobs}"
+    seen = f"; {_times(window.train_count[k])} in training" if window.train_count else ""
+    return f"{group}{back}{seen}; log-prob: {logprobs}"
 
 
 def _earlier_tokens(earlier: EarlierOccurrence) -> tuple[ShownToken, ...]:
@@ -128,7 +131,7 @@ def _tokens(distance: int) -> str:
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
+    return {0: "never", 1: "once"}.get(count, f"{count:,} times")
 
 
 def _chance(logprob: float | None) -> str:

@@ -1,12 +1,14 @@
 """Labels: the 12-token example with a training text, the threshold's edge, and the files."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index.build import build_index
 from argap.errors import FormatError, MismatchError
 from argap.evaluation import EvaluationSet
-from argap.labels import label, read_labels, write_labels
+from argap.labels import label, read_labels, with_counts, write_labels
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15
 
@@ -46,6 +48,38 @@ def test_train_counts_by_hand(example):
     labels = label(*example)
     #                                     h  m  x  h  m  y  h  m  z  a  a  a
     assert labels.train_count.tolist() == [0, 2, 1, 0, 2, 0, 0, 2, 0, 0, 0, 0]
+
+
+def test_train_counts_are_exposures_rounded_half_to_even(example, tmp_path, tokenizer):
+    data, _ = example
+    index = build_index(
+        [np.array([H, M]), np.array([H, M, X])],
+        tmp_path / "read again",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer="t",
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=["by hand"],
+        passes=2.5,
+    )
+    labels = label(data, index)
+    # (h m) 2 × 2.5 = 5; (m x) 1 × 2.5 = 2.5, to the even 2
+    assert labels.train_count.tolist() == [0, 5, 2, 0, 5, 0, 0, 5, 0, 0, 0, 0]
+    assert labels.train_count.dtype == np.int64
+    assert labels.record.index.passes == 2.5
+    assert labels.record.index.exposed_tokens == 12.5
+
+
+def test_labels_without_an_index_call_every_repeated_bigram_a_hit(example, tmp_path, tokenizer):
+    labels = label(example[0])
+    assert np.flatnonzero(labels.ar_hit(None)).tolist() == np.flatnonzero(labels.ar_hit(0)).tolist() == [4, 7, 11]
+    write_labels(labels, tokenizer, tmp_path / "labels")
+    column = pq.read_table(tmp_path / "labels" / "labels.parquet")["train_count"]
+    assert (column.type, column.null_count) == (pa.int64(), 12)
+    again = read_labels(tmp_path / "labels")
+    assert (again.train_count, again.record.index) == (None, None)
+    counted = with_counts(again, example[0].tokens, example[1])
+    assert counted.train_count.tolist() == label(*example).train_count.tolist()
+    assert counted.record == label(*example).record
 
 
 def test_a_count_of_exactly_the_threshold_is_a_hit(example):

@@ -15,14 +15,17 @@ from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from argap.bigram_index.build import build_index
+from argap.cells import read_cells
 from argap.cli import main
-from argap.comparison import compare_runs
+from argap.comparison import compare_runs, label_result
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.labels import read_labels
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, as_json
+from argap.records import EvaluationSpec, as_json, read_gap
 from argap.references import Reference, add_reference
+from argap.reports.write import write_report
 from argap.threshold import parse_threshold, resolve_threshold
 from argap.tokenizer import load_tokenizer
 
@@ -195,9 +198,45 @@ def test_a_named_reference_brings_its_text_and_index(place, tmp_path, own_home):
     assert gap.evaluation.seq_len == SEQ_LEN
 
 
-def test_without_text_or_index_the_missing_flag_is_named(place, tmp_path):
-    with pytest.raises(ArgapError, match=r"no text and index are recorded.*give `data=PATH`"):
-        score_models([str(place / "bad")], str(place / "good"), tmp_path)
+def test_without_text_the_standard_library_is_scored_and_said(place, tmp_path, capsys):
+    spec = EvaluationSpec(seq_len=SEQ_LEN, limit_tokens=LIMIT)
+    gap = score_models([str(place / "bad")], str(place / "good"), tmp_path, spec=spec)
+    assert "no text given: scoring the held-out modules of Python's standard library" in capsys.readouterr().err
+    assert gap.evaluation.data == ("stdlib:heldout",)
+    assert (gap.index, gap.threshold, gap.bins.frequency, gap.breakdowns.frequency) == (None, None, (), ())
+
+
+def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(place, scored, tmp_path):
+    """`label_result` gives what scoring with the index gives, and touches no run."""
+    counted, _ = scored
+    settings = {**on(place)}
+    index = settings.pop("index")
+    gap = score_models([str(place / "bad")], str(place / "good"), tmp_path, **settings)
+    labels = read_labels(tmp_path / "labels")
+    assert labels.train_count is None
+    assert gap.rows[1].ar_hits.n == (labels.repeated & labels.scored).sum()
+    assert [part.bin for part in gap.breakdowns.slice] == ["repeated", "other tokens"]
+    assert "frequency" not in read_cells(tmp_path / "cells.parquet")
+    with pytest.raises(ArgapError, match=r"`threshold` scaled: .* give `index=DIR`"):
+        score_models([str(place / "bad")], str(place / "good"), tmp_path, **settings, threshold="scaled")
+    page = write_report(tmp_path).read_text()
+    assert "% of gap due to repeats" in page
+    assert "By training frequency" not in page
+    assert "no index: every repeated bigram counts" in (tmp_path / "table.md").read_text()
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/run.json")}
+    assert len(before) == 2
+    later = label_result(tmp_path, index, threshold=THRESHOLD)
+    assert {path: path.read_bytes() for path in before} == before
+    expected = read_gap(counted)
+    for name in ("overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar"):
+        assert [getattr(row, name) for row in later.rows] == [getattr(row, name) for row in expected.rows], name
+    assert later.breakdowns == expected.breakdowns
+    assert (later.index, later.threshold) == (expected.index, expected.threshold)
+    assert not (tmp_path / "report.html").exists()
+    assert read_gap(tmp_path) == later
+    compare_runs([str(tmp_path / "bad")], str(tmp_path / "good"), tmp_path / "compared")
+    with pytest.raises(ArgapError, match="no labels there; label the folder of `argap score`"):
+        label_result(tmp_path / "compared", index)
 
 
 def test_a_model_of_another_tokenizer_is_refused(place, tmp_path):

@@ -1,6 +1,7 @@
 """The command line: ``argap COMMAND``. Results go to stdout, progress and logs to stderr.
 
-Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 130 interrupted (what is finished stays).
+Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error (one line; the traceback is in a
+file), 130 interrupted (what is finished stays).
 The modules of this folder only read flags and print; heavy imports live inside the commands, so that
 ``argap --help`` stays fast.
 """
@@ -12,8 +13,23 @@ from typing import Annotated, Any
 import typer
 
 from argap import __version__
-from argap.cli import demo, index, kernels, models, paper, recall, ref, report, score, suite, synthetics, train
-from argap.errors import ArgapError, with_flags
+from argap.cli import (
+    demo,
+    index,
+    kernels,
+    label,
+    models,
+    paper,
+    recall,
+    ref,
+    report,
+    score,
+    slice,
+    suite,
+    synthetics,
+    train,
+)
+from argap.cli.guard import fail
 
 RENAMED = {"reference": "--ref", "as_json": "--json"}
 """Parameters of the library whose flag has another name."""
@@ -32,6 +48,8 @@ app.command(short_help="The whole path on the shipped checkpoints, with a report
 app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
+app.command(short_help="Add training counts to a result; no model is run.")(label.label)
+app.command("slice", short_help="What slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")
@@ -64,9 +82,8 @@ def main() -> None:
     _name_values(command)
     try:
         command()
-    except ArgapError as error:
-        print(f"argap: {with_flags(str(error), _flags(command, sys.argv[1:]))}", file=sys.stderr)
-        sys.exit(1)
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(fail(error, _flags(command, sys.argv[1:])))
 
 
 def _name_values(command: Any) -> None:

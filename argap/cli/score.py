@@ -12,6 +12,7 @@ from argap.cli.options import Device, TrustRemoteCode
 
 if TYPE_CHECKING:
     from argap.records import Gap
+    from argap.slice_library import SliceSpec
 
 Reference = Annotated[
     str,
@@ -20,7 +21,7 @@ Reference = Annotated[
     ),
 ]
 Threshold = Annotated[
-    str, typer.Option(help="Maximum training count of an AR hit's bigram; scaled: 1,250 per 10 B training tokens.")
+    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
@@ -52,6 +53,9 @@ def score(
     ] = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
+    slices: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well (argap slice).")
+    ] = None,
     backend: Annotated[
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
@@ -63,7 +67,9 @@ def score(
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
-    Without --data or --index, those recorded with the reference are used. Under torchrun the processes, one a GPU,
+    Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
+    Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
+    later). Under torchrun the processes, one a GPU,
     share the windows; the files are the same.
     """
     from argap.parallel import join
@@ -72,6 +78,7 @@ def score(
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.threshold import parse_threshold
 
+    specs = _slices(slices)
     with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
         gap = score_models(
             checkpoints,
@@ -99,7 +106,20 @@ def score(
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
+        if specs:
+            from argap.token_slices import add_slices
+
+            gap = add_slices(out, specs)
         show(gap, as_json=as_json)
+
+
+def _slices(path: Path | None) -> "list[SliceSpec]":
+    """The slices of a file, their names and syntax checked before any model runs."""
+    if path is None:
+        return []
+    from argap.slice_library import read_slices
+
+    return read_slices(path)
 
 
 def compare(
@@ -129,3 +149,7 @@ def show(gap: "Gap", *, as_json: bool) -> None:
     from argap.reports.tables import print_table
 
     print_table(gap)
+    if gap.slices:
+        from argap.slice_table import print_slices
+
+        print_slices(gap.slices, threshold=gap.threshold)

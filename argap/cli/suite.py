@@ -27,7 +27,7 @@ def run(
     member: Annotated[list[str] | None, typer.Option("--member", help="Only this model; may be repeated.")] = None,
     work: WorkOption = None,
     out: OutOption = None,
-    threshold: Annotated[str, typer.Option(help="AR hits: a whole number of occurrences, or scaled.")] = "1250",
+    threshold: Annotated[str, typer.Option(help="AR hits: a whole number of exposures, or scaled.")] = "1250",
     device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of a model that is scored.")] = True,
     engine: Annotated[str, typer.Option(help="local, or ray: a task of a Ray cluster for each model.")] = "local",

@@ -9,6 +9,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import load_model, max_positions, read_config, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
+from argap.lock import one_writer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder
 from argap.recall.examples import Examples, TaskData
 from argap.recall.lm_eval_model import ArgapLM
@@ -52,6 +53,7 @@ class RecallRun(Record, frozen=True):
     git: str | None
 
 
+@one_writer("out")
 def run_recall(
     models: Sequence[str],
     tasks: Sequence[Examples],

@@ -4,7 +4,6 @@ Samples are written shard by shard, so that a rerun only asks what is missing. S
 length, longest first, so that batches of equal length come together; samples are read back in the order of the rows.
 """
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -173,8 +172,6 @@ def collect_samples(
     ``lengths``: tokens of each prompt. ``record``: the run's ``run.json``. Raises `MismatchError` where the folder
     holds another run.
     """
-    if overwrite:
-        shutil.rmtree(folder / "samples", ignore_errors=True)
     record = begin(folder, record, overwrite=overwrite)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]

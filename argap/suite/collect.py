@@ -17,6 +17,7 @@ from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
+from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
@@ -39,6 +40,7 @@ MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
 
 
+@one_writer("out")
 def collect(
     suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
 ) -> Gap:
@@ -59,6 +61,9 @@ def collect(
     recall = _recall(suite, [layout.mqar(entry) for entry in entries.values()])
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
+    index = labels.record.index
+    if index is None:
+        raise ArgapError(f"{size}: a suite's labels need training counts; label them with `training_index`")
     cells = build_cells(labels, logprobs, threshold)
     first = [name for name, entry in entries.items() if entry.seed == 0]
     tokens = read_token_ids(runs[suite.reference])
@@ -76,7 +81,7 @@ def collect(
     write_cells(
         sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet", gap.bins
     )
-    scaled = resolve_threshold("scaled", labels.record.index.tokens)
+    scaled = resolve_threshold("scaled", index.exposed_tokens)
     write_parquet(out / "curve.parquet", build_curve(labels, logprobs, (threshold, scaled)))
     write_parquet(out / "distances.parquet", histogram)
     write_parquet(out / "distance_sums.parquet", sums)

@@ -5,13 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from argap.configuration import build, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
+from argap.plain_yaml import read_yaml
 from argap.records import EvaluationSpec
+from argap.resumable import plain_name
 from argap.synthetics.pretrained_test import PretrainedTest
 from argap.train.config import TrainConfig
 
 SEEDS = "seeds"
+RESERVED = {"sizes": ("tokens",), "members": ("index", "runs", "trajectories", "mqar")}
+"""Names of the work folder's own folders (`argap.suite.layout`)."""
 SEQ_LEN = 1024
 """Tokens a window of the evaluation text, by default."""
 
@@ -69,6 +73,8 @@ class Suite:
             raise ArgapError("sizes: expected at least one")
         for kind, named in (("members", self.members), ("sizes", self.sizes)):
             for name, own in named.items():
+                if plain_name(f"{kind}:", name) in RESERVED[kind]:
+                    raise ArgapError(f"{kind}: {name}: the work folder has a folder of that name; choose another name")
                 if own is not None and not isinstance(own, Mapping):
                     raise ArgapError(f"{kind}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
         for name, own in self.members.items():
@@ -107,9 +113,13 @@ class Suite:
                 named = {} if "mixers" in own else {"architecture": member}
                 fields = {**self.train, **(self.sizes[size] or {}), **named, **own, "seed": seed}
                 try:
-                    entries.append(Entry(size, member, seed, build(TrainConfig, fields)))
+                    config = build(TrainConfig, fields)
                 except ArgapError as error:
                     raise ArgapError(f"{member} at {size}: {error}") from None
+                entries.append(Entry(size, member, config.seed, config))
+        names = [entry.name for entry in entries]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ArgapError(f"members: two models are called {twice}; a further seed's name ends in -seedN")
         return sorted(entries, key=lambda entry: entry.seed)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX, models_of
+from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar
 from argap.labels import Labels
 
@@ -31,6 +32,8 @@ def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: 
     """One row a bin of repeated, scored tokens: ``high``, ``n`` and each model's sum of log p (float64).
     ``thresholds`` are ends of bins."""
     rows = np.flatnonzero(labels.repeated & labels.scored)
+    if labels.train_count is None:
+        raise ArgapError("labels without training counts have no curve over thresholds; label them with an index")
     counts = labels.train_count[rows]
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
     place = np.searchsorted(bounds, counts)

@@ -22,6 +22,7 @@ from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
 from argap.train.checkpoint import checkpoints
+from argap.train.tokens import pack_tokens
 
 
 def run_members(
@@ -103,14 +104,22 @@ def _score(
 
 
 def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
-    """The index of a size's training text, each document once however often it is trained on; built where it
-    is not there."""
+    """The index of a size's training text, built where it is not there.
+
+    Each source is counted as often as one pass of training reads it (``repeat``), and ``passes`` is how often the
+    reference reads the whole: its training tokens over those of a pass, with one EOS a document.
+    """
     folder = layout.index(size)
     if (folder / "index.json").is_file():
         return open_index(folder)
-    config = suite.entries(size)[0].config
-    corpora = [open_corpus(source.path, text_column=source.text_column) for source in config.data]
-    return build_from_source(TokenSource(corpora, load_tokenizer(config.tokenizer)), folder)
+    entries = {entry.name: entry for entry in suite.entries(size)}
+    config = entries[suite.reference].config
+    repeated = [source for source in config.data for _ in range(source.repeat)]
+    corpora = [open_corpus(source.path, text_column=source.text_column) for source in repeated]
+    source = TokenSource(corpora, load_tokenizer(config.tokenizer))
+    a_pass = pack_tokens(config.data, source.tokenizer, layout.tokens).about.tokens
+    passes = config.total_steps * config.batch_size * config.seq_len / a_pass
+    return build_from_source(source, folder, passes=passes)
 
 
 def evaluation_set(suite: Suite, size: str) -> tuple[EvaluationSet, Tokenizer]:

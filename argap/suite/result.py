@@ -30,6 +30,8 @@ class Finished(Record, frozen=True):
 
 
 class TrainingData(Record, frozen=True):
+    tokens: int
+    """Of one pass, one EOS a document included."""
     fingerprint: str
     """SHA-256 (hex) of the packed tokens."""
 
@@ -89,6 +91,13 @@ class SizeResult:
     @property
     def seq_len(self) -> int:
         return self.gap.evaluation.seq_len
+
+    @property
+    def passes(self) -> float:
+        """How often training read a text whose index has occurrences; 1 where its counts are exposures already."""
+        trained = self.member(self.reference).train
+        exposed = self.gap.index is not None and self.gap.index.passes != 1
+        return 1.0 if exposed else trained.finished.tokens / trained.data.tokens
 
     @cached_property
     def totals(self) -> dict[str, float]:

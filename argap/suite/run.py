@@ -69,7 +69,7 @@ def run_suite(
         return False
     for size, (data, tokenizer) in sets.items():
         index = training_index(suite, size, layout)
-        tau = resolve_threshold(threshold, index.tokens)
+        tau = resolve_threshold(threshold, index.exposed_tokens)
         collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
     return True
 

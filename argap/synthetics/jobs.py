@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from argap.atomic import write_json
+from argap.lock import one_writer
 from argap.progress import say
 from argap.runs import environment
 from argap.synthetics.config import RunConfig
@@ -69,6 +70,7 @@ def pending_jobs(sweep: Sweep, out: Path, together: int) -> list[Job]:
     return jobs
 
 
+@one_writer("out")
 def run_sweep(
     sweep: Sweep,
     out: Path,

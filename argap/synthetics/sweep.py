@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from argap.configuration import build, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
 from argap.models.cost import cost
+from argap.plain_yaml import read_yaml
+from argap.resumable import plain_name
 from argap.synthetics.config import LEARNING_RATES, RunConfig, default_pairs
 from argap.synthetics.models import LastVectorDecoder, member_from
 from argap.synthetics.tasks.registry import TASKS, parse_task, resolve_task
@@ -52,6 +54,8 @@ class Sweep:
     def __post_init__(self) -> None:
         if not self.members or not (self.lengths or self.tasks) or not self.widths or not self.lrs or not self.seeds:
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
+        for name in self.members:
+            plain_name("members:", name)
         for axis in ("lengths", "widths", "pairs", "lrs", "seeds"):
             values = getattr(self, axis)
             if twice := [value for number, value in enumerate(values) if value in values[:number]]:

@@ -7,8 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from argap.configuration import build, one_line, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
+from argap.plain_yaml import parse_yaml, read_yaml
 
 Switch = Literal["auto", "true", "false"]
 WARMUP = 100
@@ -147,17 +148,15 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:
     """``["lr=3e-4", "betas=[0.9, 0.99]"]`` as a mapping; the values are YAML."""
-    import yaml
-
     values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise ArgapError(f"--set {setting}: expected KEY=VALUE")
         try:
-            values[key.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ArgapError(f"--set {setting}: the value is no YAML ({one_line(error)})") from None
+            values[key.strip()] = parse_yaml(text)
+        except ArgapError as error:
+            raise ArgapError(f"--set {setting}: the value is no YAML ({error})") from None
     return values
 
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.presets import build_config
-from argap.tokenizer import Tokenizer, tokenizer_folder
+from argap.tokenizer import Tokenizer, auto_tokenizer, tokenizer_folder
 from argap.train.config import TrainConfig
 
 LAYERS = 6  # of an architecture, where num_layers is not given
@@ -81,9 +81,7 @@ def save_tokenizer(source: str | Path, folder: Path) -> None:
     if path.exists():
         copy_tokenizer(path, folder)
         return
-    from transformers import AutoTokenizer
-
-    AutoTokenizer.from_pretrained(str(source)).save_pretrained(folder)
+    auto_tokenizer(str(source)).save_pretrained(folder)
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:

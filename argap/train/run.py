@@ -6,7 +6,6 @@ given, ``tokens/``.
 """
 
 import os
-import shutil
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +16,11 @@ from transformers import PreTrainedModel
 
 from argap.atomic import replacing_folder
 from argap.errors import ArgapError, MismatchError
+from argap.lock import alone_in
 from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.records import read_record, write_record
+from argap.resumable import discard_parts
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
 from argap.train.checkpoint import (
@@ -61,7 +62,7 @@ def train(
     it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
     a checkpoint, on SIGINT or SIGTERM.
     """
-    with nullcontext(parallel) if parallel else join(device) as parallel:
+    with nullcontext(parallel) if parallel else join(device) as parallel, alone_in(out, main=parallel.is_main):
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # until all have looked, before anything changes
         if before and before.finished:
@@ -151,8 +152,7 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
 def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     """The ``train.json`` of an earlier start of this run; None for a fresh folder."""
     if not (out / "train.json").is_file():
-        if (out / "model.safetensors").exists() or (out / "checkpoints").exists():
-            raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`, or `overwrite=True`")
+        _check_model(out)
         return None
     record = read_record(out / "train.json", TrainRecord, newest=FORMAT)
     old, new = record.config, config.as_json()
@@ -165,6 +165,12 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     return record
 
 
+def _check_model(out: Path) -> None:
+    others = (out / "model.safetensors").exists() or (out / "checkpoints").exists()
+    if others and not (out / "train.json").is_file():
+        raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`")
+
+
 def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> None:
     if before and before.data.fingerprint != data.fingerprint:
         raise MismatchError(
@@ -174,9 +180,13 @@ def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> 
 
 
 def _discard(out: Path) -> None:
-    """Remove what an earlier run left in ``out``; packed tokens stay, because their name depends on their content."""
-    shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    for name in ("train.json", "log.jsonl", *MODEL_FILES):
+    """Remove what an earlier run left in ``out``; packed tokens stay, because their name depends on their content.
+
+    Raises `ArgapError` for a model that no run of argap wrote.
+    """
+    _check_model(out)
+    discard_parts(out / "checkpoints", "step-*")
+    for name in ("log.jsonl", *MODEL_FILES, "train.json"):  # last, for it says that the rest is argap's
         (out / name).unlink(missing_ok=True)
 
 

@@ -178,7 +178,7 @@ def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> Non
     assert shown.tokens[0].title == "first token of the window: context only"
     # exp(-0.25) = 0.78, exp(-4.5) = 0.011
     assert shown.story == (
-        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; in the training text it occurs 20 times. "
+        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; training saw it 20 times. "
         "Probability of its second token: 78% by attention, 1.1% by base_conv."
     )
 

@@ -67,7 +67,7 @@ def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int)
     ("text", "message"),
     [
         (FILE + "learning_rate: 3", "unknown key learning_rate; known are tokenizer, data, architecture"),
-        (FILE + "data: [{path: a, times: 2}]", "unknown key times; known are path, repeat, text_column"),
+        (FILE.replace("repeat: 3", "times: 2"), "unknown key times; known are path, repeat, text_column"),
         (FILE.replace("steps: 1000", "tokens: 9\nsteps: 1000"), "exactly one of steps and tokens"),
         (FILE.replace("steps: 1000", ""), "exactly one of steps and tokens"),
         (FILE + "mixers: [attention]", "exactly one of architecture and mixers"),

@@ -14,7 +14,7 @@ from argap.train import load_config, read_log, train
 
 
 def test_two_processes_equal_one(toy_values: dict, tmp_path: Path) -> None:
-    values = toy_values | {"steps": 24, "micro_batch_size": 2, "eval_data": toy_values["data"], "eval_every": 10}
+    values = toy_values | {"steps": 24, "micro_batch_size": 2, "eval_data": [*toy_values["data"]], "eval_every": 10}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     train(load_config(None, values), tmp_path / "one", device="cpu")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

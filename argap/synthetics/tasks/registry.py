@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import yaml
 
-from argap.configuration import build, one_line
+from argap.configuration import build
 from argap.errors import ArgapError
+from argap.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
     compression,
@@ -92,9 +92,10 @@ def parse_task(value: Any) -> dict[str, Any]:
 def parse_yaml_task(text: str) -> dict[str, Any]:
     """`parse_task` of a name or mapping written in YAML. Raises `ArgapError` for anything else."""
     try:
-        return parse_task(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise ArgapError(f"task {text}: expected a name or {{name: ..., KEY: VALUE}} ({one_line(error)})") from None
+        given = parse_yaml(text)
+    except ArgapError as error:
+        raise ArgapError(f"task {text}: expected a name or {{name: ..., KEY: VALUE}} ({error})") from None
+    return parse_task(given)
 
 
 def resolve_task(value: Any, length: int) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""The last guard of the command line: whatever goes wrong, a user sees one line and an exit code.
+
+1: an expected failure, or the machine's (no memory, no space, no permission). 70: a mistake of argap's own, whose
+traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the traceback of any failure to stderr.
+"""
+
+import errno
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from argap.errors import ArgapError, with_flags
+
+INTERNAL = 70
+"""Exit code of an internal error: EX_SOFTWARE of sysexits.h."""
+MACHINE = {
+    getattr(errno, name)
+    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "EMFILE", "ENAMETOOLONG", "ENFILE", "ENOSPC", "EPERM", "EROFS")
+    if hasattr(errno, name)
+}
+"""Errors that the machine or the user's rights cause, not argap."""
+SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
+"""Tokens of the hub and of servers, and credentials in an address."""
+
+
+def fail(error: BaseException, flags: Mapping[str, str]) -> int:
+    """Print one line about ``error`` to stderr; returns the exit code. ``flags``: as `with_flags` takes them."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if os.environ.get("ARGAP_TRACEBACK", "0") not in ("", "0"):
+        print(_traceback(error), file=sys.stderr)
+    code, line = 1, _expected(error, flags)
+    if line is None:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        code, line = INTERNAL, f"internal error ({reason}), please report it{_written(error)}"
+    print(f"argap: {SECRET.sub('***', line)}", file=sys.stderr)
+    return code
+
+
+def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
+    """The line of a failure that is not argap's mistake; None for one that is."""
+    if isinstance(error, ArgapError):
+        return with_flags(" ".join(str(error).splitlines()), flags)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the second is torch's
+        reason = (str(error).splitlines() or [""])[0]
+        return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if isinstance(error, OSError) and error.errno in MACHINE:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return None
+
+
+def _written(error: BaseException) -> str:
+    """Write the traceback to a new file in this folder, or in the folder for temporary files; returns where it is."""
+    name = f"argap-traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        try:
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(_traceback(error))
+        except OSError:
+            continue
+        return f"; the traceback is in {folder / name}"
+    return "; ARGAP_TRACEBACK=1 shows the traceback"
+
+
+def _traceback(error: BaseException) -> str:
+    command = " ".join(["argap", *sys.argv[1:]])
+    return SECRET.sub("***", f"{command}\n\n{''.join(traceback.format_exception(error))}")

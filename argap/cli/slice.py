@@ -1,0 +1,63 @@
+"""``argap slice``: what slices of the tokens contribute to the gap."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from argap.errors import ArgapError
+
+
+def slice_(
+    result: Annotated[Path | None, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="SQL", help="Condition on a token, as DuckDB SQL. Repeatable.")
+    ] = None,
+    name: Annotated[list[str] | None, typer.Option(help="The slice's name, one for each --where.")] = None,
+    slices: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML: slices, each with name, where, title and note.")
+    ] = None,
+    threshold: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum training count of an AR hit [the result's].")
+    ] = None,
+    list_library: Annotated[bool, typer.Option("--list", help="List the slices that ship, and the columns.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
+    if list_library:
+        _print_library()
+        return
+    if result is None:
+        raise ArgapError("no result named; give the folder of one, or --list")
+    from argap.records import as_json as plain
+    from argap.result import open_result
+    from argap.slice_library import library, read_slices
+    from argap.token_slices import Slice, as_slices, score_slices
+
+    if len(where or ()) != len(name or ()):
+        raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
+    wanted = as_slices(read_slices(slices)) if slices else []
+    wanted += [Slice(*pair) for pair in zip(name or (), where or (), strict=True)]
+    opened = open_result(result)
+    tau = opened.threshold if threshold is None else threshold
+    shipped = not wanted
+    if shipped:
+        wanted = as_slices(library())
+    scored = score_slices(opened.token_table, wanted, threshold=tau, empty=shipped)
+    if as_json:
+        typer.echo(json.dumps({"slices": [plain(each) for each in scored[1:]]}, indent=2, ensure_ascii=False))
+        return
+    from argap.slice_table import print_slices
+
+    print_slices(scored, threshold=tau)
+
+
+def _print_library() -> None:
+    from argap.slice_library import library
+    from argap.tokens import COLUMNS
+
+    typer.echo("ar_hits\n    repeated AND train_count <= THRESHOLD\n    In every result.")
+    for each in library():
+        typer.echo("\n    ".join([each.name, each.where, ". ".join(filter(None, [each.title, each.note]))]))
+    typer.echo(f"\nColumns: {', '.join(COLUMNS)}; nll and top1 have a field for each model.")

@@ -1,0 +1,75 @@
+"""Slices as a table for the terminal."""
+
+from collections.abc import Sequence
+
+from argap.records import ModelOnSlice, SliceResult
+from argap.reports.numbers import DASH, nats, percent, percent_range, perplexity, threshold_text
+from argap.reports.tables import WIDEST, Column, Table, terminal
+
+CASES = {
+    "recall_only": "100%: at least as good as the reference overall but worse on the slice",
+    "no_gap": "—: at least as good as the reference overall and on the slice, so there is no gap to explain",
+    "reversed": "negative: worse than the reference overall but better on the slice",
+}
+NO_INTERVAL = {
+    "gap not resolved": "no interval: in more than 2.5% of the bootstrap's resamples the model has no gap",
+    "a single document": "no interval: all scored tokens are of a single document",
+}
+
+
+def slices_table(slices: Sequence[SliceResult], *, threshold: int) -> Table:
+    """One row for each model and slice, all tokens first."""
+    columns = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Contribution", "95% interval", "% of gap", "95% interval")
+    rows, reasons = [], []
+    for k, model in enumerate(slices[0].models):
+        for each in slices:
+            own = each.models[k]
+            rows.append(
+                (model.model, each.name, *_cells(each, own), DASH if each.ar_hits is None else percent(each.ar_hits))
+            )
+            if due := own.gap_due_to:
+                reasons += [CASES.get(due.case), due.case not in ("no_gap",) and NO_INTERVAL.get(due.reason or "")]
+    reference = next(model.model for model in slices[0].models if model.reference)
+    notes = [
+        f"ΔNLL in nats on the slice's tokens, to {reference}; contribution: share × ΔNLL, the slice's part of the gap; "
+        f"AR hits: the share of the slice's tokens that are repeated in the window and seen at most "
+        f"{threshold_text(threshold)} times in training. Slices may overlap.",
+        *(reason for reason in dict.fromkeys(reasons) if reason),
+        *(f"{each.name}: {_words(each)}" for each in slices if each.where),
+    ]
+    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, columns), Column("AR hits"))
+    return Table(titles, tuple(rows), tuple(notes))
+
+
+def _words(each: SliceResult) -> str:
+    title = f"{each.title}. " if each.title else ""
+    return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
+
+
+def _cells(each: SliceResult, model: ModelOnSlice) -> tuple[str, ...]:
+    nll = DASH if model.nll is None else f"{DASH if model.ppl is None else perplexity(model.ppl)} ({model.nll:.2f})"
+    found = (f"{each.n:,}", percent(each.share), nll)
+    if model.delta is None or model.contribution is None or model.gap_due_to is None:
+        return (*found, *[DASH] * 5)
+    due, part = model.gap_due_to, model.contribution
+    return (
+        *found,
+        nats(model.delta.nll) if each.n else DASH,
+        nats(part.nll),
+        DASH if part.ci95 is None else f"{nats(part.ci95[0])} to {nats(part.ci95[1])}",
+        DASH if due.value is None else percent(due.value),
+        DASH if due.value is None or due.ci95 is None else percent_range(*due.ci95),
+    )
+
+
+def print_slices(slices: Sequence[SliceResult], *, threshold: int) -> None:
+    """Print the table and its notes; one wider than the terminal is printed whole."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    table = slices_table(slices, threshold=threshold)
+    drawn = terminal(table)
+    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+    Console(width=max(console.width, needed)).print(drawn)
+    console.print(Text("\n".join(table.notes)))

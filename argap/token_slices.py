@@ -1,0 +1,157 @@
+"""Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+
+from argap.errors import ArgapError, MismatchError
+from argap.records import Gap, SliceResult, read_gap, write_record
+from argap.resumable import folder_name
+from argap.runs import Run, open_run
+from argap.slice_library import SliceSpec, check_names, filled
+from argap.slice_sql import TABLE, Condition, check_condition, quoted, streamed, sums
+from argap.slices import SliceScorer
+from argap.tokens import COLUMNS, MASK, Mask, TokenTable
+
+AR_HITS = "ar_hits"
+
+
+class Slice(NamedTuple):
+    """A slice to compute."""
+
+    name: str
+    where: str | Mask
+    """SQL, or a function of a batch."""
+    title: str = ""
+    note: str = ""
+
+
+def open_tokens(folder: Path, record: Gap) -> TokenTable:
+    """The runs and labels of a result: where ``gap.json`` says, or in the result's folder.
+
+    Raises `ArgapError` where they are not there, and `MismatchError` where they are of another text.
+    """
+    runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
+    beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
+    labels = next((each for each in beside if (each / "labels.json").is_file()), None)
+    if labels is None:
+        raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
+    table = TokenTable(runs, labels)
+    for name, evaluation in [(labels, table.record.evaluation), *((run.folder, run.record.evaluation) for run in runs)]:
+        if evaluation.fingerprint != record.fingerprint:
+            raise MismatchError(
+                f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
+                "run `argap score` or `argap compare` again"
+            )
+    return table
+
+
+def _run(folder: Path, model: str, recorded: str) -> Run:
+    candidates = [Path(recorded), folder / folder_name(model)] if recorded else [folder / folder_name(model)]
+    for candidate in candidates:
+        if (candidate / "run.json").is_file() and (run := open_run(candidate)).model == model:
+            return run
+    raise ArgapError(
+        f"{folder}: the tokens of this result are not here; expected the run of {model} in {candidates[-1]}; "
+        "its tables and breakdowns need only the files that are here"
+    )
+
+
+def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
+    """The slices of a file."""
+    return [Slice(each.name, each.where, each.title, each.note) for each in specs]
+
+
+def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
+    """Compute slices from the tokens of the result in ``folder`` and record them in its ``gap.json``."""
+    gap = read_gap(folder)
+    scored = score_slices(open_tokens(folder, gap), as_slices(specs), threshold=gap.threshold)
+    gap = replace(gap, slices=tuple(scored[1:]))
+    write_record(folder / "gap.json", gap)
+    return gap
+
+
+def score_slices(
+    table: TokenTable, slices: Sequence[Slice], *, threshold: int, empty: bool = False
+) -> list[SliceResult]:
+    """All tokens, the AR hits at ``threshold``, and each of ``slices``, in one pass over the tokens.
+
+    Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
+    """
+    check_names(each.name for each in slices)
+    hits = f"repeated AND train_count <= {threshold}"
+    conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits), *slices)}
+    groups = sums(table, conditions)
+    documents, code = np.unique(groups.document, return_inverse=True)
+
+    def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        columns = (groups.n[rows], *groups.logprob[rows].T)
+        added = [np.bincount(code[rows], column, minlength=len(documents)) for column in columns]
+        return added[0], np.column_stack(added[1:])
+
+    is_hit = groups.member[:, 0]
+    scorer = SliceScorer(table.models, table.models[0], *by_document(slice(None)))
+    scorer.add(AR_HITS, *by_document(is_hit), ar_hits=int(groups.n[is_hit].sum()))
+    for k, each in enumerate(slices, start=1):
+        member = groups.member[:, k]
+        if not empty and not member.any():
+            raise ArgapError(f"slice {each.name}: selects no token ({_text(each.where, conditions[each.name])})")
+        scorer.add(
+            each.name,
+            *by_document(member),
+            where=_text(each.where, conditions[each.name]),
+            title=each.title,
+            note=each.note,
+            ar_hits=int(groups.n[member & is_hit].sum()),
+        )
+    return scorer.results()
+
+
+def _text(where: str | Mask, condition: Condition | Mask) -> str:
+    """A condition as people read it."""
+    if isinstance(condition, Condition):
+        return condition.sql
+    return f"Python: {getattr(where, '__name__', type(where).__name__)}"
+
+
+def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
+    """A condition, parsed; a function as it is. Raises `ArgapError`."""
+    if isinstance(where, str):
+        return check_condition(filled(where, table.models, table.record.evaluation), table.models)
+    if callable(where):
+        return where
+    raise ArgapError(f"slice condition {where!r}: expected SQL or a function of a pyarrow.RecordBatch")
+
+
+def select(
+    table: TokenTable,
+    where: str | Mask | None,
+    *,
+    models: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> pa.Table:
+    """The tokens of a slice, in order, as `argap.result.Result.tokens` says."""
+    models = table.models if models is None else list(models)
+    for name, given, known in (("models", models, table.models), ("columns", columns or (), COLUMNS)):
+        if unknown := [each for each in given if each not in known]:
+            raise ArgapError(f"`{name}` {', '.join(unknown)}: unknown; known are {', '.join(known)}")
+    columns = COLUMNS if columns is None else columns
+    condition = checked(table, "true" if where is None else where)
+    masks = {} if isinstance(condition, Condition) else {"where": condition}
+    sql, named = (
+        (condition.sql, condition.columns) if isinstance(condition, Condition) else (quoted(MASK + "where"), ())
+    )
+    # A condition may name a model that was not asked for: then the fields of all are read, and the others dropped.
+    fields = table.models if {"nll", "top1"} & set(named) else models
+    parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in models) for name in ("nll", "top1")}
+    chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]
+    query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
+    if limit is not None:
+        query += f" LIMIT {int(limit)}"
+    with streamed(table, list(dict.fromkeys([*columns, *named])), masks, fields) as connection:
+        return connection.sql(query).to_arrow_table()

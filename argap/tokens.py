@@ -1,0 +1,227 @@
+"""The scored tokens of a result as a table, streamed from the files of its runs and labels; never all in memory.
+
+The rows of every run and of the labels are the same tokens in the same order, so that they are read in lockstep,
+a part of the reference's run (whole windows) at a time. Position 0 of a window is not scored and not in the table.
+
+======================  =========  ==============================================================================
+column                  type       what it holds
+======================  =========  ==============================================================================
+window, pos             int32      the window, and the token's position in it, from 1
+document                int32      the document that holds most of the window
+domain, source          string     of the token's document; where the window's document was read
+token, piece            int32,     id of the token and its text; a piece of a character is U+FFFD
+                        string
+previous                string     the piece before it
+word                    string     the white-space-delimited word of its first visible character, as far as its
+                                   window has it; null for white space
+word_start              bool       whether that character begins the word
+word_repeated           bool       whether the same word stands earlier in the window
+repeated                bool       whether the bigram that the token ends occurs earlier in the window
+distance, occurrences   int32      tokens back to the nearest such occurrence, 0 where there is none; their number
+train_count             int64      occurrences of the bigram in training
+nll                     struct     a field for each model: −log p in nats
+top1                    struct     a field for each model: the id of its most likely token
+======================  =========  ==============================================================================
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from argap.errors import ArgapError
+from argap.labels import FORMAT
+from argap.lockstep import REMEDY, Rows, read_rows
+from argap.parquet import read_parquet
+from argap.records import LabelsRecord, read_record
+from argap.runs import Run
+from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.words import PieceBytes, Words, seen_earlier
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+TYPES: dict[str, pa.DataType] = {
+    "window": pa.int32(),
+    "pos": pa.int32(),
+    "document": pa.int32(),
+    "domain": TEXT,
+    "source": TEXT,
+    "token": pa.int32(),
+    "piece": TEXT,
+    "previous": TEXT,
+    "word": TEXT,
+    "word_start": pa.bool_(),
+    "word_repeated": pa.bool_(),
+    "repeated": pa.bool_(),
+    "distance": pa.int32(),
+    "occurrences": pa.int32(),
+    "train_count": pa.int64(),
+}
+LABELLED = ("repeated", "distance", "occurrences", "train_count")
+OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated"}
+OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
+COLUMNS = (*TYPES, *OF_MODELS)
+LOGPROB = "log p of model "
+"""Prefix of further columns, one for each model by its index, that no condition can name."""
+MASK = "in slice "
+"""Prefix of the columns that functions make; no condition can name them either."""
+Mask = Callable[[pa.RecordBatch], Any]
+"""A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
+
+
+def schema_of(models: Sequence[str], columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """The types of ``columns``, with a field for each of ``models`` in `nll` and `top1`."""
+    structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
+    return pa.schema([(name, (TYPES | structs).get(name, pa.float32())) for name in columns])
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Runs of one evaluation set, the reference first, and the folder of their labels."""
+
+    runs: tuple[Run, ...]
+    labels: Path
+
+    @cached_property
+    def models(self) -> list[str]:
+        return [run.model for run in self.runs]
+
+    @cached_property
+    def record(self) -> LabelsRecord:
+        """``labels.json``."""
+        return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT, remedy=REMEDY)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
+
+    def batches(
+        self, columns: Sequence[str], *, masks: Mapping[str, Mask] | None = None, models: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The scored tokens, some windows at a time: the named columns of `COLUMNS`, or `LOGPROB` and a number.
+
+        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `COLUMNS`.
+        ``models``: those with a field in ``nll`` and ``top1``; None: all. Raises `FormatError` for files that are
+        broken or hold other tokens, `ArgapError` for masks of the wrong length or type, and what the functions raise.
+        """
+        models = self.models if models is None else models
+        masks = masks or {}
+        needed = list(dict.fromkeys([*columns, *(COLUMNS if masks else ())]))
+        of_runs = [_of_run(needed, k, model in models) for k, model in enumerate(self.models)]
+        of_labels = [name for name in (*LABELLED, "domain") if name in needed]
+        folders = [run.folder for run in self.runs]
+        for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
+            source = _Columns(self, rows, models)
+            batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
+            batch = batch.filter(pa.array(rows.pos > 0))
+            made = [call(name, mask, batch.select(list(COLUMNS))) for name, mask in masks.items()]
+            yield pa.RecordBatch.from_arrays(
+                [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
+            )
+
+    @cached_property
+    def document_of_window(self) -> np.ndarray:
+        """int32 ``[W]``."""
+        return read_parquet(self.labels / "windows.parquet", ["document"], remedy=REMEDY)["document"].to_numpy()
+
+    @cached_property
+    def pieces(self) -> pa.StringArray:
+        """The text of each token id."""
+        return pa.array(self.tokenizer.pieces, pa.string())
+
+    @cached_property
+    def piece_bytes(self) -> PieceBytes:
+        return PieceBytes(self.tokenizer.piece_bytes)
+
+
+class _Columns:
+    """The columns of some rows, each made when it is asked for."""
+
+    def __init__(self, table: TokenTable, rows: Rows, models: Sequence[str]) -> None:
+        self._table = table
+        self._rows = rows
+        self._models = models
+
+    def column(self, name: str) -> pa.Array:
+        if name in ("window", "pos", "domain", *LABELLED):
+            return _whole(self._rows.labels[name])
+        if name in OF_MODELS:
+            return self._of_models(name)
+        if name.startswith(LOGPROB):
+            return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+        return getattr(self, f"_{name}")()
+
+    def _of_models(self, name: str) -> pa.Array:
+        tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
+        arrays = [_whole(table["top1"]) if name == "top1" else pc.negate(_whole(table["logprob"])) for table in tables]
+        return pa.StructArray.from_arrays(arrays, names=list(self._models))
+
+    @cached_property
+    def _documents(self) -> np.ndarray:
+        return self._table.document_of_window[self._rows.window]
+
+    def _document(self) -> pa.Array:
+        return pa.array(self._documents, pa.int32())
+
+    def _source(self) -> pa.Array:
+        documents, index = np.unique(self._documents, return_inverse=True)
+        sources = [self._table.record.sources[document] for document in documents.tolist()]
+        return pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), pa.array(sources, pa.string()))
+
+    def _token(self) -> pa.Array:
+        return _whole(self._rows.runs[0]["token"])
+
+    def _piece(self) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(self._token(), self._table.pieces)
+
+    def _previous(self) -> pa.Array:
+        index = pa.array(np.roll(self._rows.tokens, 1))  # wrong at position 0 alone, which is not scored
+        return pa.DictionaryArray.from_arrays(index, self._table.pieces)
+
+    @cached_property
+    def _words(self) -> Words:
+        return self._table.piece_bytes.words(self._rows.tokens, self._rows.window)
+
+    def _word(self) -> pa.Array:
+        index = pa.array(self._words.index, pa.int32(), mask=self._words.index < 0)
+        return pa.DictionaryArray.from_arrays(index, self._words.texts)
+
+    def _word_start(self) -> pa.Array:
+        return pa.array(self._words.start)
+
+    def _word_repeated(self) -> pa.Array:
+        return pa.array(np.append(seen_earlier(self._words), False)[self._words.index])
+
+
+def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
+    """The columns to read of a run: ``asked`` where ``nll`` and ``top1`` have a field for it."""
+    columns = []
+    if f"{LOGPROB}{run}" in needed or ("nll" in needed and asked):
+        columns.append("logprob")
+    if "top1" in needed and asked:
+        columns.append("top1")
+    if run == 0 and not OF_TOKEN.isdisjoint(needed):
+        columns.append("token")
+    return columns
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table whose chunks are combined, as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:
+    """What a function says of a batch: a boolean for each row, null where it is null."""
+    made = mask(batch)
+    array = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    array = array if isinstance(array, pa.Array) else np.asarray(array)
+    if len(array) != len(batch):
+        raise ArgapError(f"slice {name}: its function gave {len(array)} values for {len(batch)} tokens")
+    array = array if isinstance(array, pa.Array) else pa.array(array)
+    if array.type != pa.bool_():
+        raise ArgapError(f"slice {name}: its function gave {array.type}; expected a boolean for each token")
+    return array

@@ -1,0 +1,87 @@
+"""White-space-delimited words of a run of tokens, vectorised over the bytes of their text.
+
+A word is a longest run of bytes without ASCII white space, within one window: the text before a window is not known to
+the models either.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+SPACE = np.zeros(256, dtype=bool)
+SPACE[list(b" \t\n\v\f\r")] = True
+
+
+class Words(NamedTuple):
+    """Legend: N tokens, K words."""
+
+    index: np.ndarray
+    """int32 ``[N]``: the word of a token's first character that is not white space; -1 for white space alone."""
+    start: np.ndarray
+    """bool ``[N]``: whether that character begins the word."""
+    texts: pa.StringArray
+    """``[K]``, in the order of the text; the same word may be there several times."""
+    window: np.ndarray
+    """int32 ``[K]``."""
+
+
+class PieceBytes:
+    """The bytes of every token of a vocabulary, one after the other."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+        self._offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces], dtype=np.int64)])
+
+    def words(self, tokens: np.ndarray, window: np.ndarray) -> Words:
+        """The words of ``tokens`` (int ``[N]``), whole windows in order; ``window``: int32 ``[N]``."""
+        lengths = (self._offsets[1:] - self._offsets[:-1])[tokens]
+        ends = np.cumsum(lengths)
+        text = self._text(tokens, lengths, ends)
+        dark = ~SPACE[text]
+        breaks = np.zeros(len(text) + 1, dtype=bool)  # bytes that begin a window
+        breaks[(ends - lengths)[np.flatnonzero(np.diff(window, prepend=-1))]] = True
+        begins = dark.copy()
+        begins[1:] &= ~dark[:-1] | breaks[1:-1]
+        word = np.cumsum(begins) - 1
+        # The first dark byte at or behind each token's start, where it is still inside the token.
+        position = np.flatnonzero(dark)
+        nearest = np.searchsorted(position, ends - lengths)
+        first = np.append(position, len(text))[nearest]
+        inside = first < ends
+        index = np.full(len(tokens), -1, dtype=np.int32)
+        index[inside] = word[first[inside]]
+        start = np.zeros(len(tokens), dtype=bool)
+        start[inside] = begins[first[inside]]
+        owner = np.searchsorted(ends, np.flatnonzero(begins), side="right")
+        return Words(index, start, _strings(text[dark], begins[dark]), window[owner])
+
+    def _text(self, tokens: np.ndarray, lengths: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """uint8: the bytes of all tokens."""
+        shift = np.repeat(self._offsets[tokens] - (ends - lengths), lengths)
+        return self._bytes[shift + np.arange(len(shift))]
+
+
+def _strings(text: np.ndarray, begins: np.ndarray) -> pa.StringArray:
+    """Words without the white space between them; bytes that are no UTF-8 (a window cut in a character): U+FFFD."""
+    offsets = np.append(np.flatnonzero(begins), len(text)).astype(np.int32)
+    raw = text.tobytes()
+    cut = np.any(text[begins] >> 6 == 0b10)  # a word that begins inside a character
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        cut = True
+    if cut:
+        return pa.array([raw[a:b].decode(errors="replace") for a, b in pairwise(offsets)])
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(raw))
+
+
+def seen_earlier(words: Words) -> np.ndarray:
+    """bool ``[K]``: whether the same word stands earlier in the same window."""
+    code = words.texts.dictionary_encode().indices.to_numpy().astype(np.int64)
+    pair = words.window.astype(np.int64) * (code.max(initial=0) + 1) + code
+    first = np.unique(pair, return_index=True)[1]
+    earlier = np.ones(len(pair), dtype=bool)
+    earlier[first] = False
+    return earlier

@@ -1,0 +1,212 @@
+"""What a user sees when something goes wrong: one line and an exit code, never a traceback."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from argap import atomic, cli, progress
+from argap.cli import main
+from argap.cli.guard import fail
+from argap.errors import ArgapError
+from argap.lock import LOCK, alone_in
+
+ROOT = Path(__file__).parent.parent
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def app() -> None:
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ArgapError("a file\nof two lines"), 1, "argap: a file of two lines"),
+        (MemoryError(), 1, "argap: out of memory; use less text, shorter windows or a smaller batch"),
+        (OSError(errno.ENOSPC, "No space left", "x.json"), 1, "argap: x.json: No space left"),
+        (PermissionError(errno.EACCES, "Permission denied", "x.json"), 1, "argap: x.json: Permission denied"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_failure_that_is_not_a_mistake_is_one_line(
+    tmp_path: Path, monkeypatch, capsys, error: BaseException, code: int, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(typer.main, "get_command", lambda app: raising(error))
+    monkeypatch.setattr(cli, "_name_values", lambda command: None)
+    monkeypatch.setattr(cli, "_flags", lambda command, arguments: {})
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == code
+    assert capsys.readouterr().err.strip() == line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_is_one_line_and_a_traceback_in_a_file_without_tokens(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["argap", "score", "https://me:secret@host/x"])
+    with pytest.raises(KeyError) as caught:
+        raising(KeyError("seconds of hf_abcdefghijkl"))()
+    assert fail(caught.value, {}) == 70
+    (path,) = tmp_path.iterdir()
+    line = capsys.readouterr().err
+    assert line == f"argap: internal error (KeyError: 'seconds of ***'), please report it; the traceback is in {path}\n"
+    text = path.read_text()
+    assert "Traceback" in text
+    assert "secret" not in text
+    assert "hf_" not in text
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_traceback_goes_to_the_temporary_folder_where_this_one_is_not_writable(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "absent")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert fail(TypeError("x"), {}) == 70
+    assert [path.name.startswith("argap-traceback-") for path in tmp_path.iterdir()] == [True]
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_traceback_is_shown_on_request(tmp_path: Path) -> None:
+    """In a process of its own, as the shell runs it."""
+    code = "import argap.cli as c; c._name_values = lambda c: None; c._flags = lambda c, a: {}; "
+    code += "c.typer.main.get_command = lambda app: lambda: {}['key']; c.main()"
+    for shown in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"ARGAP_TRACEBACK": shown},
+            check=False,
+        )
+        assert done.returncode == 70
+        assert ("Traceback" in done.stderr) == (shown == "1")
+        assert done.stderr.splitlines()[-1].startswith("argap: internal error (KeyError: 'key'), please report it;")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from argap.lock import alone_in
+with alone_in(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of ``out``."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_told_who_is_in_the_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ArgapError, match=rf"out: in use by process {holder.pid} on \S+ since 20\S+ .*another `out`$"):
+        enter(out)
+    with alone_in(out, main=False):  # the other processes of one run
+        pass
+    with alone_in(tmp_path / "other"):
+        pass
+    assert not (tmp_path / "other").exists()
+    holder.kill()
+    holder.wait()
+    enter(out)  # the system released the lock; the file that was left is taken over
+    assert list(out.iterdir()) == []
+
+
+def enter(folder: Path) -> None:
+    with alone_in(folder):
+        assert (folder / LOCK).is_file()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / LOCK).symlink_to(tmp_path / "created")
+    with alone_in(out):
+        pass
+    assert not (tmp_path / "created").exists()
+
+
+def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Popen[str], monkeypatch, capsys) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three two three\n" * 50)
+    monkeypatch.setattr(progress, "say", lambda line: None)
+    settings = {"tokenizer": str(TOKENIZER), "data": [str(text)], "architecture": "attention", "steps": 1}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({"members": {"rwkv4": None}, "lengths": [16], "widths": [8]}))
+    out = str(tmp_path / "out")
+    for command in (
+        ["score", "attention", "--ref", "attention", "--data", str(text), "--out", out],
+        ["train", str(tmp_path / "train.yaml"), "--out", out, "--device", "cpu"],
+        ["synthetics", "sweep", str(tmp_path / "sweep.yaml"), "--out", out, "--device", "cpu"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["argap", *command])
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert left.value.code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"in use by process {holder.pid} on " in line
+        assert line.endswith("or choose another --out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    machine = atomic._machine()
+    left = [
+        f".run.json.{gone.pid}-{machine}00000000.tmp",
+        f"tokens/.part-00000.parquet.{gone.pid}-{machine}00000000.tmp",
+        f".model.{gone.pid}-{machine}00000000.old",
+    ]
+    stays = [
+        f".run.json.{os.getpid()}-{machine}00000000.tmp",  # still running
+        f".run.json.{gone.pid}-0123456700000000.tmp",  # of another machine, and new
+        ".run.json.1.tmp",  # of an earlier argap, and new
+        "notes.tmp",
+        "tokens/part-00000.parquet",
+    ]
+    (tmp_path / "tokens").mkdir()
+    for name in (*left[:2], *stays):
+        (tmp_path / name).touch()
+    (tmp_path / left[2]).mkdir()
+    outside = tmp_path.with_name("outside")
+    outside.mkdir()
+    (outside / f".x.{gone.pid}-{machine}00000000.tmp").touch()
+    (tmp_path / left[2] / "link").symlink_to(outside)
+    (tmp_path / "linked").symlink_to(outside)
+    os.utime(tmp_path / stays[2], (0, 0))
+    with alone_in(tmp_path):
+        pass
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert found == {"tokens", "linked", *stays} - {stays[2]}
+    assert len(list(outside.iterdir())) == 1
+
+
+def test_a_full_disk_that_a_library_reports_is_an_expected_failure(tmp_path: Path) -> None:
+    def write() -> None:
+        with atomic.replacing_folder(tmp_path / "model"):
+            raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(ArgapError, match=r"model: could not be written \(No space left on device\)"):
+        write()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,388 @@
+"""Slices by conditions against a plain recomputation with pandas."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import argap
+from argap.cli import main
+from argap.errors import ArgapError
+from argap.intervals import DocumentBootstrap
+from argap.records import read_gap
+from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
+from argap.slice_sql import connect
+from argap.token_slices import Slice, add_slices, score_slices
+
+MODELS = ["ref", "m-1", "m2"]
+
+
+@pytest.fixture(scope="module")
+def result(token_result):
+    return argap.open_result(token_result)
+
+
+@pytest.fixture(scope="module")
+def plain(token_result, tokenizer) -> pd.DataFrame:
+    """Every scored token as a row, put together by loops and pandas from the files."""
+    frame = pd.read_parquet(token_result / "labels" / "labels.parquet")
+    document = pd.read_parquet(token_result / "labels" / "windows.parquet")["document"].to_numpy()
+    frame["document"] = document[frame["window"]]
+    for model in MODELS:
+        run = pd.concat([pd.read_parquet(p) for p in sorted((token_result / model / "tokens").iterdir())])
+        frame[model] = -run["logprob"].to_numpy().astype(np.float64)
+        frame["top1 " + model] = run["top1"].to_numpy()
+        frame["token"] = run["token"].to_numpy()
+    frame["piece"] = [tokenizer.decode([token]) for token in frame["token"]]
+    frame["previous"] = frame["piece"].shift()
+    return frame[frame["pos"] > 0].reset_index(drop=True)
+
+
+CONDITIONS = {
+    "rare": ("repeated AND train_count < 3", lambda f: f["repeated"] & (f["train_count"] < 3)),
+    "brackets": ("regexp_matches(piece, '[()]')", lambda f: f["piece"].str.contains("[()]")),
+    "far": ("distance BETWEEN 5 AND 20", lambda f: f["distance"].between(5, 20)),
+    "hard": ('nll."m-1" - nll.ref > 1', lambda f: f["m-1"] - f["ref"] > 1),
+    "prose late": ("domain = 'prose' AND pos >= 24", lambda f: (f["domain"] == "prose") & (f["pos"] >= 24)),
+    "wrong": ("top1.m2 <> token", lambda f: f["top1 m2"] != f["token"]),
+    "after space": ("previous LIKE '% '", lambda f: f["previous"].str.endswith(" ")),
+}
+
+
+def recompute(frame: pd.DataFrame, mask: pd.Series, model: str) -> dict[str, float]:
+    """The figures of one slice and model, from the tokens, with the weights of the same bootstrap."""
+    n, share = int(mask.sum()), mask.mean()
+    lost = (frame[model] - frame["ref"]).to_numpy()
+    by = frame.assign(all=lost, part=lost * mask, one=1.0).groupby("document")[["all", "part", "one"]].sum()
+    drawn = DocumentBootstrap(len(by)).resample(by.to_numpy())
+    parts = np.quantile(drawn[:, 1] / drawn[:, 2], [0.025, 0.975])
+    shares = np.quantile(np.minimum(drawn[:, 1] / drawn[:, 0], 1), [0.025, 0.975])
+    return {
+        "n": n,
+        "share": share,
+        "nll": frame[model][mask].mean(),
+        "ppl": math.exp(frame[model][mask].mean()),
+        "delta": lost[mask].mean(),
+        "contribution": share * lost[mask].mean(),
+        "gap_due_to": share * lost[mask].mean() / lost.mean(),
+        "contribution_low": parts[0],
+        "contribution_high": parts[1],
+        "gap_due_to_low": shares[0],
+        "gap_due_to_high": shares[1],
+    }
+
+
+def test_each_condition_agrees_with_pandas(result, plain):
+    table = result.gap({name: sql for name, (sql, _) in CONDITIONS.items()}).set_index(["slice", "model"])
+    assert list(table.index.levels[1]) == sorted(MODELS)
+    hit = plain["repeated"] & (plain["train_count"] <= 2)
+    for name, (_, function) in CONDITIONS.items():
+        mask = function(plain)
+        assert 10 < mask.sum() < len(plain) - 10
+        for model in MODELS[1:]:
+            got = table.loc[(name, model)]
+            for key, value in recompute(plain, mask, model).items():
+                assert got[key] == pytest.approx(value, rel=1e-9, abs=1e-12), (name, model, key)
+            assert got["ar_hits"] == pytest.approx(hit[mask].mean(), rel=1e-12)
+        assert table.loc[(name, "ref")]["nll"] == pytest.approx(plain["ref"][mask].mean(), rel=1e-9)
+        assert math.isnan(table.loc[(name, "ref")]["delta"])
+
+
+def test_the_ar_hits_as_a_condition_are_the_rows_of_the_result(result):
+    same = result.gap({"same": "repeated AND train_count <= 2"}).set_index("slice")
+    cells = result.table().set_index("slice")
+    assert (same.loc["same", "n"].to_numpy() == cells.loc["ar_hits", "n"].to_numpy()).all()
+    numbers = [name for name in cells.columns if name not in ("model", "case", "n")]
+    for name in ("ar_hits", "same"):
+        assert np.allclose(same.loc[name, numbers].astype(float), cells.loc["ar_hits", numbers].astype(float),
+                           rtol=1e-12, atol=1e-12, equal_nan=True)  # fmt: skip
+        assert list(same.loc[name, "case"]) == list(cells.loc["ar_hits", "case"])
+    assert (same.loc["same", "ar_hits"] == 1).all()
+
+
+def test_another_threshold_moves_the_hits(result, plain):
+    hits = result.gap({}, threshold=0).set_index(["slice", "model"]).loc[("ar_hits", "m2")]
+    assert hits["n"] == (plain["repeated"] & (plain["train_count"] <= 0)).sum()
+
+
+ATOMS = st.sampled_from(
+    ["repeated", "train_count < 2", "piece LIKE '%e%'", "pos % 3 = 1", "word_start", "word = '='", "domain = 'code'"]
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(a=ATOMS, b=ATOMS, join=st.sampled_from(["AND", "OR"]), negate=st.booleans())
+def test_slice_and_complement_add_up_to_the_gap(result, a, b, join, negate):
+    where = f"coalesce({'NOT' if negate else ''} ({a}) {join} {b}, false)"
+    pair = Slice("in", where), Slice("out", f"NOT {where}")
+    whole, _, inside, outside = score_slices(result.token_table, pair, threshold=2, empty=True)
+    assert inside.n + outside.n == whole.n
+    for one, two, total in zip(inside.models[1:], outside.models[1:], whole.models[1:], strict=True):
+        assert one.contribution.nll + two.contribution.nll == pytest.approx(total.delta.nll, abs=1e-12)
+
+
+def test_null_is_not_in_the_slice(result):
+    whole, _, known, unknown = result.slices({"word": "word = word", "none": "word IS NULL"})
+    assert known.n + unknown.n == whole.n
+    assert unknown.n > 0
+
+
+def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
+    copied = tmp_path / "out"
+    shutil.copytree(token_result, copied)
+    parts = sorted((copied / "ref" / "tokens").iterdir())
+    whole = pa.concat_tables([pq.read_table(part) for part in parts])
+    for part in parts:
+        part.unlink()
+    pq.write_table(whole, parts[0])
+    record = json.loads((copied / "gap.json").read_text())
+    for row in record["rows"]:
+        row["run"] = "moved away"  # the copy's own runs are taken then
+    (copied / "gap.json").write_text(json.dumps(record))
+    slices = {name: sql for name, (sql, _) in CONDITIONS.items()}
+    pd.testing.assert_frame_equal(argap.open_result(copied).gap(slices), result.gap(slices), rtol=1e-12)
+
+
+def test_a_function_of_a_batch_is_a_slice(result, plain):
+    made = {
+        "numpy": lambda batch: batch["train_count"].to_numpy() < 2,
+        "arrow": lambda batch: pc.match_substring_regex(batch["piece"].cast(pa.string()), "[0-9]"),
+        "word": lambda batch: pc.equal(batch["word"].cast(pa.string()), "="),
+        "sql": "word = '='",
+    }
+    _, _, numpy, arrow, word, sql = result.slices(made)
+    assert numpy.n == (plain["train_count"] < 2).sum()
+    assert arrow.n == plain["piece"].str.contains("[0-9]").sum()
+    assert word.n == sql.n > 5
+    assert word.models[1].gap_due_to == sql.models[1].gap_due_to
+    assert sql.where == "word = '='"
+    assert numpy.where == "Python: <lambda>"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda batch: np.zeros(3, dtype=bool), r"slice bad: its function gave 3 values for \d+ tokens"),
+        (lambda batch: batch["pos"], "slice bad: its function gave int32; expected a boolean"),
+        (3, "slice condition 3: expected SQL or a function"),
+    ],
+)
+def test_masks_that_are_refused(result, function, message):
+    with pytest.raises(ArgapError, match=message):
+        result.gap({"bad": function})
+
+
+def test_what_a_function_raises_is_raised(result):
+    with pytest.raises(ZeroDivisionError):
+        result.gap({"bad": lambda batch: 1 / 0})
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("repeated AND", "does not parse"),
+        ("'unfinished", "does not parse"),
+        ("repeated; DROP TABLE tokens", "does not parse"),
+        ("true), (false", "more than one expression"),
+        ("true) FROM tokens WHERE (repeated", "does not parse"),
+        ("true) FROM tokens; SELECT (true", "more than one expression"),
+        ("true) AS a FROM tokens UNION SELECT (repeated", "more than one expression"),
+        ("frequency > 3", 'Referenced column "frequency" not found'),
+        ("nll.nobody > 1", 'Could not find key "nobody"'),
+        ('"log p of model 0" < 1', "not found"),
+        ("train_count", "gives bigint; expected a boolean"),
+        ("NULL", "expected a boolean"),
+        ("piece > 3", "Cannot compare"),
+        ("pos IN (SELECT 1)", "holds a subquery"),
+        ("EXISTS (FROM read_csv('/etc/passwd'))", "holds a subquery"),
+        ("(SELECT content LIKE '%root%' FROM read_text('/etc/passwd'))", "holds a subquery"),
+        ("read_text('/etc/passwd')", "table function"),
+        ("count(*) > 3", "aggregates"),
+        ("row_number() OVER () < 3", "holds a window function"),
+        ("COLUMNS(*)", "holds a star"),
+        ("$1", "holds a parameter"),
+        ("COPY tokens TO '/tmp/leak.csv'", "does not parse"),
+        ("ATTACH '/tmp/leak.db'", "Type with name ATTACH does not exist"),
+        ("INSTALL httpfs", "does not parse"),
+        ("LOAD httpfs", "does not parse"),
+        ("SET threads = 1", "does not parse"),
+        ("PRAGMA threads = 1", "does not parse"),
+        ("", "is empty"),
+    ],
+)
+def test_conditions_that_are_refused(result, where, why):
+    for refused in (lambda: result.gap({"bad": where}), lambda: result.tokens(where)):
+        with pytest.raises(ArgapError) as caught:
+            refused()
+        message = str(caught.value)
+        assert message.startswith(f'condition "{where}": ')
+        assert why in message
+        assert "known columns are window, pos, document, domain" in message
+        assert "\n" not in message
+
+
+def test_a_condition_that_fails_on_a_token_or_selects_none(result):
+    with pytest.raises(ArgapError, match=r"a condition fails on a token: .*Could not convert"):
+        result.gap({"bad": "CAST(piece AS INT) > 3"})
+    with pytest.raises(ArgapError, match=r"slice nothing: selects no token \(train_count < 0\)"):
+        result.gap({"nothing": "train_count < 0"})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/etc/*')",
+        "COPY (SELECT 1) TO '{folder}/leak.csv'",
+        "EXPORT DATABASE '{folder}/leak'",
+        "ATTACH '{folder}/leak.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "PRAGMA threads = 1",
+        "SELECT * FROM frame",
+    ],
+)
+def test_the_connection_itself_is_closed(statement, tmp_path):
+    import duckdb
+
+    frame = pd.DataFrame({"a": [1]})  # noqa: F841  (a replacement scan would find it)
+    with connect() as connection, pytest.raises(duckdb.Error):
+        connection.execute(statement.format(folder=tmp_path)).fetchall()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../rare", "a/b", "C:\\rare", "rare.yaml", "", "all", "ar_hits"])
+def test_names_that_are_refused(result, name):
+    with pytest.raises(ArgapError, match="slice"):
+        result.gap({name: "repeated"})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("slices:\n- {name: a, where: repeated, color: red}", "unknown key color"),
+        ("slices:\n- {name: a}", "where: missing"),
+        ("slices:\n- {name: a, where: repeated}\n- {name: a, where: repeated}", "the name is the name of two slices"),
+        ("slices:\n- {name: ../a, where: repeated}", "not a path"),
+        ("slices:\n- {name: a, where: repeated AND}", "does not parse"),
+        ("rows: []", "expected the one key slices"),
+        ("slices: [repeated]", "expected name and where, found str"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, text, why):
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ArgapError, match=why) as caught:
+        read_slices(tmp_path / "s.yaml")
+    assert str(caught.value).startswith(str(tmp_path / "s.yaml"))
+
+
+def test_the_library_runs(result, plain):
+    table = result.gap().set_index(["slice", "model"])
+    assert {name for name, _ in table.index} == {"overall", "ar_hits", *(each.name for each in library())}
+    n = table["n"].xs("m2", level="model")
+    assert n["digits"] == plain["piece"].str.contains("[0-9]").sum()
+    assert n["reference_wrong"] == (plain["top1 ref"] != plain["token"]).sum()
+    assert n["first_tenth"] == (plain["pos"] < 4.8).sum()
+    assert n["last_tenth"] == (plain["pos"] >= 43.2).sum()
+    assert n["never_seen"] == (plain["train_count"] == 0).sum()
+    assert (n > 0).all()
+
+
+def test_capitalised_words_and_identifiers_of_the_library(result):
+    where = {each.name: each.where for each in library()}
+    names = set(result.tokens(where["capitalised"], columns=["word"])["word"].to_pylist())
+    assert {"Lovelace", "Charles", "Babbage;"} <= names
+    assert {"Then", "The", "And", "JSON"} & names == set()
+    words = set(result.tokens(where["identifiers"], columns=["word"])["word"].to_pylist())
+    assert any("_" in word for word in words)
+    assert not {"Lovelace", "—", "12"} & words
+
+
+def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
+    for name in ("gap.json", "cells.parquet"):
+        shutil.copy(token_result / name, tmp_path / name)
+    record = json.loads((tmp_path / "gap.json").read_text())
+    for row in record["rows"]:
+        row["run"] = ""
+    (tmp_path / "gap.json").write_text(json.dumps(record))
+    with pytest.raises(ArgapError, match=r"the tokens of this result are not here; expected the run of ref in .*ref"):
+        argap.open_result(tmp_path).gap({"rare": "repeated"})
+
+
+def run_command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["argap", *arguments])
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_prints_the_documented_json(token_result, monkeypatch, capsys):
+    wheres = ["--where", "repeated AND train_count < 2", "--name", "rare", "--where", "pos < 9", "--name", "early"]
+    code, out, _ = run_command(monkeypatch, capsys, "slice", str(token_result), *wheres, "--json")
+    assert code == 0
+    slices = json.loads(out)["slices"]
+    assert [each["name"] for each in slices] == ["ar_hits", "rare", "early"]
+    for each in slices:
+        assert {"name", "where", "n", "share", "models"} <= set(each)
+        for model in each["models"]:
+            keys = {"model", "reference", "nll", "ppl", "delta", "contribution", "gap_due_to"}
+            assert keys == set(model)
+        assert {"value", "raw", "case", "ci95"} <= set(each["models"][1]["gap_due_to"])
+
+
+def test_the_command_prints_a_table(token_result, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.yaml").write_text("slices:\n- {name: rare, where: repeated AND train_count < 2, title: Rare}\n")
+    code, out, _ = run_command(monkeypatch, capsys, "slice", str(token_result), "--slices", str(tmp_path / "mine.yaml"))
+    assert code == 0
+    for text in ("rare", "ar_hits", "m-1", "m2", "% of gap", "Rare"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--where", "repeated"], "--where and --name come in pairs"),
+        (["--where", "nothing", "--name", "a"], 'condition "nothing"'),
+        (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
+    ],
+)
+def test_the_command_refuses_in_one_line(token_result, monkeypatch, capsys, arguments, message):
+    code, out, err = run_command(monkeypatch, capsys, "slice", str(token_result), *arguments)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_the_command_lists_the_library(monkeypatch, capsys):
+    code, out, _ = run_command(monkeypatch, capsys, "slice", "--list")
+    assert code == 0
+    for each in read_slices(LIBRARY):
+        assert each.name in out
+        assert each.where in out
+
+
+def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(token_result, out)
+    specs = [SliceSpec("rare", "repeated AND train_count < 3", "Rare bigrams"), SliceSpec("late", "pos > 40")]
+    gap = add_slices(out, specs)
+    assert gap == read_gap(out)
+    assert [each.name for each in gap.slices] == ["ar_hits", "rare", "late"]
+    assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
+    table = argap.open_result(out).table()
+    assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
