@@ -50,7 +50,9 @@ class RWKV4(Mixer):
         self.depth = depth
         starts = {"receptance": (rest / 2, 0.0), "key": (rest, 0.0), "value": (rest, 0.3 * depth)}
         for name, (exponent, offset) in starts.items():
-            self.shift[name].exponent, self.shift[name].offset = exponent, offset
+            shift = self.shift[name]
+            assert isinstance(shift, TokenShift)
+            shift.exponent, shift.offset = exponent, offset
 
     def initialize(self, std: float, residual_std: float) -> None:
         """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/(L − 1)}, from averages over the far
@@ -125,6 +127,7 @@ class RWKV4Channel(Mixer):
     def set_depth(self, layer: int, layers: int) -> None:
         """l of L: token shifts by 1 − l/L."""
         for shift in self.shift.values():
+            assert isinstance(shift, TokenShift)
             shift.exponent = 1 - layer / layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

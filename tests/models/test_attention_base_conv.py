@@ -11,7 +11,7 @@ from argap.kernels.long_convolution import long_convolution
 from argap.kernels.short_convolution import short_convolution
 from argap.models.attention import Attention, Positions, WindowKind
 from argap.models.base_conv import BaseConv
-from argap.models.filters import ImplicitFilter, ListingFilter
+from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
 
 WIDTH = 8
 
@@ -134,10 +134,12 @@ def test_base_conv_starts_as_the_published_code_with_skip() -> None:
     torch.manual_seed(6)
     long = BaseConv(WIDTH, 50, filter="listing", kernel_size=None, skip=True)
     short = BaseConv(400, skip=True)
+    assert isinstance(long.filter, ListingFilter)
+    assert isinstance(short.filter, ExplicitFilter)
     for module in (long, long.filter, short, short.filter):
         module.initialize(0.02, 0.01)
     for zero in (long.gate_bias, long.conv_bias, short.gate_bias, long.filter.inner_bias):
-        assert (zero == 0).all()
+        assert not zero.any()
     assert float(long.filter.inner_weight.std()) == pytest.approx(0.02, rel=0.4)
     bound = 1 / math.sqrt(3)  # torch's Conv1d with 3 taps and one channel a group
     for uniform in (short.filter.weight, short.conv_bias):
@@ -146,7 +148,7 @@ def test_base_conv_starts_as_the_published_code_with_skip() -> None:
 
 def test_defaults_of_the_filters_are_ours_and_the_papers() -> None:
     ours, theirs = (BaseConv(4, 9, filter=filter, kernel_size=None).filter for filter in ("implicit", "listing"))
-    assert [tuple(each.inner_weight.shape) for each in (ours, theirs)] == [(32, 17), (16, 3)]
+    assert [tuple(each.get_parameter("inner_weight").shape) for each in (ours, theirs)] == [(32, 17), (16, 3)]
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 64])

@@ -106,17 +106,17 @@ def test_every_layer_starts_at_its_own_depth() -> None:
     config = ArgapConfig(
         vocab_size=8, hidden_size=9, num_hidden_layers=6, mixers=["rwkv4", "rwkv4_channel"], mlp="none"
     )
-    blocks = ArgapForCausalLM(config).model.layers
+    blocks = ArgapForCausalLM(config).model.blocks
     for layer in range(3):
         time, channel = blocks[2 * layer].mixer, blocks[2 * layer + 1].mixer
         exponent = 0.7 + 1.3 * layer / 2
-        assert float(time.log_decay[4]) == pytest.approx(-5 + 8 * 0.5**exponent)
+        assert float(time.get_parameter("log_decay")[4]) == pytest.approx(-5 + 8 * 0.5**exponent)
         key = (3 / 9) ** (1 - layer / 3)
-        assert float(time.shift["key"].weight[3]) == pytest.approx(key)
-        assert float(time.shift["value"].weight[3]) == pytest.approx(key + 0.3 * layer / 2)
-        assert float(time.shift["receptance"].weight[3]) == pytest.approx(math.sqrt(key))
+        assert float(time.get_parameter("shift.key.weight")[3]) == pytest.approx(key)
+        assert float(time.get_parameter("shift.value.weight")[3]) == pytest.approx(key + 0.3 * layer / 2)
+        assert float(time.get_parameter("shift.receptance.weight")[3]) == pytest.approx(math.sqrt(key))
         for name in ("receptance", "key"):
-            assert float(channel.shift[name].weight[3]) == pytest.approx(key)
+            assert float(channel.get_parameter(f"shift.{name}.weight")[3]) == pytest.approx(key)
 
 
 def test_operations_are_the_maps_and_what_is_stated() -> None:

@@ -152,7 +152,8 @@ def test_a_signal_while_examples_are_made_ends_the_command(number: signal.Signal
 
 
 def test_what_making_examples_raises_is_raised() -> None:
-    one = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
-    config = RunConfig("attention", MEMBERS["attention"], 8, 16, (), lr=1e-3, task={"name": "automata", **one}, **SIZES)
+    one = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1), "self_loops": True}
+    task = {"name": "automata", **one}
+    config = RunConfig("attention", MEMBERS["attention"], 8, 16, (), lr=1e-3, task=task, **SIZES)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgapError, match="no language of the split heldout"):
         loop.train_group([config], torch.device("cpu"))

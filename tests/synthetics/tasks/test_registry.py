@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -208,7 +208,8 @@ def test_compression_asks_for_the_input_itself() -> None:
 
 def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
     for short, sizes in ((True, {1, 2, 3}), (False, {3})):
-        for padding, end, sign in (("left", 0, -1), ("right", -1, 1)):
+        sides: list[tuple[Literal["left", "right"], int, int]] = [("left", 0, -1), ("right", -1, 1)]
+        for padding, end, sign in sides:
             found = fuzzy_recall.build(FuzzyRecallConfig(300, short_keys=short, padding=padding), 0)
             assert set(np.unique(found.slices["tokens"])) - {0} == sizes
             filled = found.inputs == 15
