@@ -65,22 +65,29 @@ def cost_table(result: SizeResult) -> Table:
 
 
 def recall_table(result: SizeResult) -> Table | None:
-    """MQAR: NLL of values whose key recurs and of other tokens, by number of pairs; None if not measured."""
+    """NLL of the values that return after their keys, and of the tokens between the pairs, by the number of pairs; None
+    where it was not measured. In files of format 1 the other slice also has the keys and the first values."""
     scores = result.mqar()
     if scores is None:
         return None
     nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
     columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
     rows = [
-        (model, *(f"{nll[model, pairs, 'ar']:.2f} ({nll[model, pairs, 'other']:.2f})" for pairs in scores["pairs"]))
+        (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
         for model in dict.fromkeys(row["model"] for row in scores["rows"])
     ]
+    others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
     note = (
-        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on all other tokens), "
+        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
         f"{scores['between']}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,))
+
+
+def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
+    other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
+    return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 
 
 def threshold_table(result: SizeResult) -> Table:

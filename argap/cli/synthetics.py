@@ -192,7 +192,7 @@ def score(
     ],
     out: Annotated[Path, typer.Option(help="Folder for scores.json and the figure.")] = Path("runs/mqar"),
     pairs: Annotated[str, typer.Option(help="Numbers of KV pairs, comma-separated.")] = "16,32,64,128,256",
-    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 100,
+    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 1000,
     length: Annotated[int, typer.Option(min=4, help="Tokens per example.")] = 1024,
     fill: Annotated[str | None, typer.Option(help="Fill token between the pairs, as text. [end of sequence]")] = None,
     data: Annotated[str | None, typer.Option(help="Fill with text from this file, folder, ... instead.")] = None,

@@ -69,6 +69,11 @@ class Mixer(nn.Module, ABC):
             outputs.append(y)
         return torch.stack(outputs, dim=1), state
 
+    def set_depth(self, layer: int, layers: int) -> None:
+        """Tells the mixer, before it is initialised, that it is number ``layer`` (from 0) of the model's ``layers``
+        with mixers of this name. For mixers whose initial values depend on it; nothing here."""
+        return
+
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
         """This mixer's term of the training loss for its input ``x [B, T, D]``, in nats per token, or None. The
         model collects it, and the trainer adds it to the mean next-token loss."""
@@ -81,6 +86,12 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, batch: int, length: int) -> int:
         """Floating-point operations of ``forward`` on ``[batch, length, D]`` (a multiply-add counts 2)."""
+
+
+def without_decay(*parameters: nn.Parameter) -> None:
+    """Mark parameters that weight decay leaves alone (`argap.train.optimizer`)."""
+    for parameter in parameters:
+        parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class ResidualLinear(nn.Linear):

@@ -15,8 +15,7 @@ from argap.kernels.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import Mixer, ResidualLinear
 
 DEPTH = 0.5
-"""Relative depth l / L, which the paper's initialisation depends on. A mixer does not know its layer index, so every
-layer is initialised like the middle one."""
+"""The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
 
 
 class RWKV4(Mixer):
@@ -34,7 +33,8 @@ class RWKV4(Mixer):
 
     def __init__(self, width: int, max_positions: int | None = None) -> None:
         super().__init__()
-        self.shift = nn.ModuleDict({name: TokenShift(width, *start) for name, start in SHIFTS.items()})
+        self.shift = nn.ModuleDict({name: TokenShift(width) for name in ("receptance", "key", "value")})
+        self._set_start(DEPTH, 1 - DEPTH)
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
@@ -42,12 +42,24 @@ class RWKV4(Mixer):
         self.bonus = nn.Parameter(torch.empty(width))
         self.out = ResidualLinear(width, width, bias=False)
 
+    def set_depth(self, layer: int, layers: int) -> None:
+        """l of L: decays by l/(L − 1), token shifts by 1 − l/L and l/(L − 1)."""
+        self._set_start(layer / max(1, layers - 1), 1 - layer / layers)
+
+    def _set_start(self, depth: float, rest: float) -> None:
+        self.depth = depth
+        starts = {"receptance": (rest / 2, 0.0), "key": (rest, 0.0), "value": (rest, 0.3 * depth)}
+        for name, (exponent, offset) in starts.items():
+            shift = self.shift[name]
+            assert isinstance(shift, TokenShift)
+            shift.exponent, shift.offset = exponent, offset
+
     def initialize(self, std: float, residual_std: float) -> None:
-        """As in the paper: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/L}, from channels that average over a long past
-        to channels that see only the latest token, and u_i = log 0.3 + (−½, 0 or ½ in turn)."""
+        """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/(L − 1)}, from averages over the far
+        past to the last token's value, and u_i = log 0.3 + (−½, 0 or ½ in turn)."""
         width = len(self.bonus)
         channel = torch.arange(width, device=self.bonus.device, dtype=torch.float32)
-        copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * DEPTH))
+        copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * self.depth))
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,10 +119,16 @@ class RWKV4Channel(Mixer):
         super().__init__()
         if expand < 1:
             raise ArgapError(f"rwkv4_channel: expand {expand}; expected at least 1")
-        self.shift = nn.ModuleDict({name: TokenShift(width, 1 - DEPTH, 0.0) for name in ("receptance", "key")})
+        self.shift = nn.ModuleDict({name: TokenShift(width) for name in ("receptance", "key")})
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, expand * width, bias=False)
         self.value = ResidualLinear(expand * width, width, bias=False)
+
+    def set_depth(self, layer: int, layers: int) -> None:
+        """l of L: token shifts by 1 − l/L."""
+        for shift in self.shift.values():
+            assert isinstance(shift, TokenShift)
+            shift.exponent = 1 - layer / layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._mixed(x, _previous(x))
@@ -144,23 +162,20 @@ class RWKV4Channel(Mixer):
 class TokenShift(nn.Module):
     """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, with one μ per channel."""
 
-    def __init__(self, width: int, exponent: float, offset: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.exponent, self.offset = exponent, offset
+        self.exponent, self.offset = 1 - DEPTH, 0.0
         self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """μ_i = (i/D)^exponent + offset: low channels look at the previous token, high ones at the current."""
+        """μ_i = (i/D)^exponent + offset, as in the published code: low channels look at the previous token, high ones at
+        the current."""
         width = len(self.weight)
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
     def forward(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
         return previous + self.weight * (x - previous)
-
-
-SHIFTS = {"receptance": ((1 - DEPTH) / 2, 0.0), "key": (1 - DEPTH, 0.0), "value": (1 - DEPTH, 0.3 * DEPTH)}
-"""Exponent and offset of the initial μ of each time-mixing projection, as in the published code."""
 
 
 def _previous(x: torch.Tensor) -> torch.Tensor:

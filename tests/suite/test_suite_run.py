@@ -239,9 +239,9 @@ def test_mqar_is_measured_once_and_reported(place):
     assert (found["pairs"], found["examples"], found["text"]) == ([2, 4], 4, str(place / "val"))
     names = ["attention", "base_conv", "attention-seed1", "base_conv-seed1"]
     rows = [(row["model"], row["pairs"], row["slice"]) for row in found["rows"]]
-    assert rows == [(name, pairs, part) for name in names for pairs in (2, 4) for part in ("ar", "other")]
-    # 4 examples of D values each; the rest of 31 predicted tokens is other.
-    assert [row["n"] for row in found["rows"][:4]] == [4 * 2, 4 * 29, 4 * 4, 4 * 27]
+    assert rows == [(name, pairs, part) for name in names for pairs in (2, 4) for part in ("ar", "other", "pairs")]
+    # 4 examples of D values each; other are the 32 − 4·D tokens between the pairs, pairs the rest of 31.
+    assert [row["n"] for row in found["rows"][:6]] == [4 * 2, 4 * 24, 4 * 5, 4 * 4, 4 * 16, 4 * 11]
     table = (place / "out" / "table.md").read_text()
     first = found["rows"][0]["nll"], found["rows"][1]["nll"]
     assert f"| attention | {first[0]:.2f} ({first[1]:.2f}) |" in table
