@@ -168,8 +168,8 @@ class TokenShift(nn.Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """μ_i = (i/D)^exponent + offset, as in the published code: low channels look at the previous token, high ones at
-        the current."""
+        """μ_i = (i/D)^exponent + offset, as in the published code: low channels look at the previous token, high ones
+        at the current."""
         width = len(self.weight)
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
