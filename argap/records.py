@@ -357,9 +357,11 @@ class SourceRecord(EvaluationSpec, frozen=True):
 class RunResult(Record, frozen=True):
     """How a finished run went."""
 
-    parameters: int
-    head: Literal["chunked", "model"]
-    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits."""
+    parameters: int | None
+    """None where the log-probs were made elsewhere."""
+    head: Literal["chunked", "model", "import"]
+    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
+    elsewhere (`argap.importing`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
@@ -375,7 +377,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf"]
+    backend: Literal["native", "hf", "import"]
 
 
 class RunRecord(Record, frozen=True):

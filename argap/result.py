@@ -156,6 +156,29 @@ class Result:
 
         return select(self.token_table, where, models=models, columns=columns, limit=limit)
 
+    def discover(self, model: str, *, depth: int = 3, min_share: float = 0.005, leaves: int = 5) -> pd.DataFrame:
+        """Conditions that explain the gap of ``model``: a tree grown on half of the documents, figures of the other.
+
+        ``depth``: conditions in a row; ``min_share``: of the tokens, in every leaf; ``leaves``: their greatest number.
+        A slice that was found is a hypothesis: it was chosen among many. Without the result's tokens the tree splits
+        at the bounds of its cells' bins.
+
+        Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
+        half), then the wider conditions above them; ``where`` can be pasted into `gap`.
+
+        Raises `ArgapError` for a model that is not compared, and where half of the documents show no gap.
+
+        Examples
+        --------
+        >>> import argap
+        >>> argap.open_result("results/table1-mini/7m").discover("base_conv")    # doctest: +SKIP
+        """
+        from argap.discover import discover
+
+        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
+        frame = _slice_frame([found.whole, *found.slices], more=True)
+        return frame.loc[frame["model"] == model].reset_index(drop=True)
+
     @cached_property
     def token_table(self) -> "TokenTable":
         """The files that `gap` and `tokens` read. Raises `ArgapError` where they are not there."""

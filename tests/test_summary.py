@@ -1,4 +1,4 @@
-"""Cells, breakdowns and intervals: what is summed is what was scored, and the parts make the whole."""
+"""Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
 import numpy as np
 import pytest
@@ -107,7 +107,7 @@ def test_breakdown_entries_equal_a_plain_recomputation(case):
     assert part.n == far.sum()
 
 
-def test_cells_keep_all_tokens_through_a_file(case, tmp_path):
+def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
     write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
     again = read_cells(tmp_path / "cells.parquet")
@@ -126,7 +126,7 @@ def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
     assert cells[ar_hits(cells, threshold)]["n"].sum() == labels.ar_hit(threshold).sum()
 
 
-def test_without_hits_the_slice_is_null_and_nothing_is_recall():
+def test_without_hits_the_slice_is_null_and_the_share_is_zero():
     labels = make_labels(4)
     labels.repeated[:] = False
     cells = build_cells(labels, make_logprobs(labels, 10), 10)
@@ -151,7 +151,7 @@ def test_bin_labels_and_edges():
 
 
 def scored(model: np.ndarray, reference: np.ndarray | None = None):
-    """Documents of 100 tokens; half of the model's difference to a reference of −200 is on the slice ``hits``."""
+    """Documents of 100 tokens; half of the model's gap to a reference of −200 is in the slice ``hits``."""
     reference = np.full(len(model), -200.0) if reference is None else reference
     half = (model - reference) / 2
     scorer = SliceScorer(["ref", "m"], "ref", np.full(len(model), 100.0), np.column_stack([reference, model]))
@@ -185,7 +185,7 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
     assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-def test_a_gap_that_may_be_none_has_no_interval():
+def test_an_unresolved_gap_has_no_interval():
     rng = np.random.default_rng(7)
     model = -200.5 + rng.normal(0, 10, 40)
     model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016

@@ -47,6 +47,8 @@ class Block(nn.Module):
         super().__init__()
         self.mixer_norm = build_norm(config)
         self.mixer = build_mixer(config.mixers[layer], config.hidden_size, config.max_position_embeddings)
+        name, names = config.mixers[layer]["name"], [mixer["name"] for mixer in config.mixers]
+        self.mixer.set_depth(names[:layer].count(name), names.count(name))
         self.has_mlp = config.mlp == "swiglu"
         if self.has_mlp:
             self.mlp_norm = build_norm(config)

@@ -1,4 +1,4 @@
-"""The table's text, exact, for rows made by hand: every case of the metric, with and without numbers."""
+"""The exact text of tables for every case of the metric, with and without numbers."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ NOTHING = SliceScores(0, None, None)
 
 
 def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
-    """``gap`` with other values in row ``k``."""
+    """Replace values in row ``k`` of ``gap``."""
     return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
 
 
@@ -60,7 +60,7 @@ def test_a_result_without_hits(by_hand: Gap) -> None:
     assert {(line["ar_hits_n"], line["ar_hits_nll"], line["ar_hits_ppl"]) for line in lines} == {("0", "", "")}
 
 
-def test_a_single_document_has_a_note_of_its_own(by_hand: Gap) -> None:
+def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
     due = GapShare(0.8871, 0.8871, "explained", None, "a single document")
     gap = with_row(replace(by_hand, rows=by_hand.rows[:2]), 1, gap_due_to_ar=due)
     table = gap_table(gap)
@@ -92,7 +92,7 @@ def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
     assert perplexity_cell(NOTHING) == "—"
 
 
-def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: Gap) -> None:
+def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:
     assert closed_table(by_hand) is None
     unknown = ClosedShare(ppl=None, nll=None)
     gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=0.974, nll=0.961), unknown))
@@ -150,7 +150,7 @@ def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
     assert lines[3]["gap_due_to_ar_case"] == "recall_only"
 
 
-def test_counts_from_elsewhere_are_called_a_proxy(by_hand: Gap) -> None:
+def test_external_counts_are_called_a_proxy(by_hand: Gap) -> None:
     assert "proxy" not in markdown(gap_table(by_hand))
     table = markdown(gap_table(replace(by_hand, index=replace(by_hand.index, proxy=True))))
     assert "1,250 times in training (proxy: not counted from the training documents)" in table
@@ -200,6 +200,6 @@ def test_there_is_no_negative_zero() -> None:
     assert (percent(-0.0004), percent(-0.0006), percent(-0.004, 0)) == ("0.0%", "−0.1%", "0%")
 
 
-def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
+def test_minus_signs_differ_from_range_dashes() -> None:
     assert percent_range(0.70, 0.7312) == "70.0–73.1%"
     assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"
