@@ -1,8 +1,8 @@
-"""Windows through a loaded model, batch by batch, and their log-probs back.
+"""Run windows through a loaded model in batches and collect the log-probs.
 
-Windows of one length class go together, shorter ones padded on the right (a causal model's earlier
-positions do not see it). On a GPU the copies either way are asynchronous, from and to pinned memory: the
-host prepares the next batch and writes the last shard while the GPU works.
+Windows of similar length share a batch, padded on the right; in a causal model padding does not affect earlier
+positions. On a GPU, copies in both directions are asynchronous and use pinned memory, so that the host can prepare
+the next batch and write the previous shard while the GPU computes.
 """
 
 from collections.abc import Callable
@@ -22,34 +22,36 @@ from argap.progress import say
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Where --batch-size auto starts: on a CPU what a cache holds, on a GPU what fills it.
+# Starting point for batch size "auto", in tokens: small enough for a CPU's cache, large enough to saturate a GPU.
 AUTO_BATCH_TOKENS = {"cpu": 2**12, "cuda": 2**17}
 PROBE_TOKENS = 16
 
 
 class Batch(NamedTuple):
-    """Results of some windows, in host memory once the device has got there."""
+    """Results for one batch of windows. The host tensors are valid once the device has finished copying."""
 
     windows: list[int]
     logprob: torch.Tensor
-    """float32 ``[B, T]``: of the token after each; the last of a window means nothing."""
+    """float32 ``[B, T]``: log-prob of the next token; the last entry of each window is meaningless."""
     top1: torch.Tensor
-    """int32 ``[B, T]``."""
+    """int32 ``[B, T]``: the most likely next token."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The results of consecutive windows, on their way from the device."""
+    """Results for consecutive windows; on a GPU the copies may still be in flight."""
 
     data: EvaluationSet
     windows: range
     batches: list[Batch]
     arrived: torch.cuda.Event | None
     uncounted: int
-    """Tokens whose progress is counted once they are written: on a GPU, where batches only begin here."""
+    """Tokens not yet reported as progress. On a GPU batches are only queued, so the caller reports them when it writes
+    the shard."""
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Log-prob float32 (NaN at position 0) and top-1 int32 (-1 there) of every token, once they are here."""
+        """Wait for the copies, then return the log-prob (float32, NaN at position 0) and the top-1 id (int32, -1 at
+        position 0) of every token."""
         if self.arrived is not None:
             self.arrived.synchronize()
         offsets = self.data.offsets
@@ -58,16 +60,16 @@ class Shard:
         logprob = np.full(size, np.nan, dtype=np.float32)
         top1 = np.full(size, -1, dtype=np.int32)
         for batch in self.batches:
-            found, best = batch.logprob.numpy(), batch.top1.numpy()
+            batch_logprob, batch_top1 = batch.logprob.numpy(), batch.top1.numpy()
             for row, w in enumerate(batch.windows):
                 first, last = offsets[w] - start + 1, offsets[w + 1] - start
-                logprob[first:last] = found[row, : last - first]
-                top1[first:last] = best[row, : last - first]
+                logprob[first:last] = batch_logprob[row, : last - first]
+                top1[first:last] = batch_top1[row, : last - first]
         return logprob, top1
 
 
 class Batches:
-    """A loaded model and how its log-probs are taken."""
+    """Scores windows with a loaded model."""
 
     def __init__(
         self, model: "PreTrainedModel", data: EvaluationSet, device: str, batch: int | Literal["auto"], name: str
@@ -84,12 +86,12 @@ class Batches:
             fuse(model, probe, name)
             self.head = find_head(model, probe)
         if self.head is None:
-            say(f"{name}: its logits are no linear map of its last hidden states; taking them window by window")
+            say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
 
     def score(self, windows: range, advance: Callable[[int], None] = lambda tokens: None) -> Shard:
-        """Start the windows; with batch size auto, batches are halved until they fit into memory.
+        """Score ``windows``. With batch size "auto", halve the batch until it fits in memory.
 
-        ``advance`` takes the number of tokens that are done.
+        ``advance`` is called with the number of tokens finished since the last call.
         """
         while True:
             try:
@@ -98,11 +100,11 @@ class Batches:
                 if not self.backs_off or self.batch == 1:
                     raise ArgapError(
                         f"out of memory at {self.batch} windows of {self.data.seq_len} tokens; "
-                        "choose a smaller --batch-size or --seq-len"
+                        "reduce `batch_size` or `seq_len`"
                     ) from None
             torch.cuda.empty_cache()
             self.batch //= 2
-            say(f"out of memory: going on with {self.batch} windows a batch")
+            say(f"out of memory: continuing with {self.batch} windows per batch")
 
     @torch.inference_mode()
     def _score(self, windows: range, advance: Callable[[int], None]) -> Shard:
@@ -116,9 +118,9 @@ class Batches:
             ids = np.zeros((len(chosen), lengths[chosen[0]]), dtype=np.int64)
             for row, w in enumerate(chosen):
                 ids[row, : lengths[w]] = self.data.tokens[offsets[w] : offsets[w + 1]]
-            found = self.logprobs(self._to_device(torch.from_numpy(ids)))
-            assert found.top1 is not None
-            batches.append(Batch(chosen, self._to_host(found.logprob), self._to_host(found.top1.int())))
+            result = self.logprobs(self._to_device(torch.from_numpy(ids)))
+            assert result.top1 is not None
+            batches.append(Batch(chosen, self._to_host(result.logprob), self._to_host(result.top1.int())))
             if self.device.type != "cuda":
                 done = int(lengths[chosen].sum())
                 advance(done)
@@ -132,14 +134,18 @@ class Batches:
         )
 
     def logprobs(self, ids: torch.Tensor) -> LogProb:
-        """Log-prob and top-1 of the token after each of ids ``[B, T]``, or ``[B, T − 1]`` without the last."""
+        """Log-prob and top-1 of the token that follows each of ``ids [B, T]``.
+
+        ``[B, T]``, or ``[B, T − 1]`` (no entry for the last position) without a fused head.
+        """
         if self.head is None:
             rows = [logprobs_of_model(self.model, row) for row in ids]
             return LogProb(*(torch.stack(column) for column in list(zip(*rows, strict=True))[:2]))
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        # Each window's last position predicts its first token, for nothing: cheaper than a copy without it.
-        found = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten())
-        return LogProb(*(x.view(ids.shape) for x in found if x is not None))
+        # The last position of a window then "predicts" its first token. Ignoring that entry costs less than slicing
+        # it off, which would copy the hidden states.
+        result = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten())
+        return LogProb(*(x.view(ids.shape) for x in result if x is not None))
 
     def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
         return (

@@ -6,8 +6,9 @@ when it is opened.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")
+"""How the names of pickles begin that hold no weights."""
 Backend = Literal["auto", "native", "hf"]
 """Which code runs a checkpoint: argap's mixers and kernels, the implementation that transformers finds, or
 the first where the family is known and else the second."""
@@ -48,18 +51,19 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
 
     Raises `ArgapError` where there is none or only a pickle, `FormatError` for a broken safetensors file.
     """
-    folder = Path(source) if Path(source).exists() else _download(str(source))
+    local = Path(source).exists()
+    folder = Path(source) if local else download(str(source))
     if not (folder / "config.json").is_file():
         raise ArgapError(
             f"{folder}: no config.json there; expected a checkpoint folder as `save_pretrained` writes it, or a hub id"
         )
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
+        pickles = pickles_of([path.name for path in folder.iterdir()] if local else _hub_files(str(source)))
         if pickles:
             raise ArgapError(
-                f"{folder}: only pickled weights ({pickles[0]}), which can run code when they are opened; "
-                "convert them once with `AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)`"
+                f"{folder if local else source}: only pickled weights ({pickles[0]}), which can run code when they "
+                f"are opened; convert them once with `argap convert {source} OUT` and use OUT"
             )
         raise ArgapError(f"{folder}: no weights there; expected model.safetensors")
     for path in weights:
@@ -139,9 +143,11 @@ def _load_by_transformers(
     from transformers.utils import logging
 
     import argap.models  # noqa: F401  (registers the native model type)
-    from argap.models.hub.registry import original_class
+    from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
 
     _check_trusted(checkpoint, trust_remote_code)
+    if config.get("model_type") in FLA_TYPES:
+        register_fla(checkpoint.name)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -216,12 +222,32 @@ def check_loadable(checkpoint: Checkpoint, backend: Backend = "auto", *, trust_r
             _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
 
 
-def _download(name: str) -> Path:
+def pickles_of(names: Iterable[str]) -> list[str]:
+    """The names that are pickled weights, sorted; a trainer's own files are none."""
+    return sorted(
+        name
+        for name in names
+        if any(fnmatch(name, pattern) for pattern in PICKLES) and not name.startswith(TRAINER_FILES)
+    )
+
+
+def _hub_files(name: str) -> list[str]:
+    """The files of a hub repository; none where the hub cannot be asked."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        return list_repo_files(name)
+    except (OSError, ValueError):
+        return []
+
+
+def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
+    """The files of a hub repository that match ``patterns``, in the hub's cache. Raises `ArgapError`."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(DOWNLOADED)))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except (OSError, ValueError, HFValidationError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{name}: no such folder or reference, and the hub does not give it ({reason})") from error

@@ -73,7 +73,9 @@ def write_gap(
         base=base,
         run=str(out),
         runs={run.model: str(run.folder) for run in runs},
-        parameters={run.model: run.finished.parameters for run in runs if run.finished},
+        parameters={
+            run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
+        },
     )
     (out / "gap.json").unlink(missing_ok=True)
     remove_report(out)

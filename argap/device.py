@@ -1,4 +1,4 @@
-"""Devices and dtypes by name, as every command and function takes them."""
+"""Resolve the names of devices and dtypes."""
 
 import re
 
@@ -11,7 +11,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def resolve_device(name: str) -> str:
-    """The name itself; ``auto`` is CUDA if there is a device. Raises `ArgapError` for an unknown or missing device."""
+    """Resolve ``auto`` to CUDA if available, else to the CPU; other names are returned after a check.
+
+    Raises `ArgapError` for an unknown or missing device.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -19,16 +22,16 @@ def resolve_device(name: str) -> str:
     if name.startswith("cuda"):
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not count:
-            raise ArgapError(f"`device` {name}: no CUDA device here; use `device=cpu`")
+            raise ArgapError(f"`device` {name}: no CUDA device available; use `device=cpu`")
         if int(name.partition(":")[2] or 0) >= count:
-            raise ArgapError(f"`device` {name}: there are {count} CUDA devices here, numbered from 0")
+            raise ArgapError(f"`device` {name}: this machine has {count} CUDA devices, numbered from 0")
     return name
 
 
 def use_device(name: str) -> torch.device:
-    """The torch device of a name; a numbered one becomes CUDA's current device.
+    """The torch device named ``name``. A numbered GPU becomes the current device.
 
-    Triton launches kernels on the current device, wherever their tensors are.
+    Triton launches kernels on the current device, whichever device their tensors are on.
     """
     device = torch.device(resolve_device(name))
     if device.index is not None and device.type == "cuda":
@@ -37,7 +40,10 @@ def use_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: str) -> str:
-    """``auto``: float32 on a CPU, bfloat16 elsewhere. Raises `ArgapError` listing the known names."""
+    """Resolve ``auto`` to float32 on a CPU and bfloat16 elsewhere, and short names such as ``bf16``.
+
+    Raises `ArgapError`, listing the known names, for any other.
+    """
     if name == "auto":
         return "float32" if torch.device(device).type == "cpu" else "bfloat16"
     name = ALIASES.get(name, name)

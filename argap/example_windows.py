@@ -1,8 +1,7 @@
-"""Windows to look at: the AR hits where a model loses most to the reference, with their surroundings.
+"""Example windows: the AR hits where a model loses most to the reference, shown in context.
 
-The choice is by a rule, the same on every machine: by falling difference of log-probs (reference minus
-model), at most one hit of each (domain, distance band) and of each document, so that one hard page does
-not fill the list. The hits shown are therefore extremes, not a sample.
+Hits are ranked by the difference of log-probs (reference minus model). At most one hit is taken per (domain, distance
+band) and per document, so that a single hard page cannot fill the list. The examples are extremes, not a sample.
 """
 
 from collections.abc import Mapping
@@ -16,11 +15,11 @@ from argap.records import EarlierOccurrence, Examples, ExampleWindow
 from argap.tokenizer import Tokenizer
 
 COUNT = 8
-BEFORE = 56  # tokens of context before the hit …
-FARTHEST = 84  # … or up to this many where that shows the earlier occurrence
-LEAD = 8  # … with some before it
-AFTER = 12
-SNIPPET = (12, 6)  # tokens before and after an earlier occurrence too far back to be shown in place
+BEFORE = 56  # tokens of context before the hit
+FARTHEST = 84  # extended up to this if that brings the earlier occurrence into view
+LEAD = 8  # tokens shown before the earlier occurrence
+AFTER = 12  # tokens shown after the hit
+SNIPPET = (12, 6)  # tokens before and after an earlier occurrence that is too far back and shown separately
 
 RULE = (
     "AR hits with the largest difference of log-probs, reference minus model; at most one of each domain and "
@@ -29,16 +28,16 @@ RULE = (
 
 
 class Scores(NamedTuple):
-    """What one model said of each token. Legend: N tokens of the evaluation set."""
+    """One model's predictions. Legend: N tokens of the evaluation set."""
 
     logprob: np.ndarray
     """float32 ``[N]``, nats; NaN at position 0 of a window."""
     top1: np.ndarray
-    """int32 ``[N]``: the id that the model held most likely there; -1 at position 0."""
+    """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
 class _Hit(NamedTuple):
-    """A chosen AR hit: a row of the evaluation set, and the model that loses there."""
+    """A chosen AR hit: its row in the evaluation set and the model that does worse than the reference there."""
 
     row: int
     model: str
@@ -54,12 +53,11 @@ def choose_examples(
     threshold: int | None,
     count: int = COUNT,
 ) -> Examples:
-    """``examples.json``: up to ``count`` windows, each cut to the surroundings of one AR hit.
+    """The content of ``examples.json``: up to ``count`` excerpts, each around one AR hit.
 
-    ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: of each model what `Scores` holds, in
-    the same order as ``labels``.
-    Fewer windows where there are fewer documents, domains and distances, or fewer hits that a model loses;
-    none where the reference stands alone.
+    ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: for each model the arrays of `Scores`, in
+    the row order of ``labels``. There are fewer than ``count`` if documents, domains and distance bands run out or
+    no model is worse than the reference on more hits; none without a model besides the reference.
     """
     scores = {model: Scores(*pair) for model, pair in scores.items()}
     document = _documents(tokens, labels, tokenizer)
@@ -75,7 +73,7 @@ def choose_examples(
 
 
 def _documents(tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> np.ndarray:
-    """int32 ``[N]``: the document of each token. Under packing each document ends with one EOS."""
+    """The document of each token, int32 ``[N]``. With packing, each document ends with one EOS."""
     if labels.record.evaluation.packing == "document":
         return labels.document_of_window[labels.window]
     ends = tokens == tokenizer.eos
@@ -90,7 +88,7 @@ def _choose(
     threshold: int | None,
     count: int,
 ) -> list[_Hit]:
-    """The hits in the order of the rule; ties go to the earlier token, then to the earlier model."""
+    """The hits chosen by `RULE`, largest difference first; ties go to the earlier token, then the earlier model."""
     rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
     models = [name for name in scores if name != reference]
     if not models or not len(rows):
@@ -99,17 +97,17 @@ def _choose(
     order = np.argsort(-loss, axis=None, kind="stable")
     band = distance_bins(labels.record.evaluation.seq_len).index(labels.distance[rows])
     chosen: list[_Hit] = []
-    kinds: set[tuple[int, int]] = set()
+    strata: set[tuple[int, int]] = set()
     documents: set[int] = set()
-    for place in order.tolist():
-        if len(chosen) == count or loss.flat[place] <= 0:
+    for index in order.tolist():
+        if len(chosen) == count or loss.flat[index] <= 0:
             break
-        hit, model = divmod(place, len(models))
+        hit, model = divmod(index, len(models))
         row = int(rows[hit])
-        kind = (int(labels.domain[row]), int(band[hit]))
-        if kind in kinds or int(document[row]) in documents:
+        stratum = (int(labels.domain[row]), int(band[hit]))
+        if stratum in strata or int(document[row]) in documents:
             continue
-        kinds.add(kind)
+        strata.add(stratum)
         documents.add(int(document[row]))
         chosen.append(_Hit(row, models[model]))
     return chosen
@@ -124,7 +122,7 @@ def _window(
     scores: dict[str, Scores],
     tokenizer: Tokenizer,
 ) -> ExampleWindow:
-    """One entry of ``windows``: the tokens around a hit and what is known of each of them."""
+    """The tokens around a hit, with their labels and scores."""
     distance = int(labels.distance[hit.row])
     first, last = _window_bounds(labels, hit.row)
     near = distance + LEAD <= FARTHEST
@@ -150,7 +148,7 @@ def _window(
 
 
 def _snippet(row: int, first: int, tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> EarlierOccurrence:
-    """The earlier occurrence of a hit's bigram, which ends at ``row``, too far back to be shown in place."""
+    """The earlier occurrence of a hit's bigram, ending at ``row``, for a hit too far away to show both together."""
     before, after = SNIPPET
     rows = slice(max(first, row - before), row + after + 1)
     return EarlierOccurrence(
@@ -167,14 +165,14 @@ def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
-    """The text of each token as it stands in the text; a piece of a character comes out as U+FFFD.
+    """Each token as it appears in the text; part of a multi-byte character becomes U+FFFD.
 
-    The first stands at the start of a text, where some tokenizers drop its space.
+    The first is decoded as the start of a text, where some tokenizers drop its leading space.
     """
     texts = [tokenizer.pieces[token] for token in ids.tolist()]
     return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []
 
 
 def _number(value: float) -> float | None:
-    """NaN, where nothing is scored, as null."""
+    """JSON has no NaN: unscored tokens become null."""
     return None if np.isnan(value) else value

@@ -1,8 +1,8 @@
-"""A model's head: which linear map, bias, scale and soft cap make its logits of the trunk's output.
+"""Find a model's output head: the linear map, bias, scale and soft cap that turn hidden states into logits.
 
-`argap.kernels.linear_logprob` takes these, so that the logits never reach memory. Families bend their
-logits in ways of their own, so what a configuration proposes is confirmed by a short probe: what the probe
-does not confirm is scored through the model itself.
+`argap.kernels.linear_logprob` fuses these with the softmax, so the logits are never stored. Model families transform
+their logits in different ways, and configurations name them inconsistently. Each candidate is therefore checked
+against the model's logits on a short probe; if none matches, the model is scored through its own logits.
 """
 
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCALES = ("logit_scale", "lm_head_multiplier", "logits_scaling")
-"""Where Cohere, Falcon-H1 and Granite (which divides by it) keep the factor of their logits."""
+"""Logit scale in the configurations of Cohere, Falcon-H1 and Granite (Granite divides by it)."""
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap")
-"""Where Gemma 2 and RecurrentGemma keep c of c·tanh(z / c)."""
+"""The c of c·tanh(z / c) in the configurations of Gemma 2 and RecurrentGemma."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Logits are ``scale · (hidden @ linear.weight.T + linear.bias)``, then capped at ±``softcap``."""
+    """An output head. Logits are ``scale · (hidden @ linear.weight.T + linear.bias)``, then capped at ±``softcap``."""
 
     linear: nn.Linear
     scale: float = 1.0
     softcap: float | None = None
 
     def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> LogProb:
-        """Log-prob and top-1 of ``targets [N]`` after ``hidden [N, D]``."""
+        """Log-probs of ``targets [N]`` given ``hidden [N, D]``, and the top-1 ids."""
         linear = self.linear
         return linear_logprob(hidden, linear.weight, targets, linear.bias, self.softcap, scale=self.scale, top1=True)
 
 
 def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
-    """The head of ``model`` as the probe ``ids [1, T]`` confirms it; None where the model keeps it to itself."""
+    """The head that reproduces the model's logits on the probe ``ids [1, T]``; None if no candidate does."""
     linear: Any = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear) or model.base_model is model:
         return None
@@ -52,24 +52,24 @@ def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
     exact = model.dtype == torch.float32
     largest = own.abs().max()
     heads = _proposals(model, linear)
-    errors = [float((_bent(plain, head) - own).abs().max() / largest) for head in heads]
+    errors = [float((_transformed(plain, head) - own).abs().max() / largest) for head in heads]
     best = min(errors)
     if not best <= (1e-4 if exact else 2e-2):
         return None
-    # Of heads that the probe cannot tell apart, the one that the configuration asks for.
+    # Several heads may match within rounding: take the one closest to the configuration.
     rounding = 1e-6 if exact else 2**-8
     return next(head for head, error in zip(heads, errors, strict=True) if error <= max(best, rounding))
 
 
 def logprobs_of_model(model: "PreTrainedModel", ids: torch.Tensor) -> LogProb:
-    """Log-prob and top-1 of tokens 1 … T−1 of one window ``ids [T]``, through the model's own logits ``[T, V]``."""
+    """Log-prob and top-1 of tokens 1 … T−1 of one window ``ids [T]``, from the model's own logits ``[T, V]``."""
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
     picked = logits.gather(-1, ids[1:, None])[:, 0]
     return LogProb(picked - torch.logsumexp(logits, dim=-1), logits.argmax(dim=-1))
 
 
 def _proposals(model: "PreTrainedModel", linear: nn.Linear) -> list[Head]:
-    """What the configuration asks for comes first, the plain head last."""
+    """Candidate heads, from the one that the configuration describes to the plain linear map."""
     config = model.config.get_text_config()
     scales: list[float] = []
     for name in SCALES:
@@ -80,6 +80,6 @@ def _proposals(model: "PreTrainedModel", linear: nn.Linear) -> list[Head]:
     return [Head(linear, scale, cap) for cap, scale in product([*caps, None], [*scales, 1.0])]
 
 
-def _bent(logits: torch.Tensor, head: Head) -> torch.Tensor:
+def _transformed(logits: torch.Tensor, head: Head) -> torch.Tensor:
     logits = logits * head.scale
     return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)

@@ -18,6 +18,8 @@ LEVEL = 0.95
 GROUPS = 4096
 WEIGHTS_AT_ONCE = 2**23
 COLUMNS_AT_ONCE = 1024
+FEW, TOO_FEW = 30, 20
+"""Effective documents below which intervals are too narrow to trust, and below which no share is claimed."""
 
 
 class DocumentBootstrap:
@@ -63,6 +65,20 @@ def effective_documents(n: np.ndarray) -> float:
     """Kish's effective number of documents, (Σ n)² / Σ n², for ``n [D]`` scored tokens in each."""
     n = np.asarray(n, dtype=np.float64)
     return float(n.sum() ** 2 / (n**2).sum())
+
+
+def unresolved(documents: int, worth: float, gap: Interval | None, part: Interval | None) -> str | None:
+    """Why a share of a gap must not be claimed; None where it may.
+
+    ``worth``: the `effective_documents`. ``gap``, ``part``: the intervals of the gap and of the slice's part of it.
+    """
+    if documents == 1:
+        return "a single document"
+    if gap is not None and gap[0] <= 0 <= gap[1]:
+        return "the interval of the gap contains 0"
+    if part is not None and part[0] <= 0 <= part[1]:
+        return "the interval of the slice's part of the gap contains 0"
+    return f"{documents:,} documents are worth {int(worth)}" if worth < TOO_FEW else None
 
 
 def interval(values: np.ndarray) -> Interval:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex, check_tokenizer
+from argap.checksums import check_files, write_checksums
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
 from argap.records import IndexRecord, LabelsRecord, read_record, write_record
@@ -21,6 +22,7 @@ from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
+TABLES = ("labels.parquet", "windows.parquet")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
     write_parquet(folder / "labels.parquet", pa.table(columns))
     write_parquet(folder / "windows.parquet", pa.table(windows))
     tokenizer.save(folder)
+    write_checksums(folder, [folder / name for name in TABLES])
     write_record(folder / "labels.json", labels.record)
 
 
@@ -145,6 +148,7 @@ def read_labels(folder: Path) -> Labels:
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
     rows = read_parquet(folder / "labels.parquet", remedy=remedy)
     windows = read_parquet(folder / "windows.parquet", remedy=remedy)
+    check_files(folder, [folder / name for name in TABLES], remedy=remedy)
     domain = rows["domain"].combine_chunks()
     counted = rows["train_count"].null_count == 0
     return Labels(

@@ -1,8 +1,8 @@
 """The figures of the Zoology paper (arXiv 2312.04927), and a check of argap's metric against them.
 
-The paper prints perplexities to two decimals, so each stands for a range of ±0.005. From these ranges the metric
-(`argap.gap`) gives a range of percentages, and the printed percentage must lie in it. It does in every row but one:
-Hyena at 360M is printed as 98.2%, but its row gives 70.2% to 73.0%.
+The paper prints perplexities to two decimals, so each is known to within ±0.005. Propagated through the metric
+(`argap.gap`), these intervals give a range of percentages that must contain the printed one. It does in
+every row but one: Hyena at 360M is printed as 98.2%, but its row gives 70.2% to 73.0%.
 
 The tables do not print p, the share of AR hits. It follows from the attention row of each scale:
 overall = p · AR + (1 − p) · other, in NLL.
@@ -80,7 +80,7 @@ HYBRID_TABLE = (
 
 
 class PublishedClaim(NamedTuple):
-    """A share of BaseConv's gap to attention that, according to the paper's text, a hybrid closes."""
+    """A statement in the paper's text: the share of BaseConv's gap to attention that a hybrid closes."""
 
     scale: str
     model: str
@@ -111,7 +111,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class GapCheck:
-    """A published percentage against the perplexities of its own row."""
+    """A published percentage checked against the perplexities of its row."""
 
     row: PublishedRow
     share_ar_hits: Range
@@ -125,7 +125,7 @@ class GapCheck:
 
 @dataclass(frozen=True)
 class ClosedCheck:
-    """A share claimed in the text against the perplexities in the table of hybrids."""
+    """A share claimed in the text, checked against the table of hybrids."""
 
     claim: PublishedClaim
     closed: Range
@@ -144,11 +144,10 @@ def check_gaps() -> list[GapCheck]:
 def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
     """Bounds of the metric over all perplexities that round to those of ``row`` and ``reference``.
 
-    The quotient depends on five printed numbers. It depends on p through three of the reference's, two of which also
-    enter directly, so p cannot be bounded on its own. In the log of each number the quotient is linear-fractional,
-    hence monotone unless its pole lies in the range; so is its minimum with 1. Both bounds are therefore attained at
-    one of the 32 corners of the box of roundings. Raises `ValueError` where the box contains a pole, that is, a change
-    of case.
+    The quotient depends on five printed numbers. Three of the reference's determine p, and two of these also enter the
+    quotient directly, so p cannot be bounded separately. The quotient is linear-fractional in the log of each number,
+    hence monotone between poles; so is its minimum with 1. Both bounds are therefore attained at one of the 32 corners
+    of the rounding box. Raises `ValueError` if the box contains a pole, that is, if rounding could change the case.
     """
 
     def metric(
@@ -175,13 +174,13 @@ def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
 
 
 def check_closed() -> list[ClosedCheck]:
-    """Check the shares of the gap that hybrids close, as the text states them, against table 2."""
+    """Check the shares of the gap that hybrids close, as stated in the text, against table 2."""
     rows = {(row.scale, row.model): row for row in HYBRID_TABLE}
 
     def bounds(claim: PublishedClaim) -> Range:
         names = (claim.model, BASE, REFERENCE)
         printed = [getattr(rows[claim.scale, name], claim.tokens) for name in names]
-        # Linear-fractional in each of the three, as above.
+        # Linear-fractional in each of the three, as in `check_gap`.
         closed = [share_closed(*(log(ppl) for ppl in corner)) for corner in _corners(printed)]
         values = [getattr(c, claim.measure) for c in closed]
         return Range(min(values), max(values))
@@ -206,7 +205,7 @@ def checks_as_json() -> dict[str, list[dict[str, Any]]]:
 
 
 def _share(ar_hits: float, overall: float, other: float) -> float:
-    """p of overall = p · AR + (1 − p) · other, in NLL."""
+    """Solve overall = p · AR + (1 − p) · other for p, in NLL."""
     return log(other / overall) / log(other / ar_hits)
 
 

@@ -26,16 +26,16 @@ class Parallel:
 
     @property
     def is_main(self) -> bool:
-        """The one process that writes files and progress."""
+        """Whether this process writes files and reports progress."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait for all processes."""
         if self.world > 1:
             dist.barrier()
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum of ``values`` over the processes, in place."""
+        """Sum ``values`` over all processes, in place."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
@@ -43,10 +43,11 @@ class Parallel:
 
 @contextmanager
 def join(device: str = "auto") -> Iterator[Parallel]:
-    """Join the other processes that ``torchrun`` started, if it did.
+    """Join the process group if ``torchrun`` started this process; otherwise run alone.
 
-    ``device``: a name that `argap.device.resolve_device` takes; each of several processes gets the GPU of its local
-    rank. Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
+    ``device``: as for `argap.device.resolve_device`; with several processes each gets the GPU of its local rank.
+
+    Raises `ArgapError` for an unknown or missing device, and for a numbered GPU with several processes.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -62,6 +63,6 @@ def join(device: str = "auto") -> Iterator[Parallel]:
         own = torch.device("cpu")
         dist.init_process_group("gloo", timeout=BARRIER_TIMEOUT)
     yield Parallel(dist.get_rank(), world, own)
-    # Not after an exception: NCCL would wait for processes that wait for this one. torchrun ends them once this
-    # one has exited.
+    # Skipped after an exception: NCCL would wait for processes that are waiting for this one. torchrun ends those
+    # once this one exits.
     dist.destroy_process_group()

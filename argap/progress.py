@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, now and then a plain line elsewhere and from a process beside others."""
+"""Progress on stderr: a bar on a terminal; elsewhere, and in worker processes, a plain line now and then."""
 
 import multiprocessing
 import sys
@@ -10,13 +10,13 @@ SECONDS_BETWEEN_LINES = 20.0
 
 
 def say(message: str) -> None:
-    """One line to stderr."""
+    """Print one line to stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(label: str, total: int | None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how much more is done; shows rate and time left."""
+    """Show rate and remaining time. Yields a function to call with the amount of work done since the last call."""
     if sys.stderr.isatty() and multiprocessing.parent_process() is None:
         yield from _bar(label, total, unit)
     else:

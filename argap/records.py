@@ -151,6 +151,8 @@ class GapShare(Record, frozen=True):
     ci95: Interval | None
     reason: str | None
     """Why there is no interval."""
+    unresolved: str | None = None
+    """Why the value must not be claimed (`argap.intervals.unresolved`); None where it may, and in older results."""
 
 
 class Delta(Record, frozen=True):
@@ -294,6 +296,10 @@ class Gap(Record, frozen=True):
     versions: dict[str, str]
     slices: tuple[SliceResult, ...] = ()
     """The AR hits and the slices that `argap score` was given."""
+    documents: int | None = None
+    """Documents that windows belong to, the units of the bootstrap; None in older results."""
+    effective_documents: float | None = None
+    """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
 
     @property
     def hits(self) -> str:
@@ -351,9 +357,11 @@ class SourceRecord(EvaluationSpec, frozen=True):
 class RunResult(Record, frozen=True):
     """How a finished run went."""
 
-    parameters: int
-    head: Literal["chunked", "model"]
-    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits."""
+    parameters: int | None
+    """None where the log-probs were made elsewhere."""
+    head: Literal["chunked", "model", "import"]
+    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
+    elsewhere (`argap.importing`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
@@ -369,7 +377,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf"]
+    backend: Literal["native", "hf", "import"]
 
 
 class RunRecord(Record, frozen=True):

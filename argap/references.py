@@ -1,7 +1,7 @@
-"""Named references: a name stands for a checkpoint and the text and index it is compared on.
+"""Named references: a short name for a checkpoint together with the text and index used for comparisons.
 
-Kept in ``references.json`` in the folder ``$ARGAP_HOME`` (default ``~/.config/argap``). ``attention``, the reference of
-the demo, is always there.
+Stored in ``$ARGAP_HOME/references.json`` (default ``~/.config/argap``). ``attention``, the demo's reference, is built
+in.
 """
 
 import os
@@ -17,13 +17,13 @@ DEMO = Path(__file__).parent / "demo"
 
 
 class Reference(SourceRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A checkpoint and, where recorded, what to compare on."""
+    """A checkpoint and, optionally, the text and index to compare on."""
 
     checkpoint: str
 
     @property
     def evaluation(self) -> EvaluationSpec:
-        """The recorded part of an evaluation, without the index."""
+        """The recorded evaluation settings, without the index."""
         return EvaluationSpec().over(self)
 
 
@@ -39,12 +39,12 @@ BUILT_IN = {
 
 
 def absolute(source: str) -> str:
-    """A local path made absolute, so that it holds from any folder; hub ids and other forms unchanged."""
+    """Make a local path absolute, so that it works from any directory. Hub ids and other forms stay as they are."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def references() -> dict[str, Reference]:
-    """All names; a user's own replace built-in ones."""
+    """All references by name. The user's take precedence over built-in ones."""
     return {**BUILT_IN, **_own()}
 
 
@@ -53,18 +53,18 @@ def find_reference(name: str) -> Reference | None:
 
 
 def add_reference(name: str, reference: Reference) -> None:
-    """Record ``reference`` under ``name``, replacing an earlier one. Raises `ArgapError` for a name with slashes."""
+    """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
     _write({**_own(), name: reference})
 
 
 def remove_reference(name: str) -> None:
-    """Raises `ArgapError` for a name that is not recorded."""
+    """Forget a recorded reference. Raises `ArgapError` for an unknown name."""
     own = _own()
     if name not in own:
         known = ", ".join(sorted(own)) or "none"
-        raise ArgapError(f"{name}: you recorded no reference of that name; recorded: {known}")
+        raise ArgapError(f"{name}: no reference of that name is recorded; recorded: {known}")
     del own[name]
     _write(own)
 

@@ -1,4 +1,4 @@
-"""Which tokens complete a bigram seen before in their window, how far back, and how often."""
+"""Find the tokens that complete a bigram seen earlier in their window: how far back, and how many times."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,18 @@ WINDOWS_AT_ONCE = 2048
 
 
 class Repeats(NamedTuple):
-    """One entry a token of the evaluation set, ``[N]``; all zero at the first position of a window."""
+    """One entry per token of the evaluation set, ``[N]``; zero at the first position of a window."""
 
     repeated: np.ndarray
-    """bool: the bigram that ends here ended at an earlier position of the window too."""
+    """bool: the bigram that ends here occurred earlier in the window."""
     distance: np.ndarray
-    """int32: tokens back to the nearest earlier end; 0 where not repeated."""
+    """int32: distance in tokens to the nearest earlier occurrence; 0 if not repeated."""
     occurrences: np.ndarray
-    """int32: how many earlier ends."""
+    """int32: number of earlier occurrences."""
 
 
 def find_repeats(data: EvaluationSet) -> Repeats:
-    """The repeated bigrams of every window. Overlaps count: in ``a a a`` position 2 is repeated.
+    """Find the repeated bigrams of every window. Overlaps count: in ``a a a`` position 2 is repeated.
 
     A bigram that contains the separating EOS is never repeated.
     """
@@ -45,9 +45,9 @@ def _find(data: EvaluationSet, first: int, last: int) -> Repeats:
         ends = ends[(tokens[ends] != data.eos) & (tokens[ends - 1] != data.eos)]
     base = int(tokens.max(initial=0)) + 1
     key = (window[ends] * base + tokens[ends - 1]) * base + tokens[ends]
-    order = np.argsort(key, kind="stable")  # stable: equal bigrams stay in the order of the text
+    order = np.argsort(key, kind="stable")  # stable: equal bigrams keep text order
     ends, key = ends[order], key[order]
-    same = np.zeros(len(key), dtype=bool)  # the entry before is the same bigram of the same window
+    same = np.zeros(len(key), dtype=bool)  # the previous entry is the same bigram in the same window
     same[1:] = key[1:] == key[:-1]
     later = np.flatnonzero(same)
     group_start = np.maximum.accumulate(np.where(same, 0, np.arange(len(key))))

@@ -92,8 +92,9 @@ class Result:
 
         Columns: ``model``; ``slice``; ``n`` tokens; ``share`` of all scored tokens; ``nll`` (nats) and ``ppl``;
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
-        over the whole gap as a fraction, with its ``case``; and ``_low`` and ``_high``, the ends of the 95% intervals
-        of the last three. The reference has no differences (NaN).
+        over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
+        ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
+        no differences (NaN).
         """
         hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
@@ -154,6 +155,29 @@ class Result:
         from argap.token_slices import select
 
         return select(self.token_table, where, models=models, columns=columns, limit=limit)
+
+    def discover(self, model: str, *, depth: int = 3, min_share: float = 0.005, leaves: int = 5) -> pd.DataFrame:
+        """Conditions that explain the gap of ``model``: a tree grown on half of the documents, figures of the other.
+
+        ``depth``: conditions in a row; ``min_share``: of the tokens, in every leaf; ``leaves``: their greatest number.
+        A slice that was found is a hypothesis: it was chosen among many. Without the result's tokens the tree splits
+        at the bounds of its cells' bins.
+
+        Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
+        half), then the wider conditions above them; ``where`` can be pasted into `gap`.
+
+        Raises `ArgapError` for a model that is not compared, and where half of the documents show no gap.
+
+        Examples
+        --------
+        >>> import argap
+        >>> argap.open_result("results/table1-mini/7m").discover("base_conv")    # doctest: +SKIP
+        """
+        from argap.discover import discover
+
+        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
+        frame = _slice_frame([found.whole, *found.slices], more=True)
+        return frame.loc[frame["model"] == model].reset_index(drop=True)
 
     @cached_property
     def token_table(self) -> "TokenTable":
@@ -246,11 +270,12 @@ def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFra
             row["gap_due_to"] = due and due.value
             row |= _ends("gap_due_to", due and due.ci95)
             row["case"] = due and due.case
+            row["unresolved"] = due and due.unresolved
             if more:
                 row |= {"ar_hits": each.ar_hits, "where": each.where}
             rows.append(row)
     frame = pd.DataFrame(rows)
-    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "where")]
+    numbers = [name for name in frame.columns if name not in ("model", "slice", "n", "case", "unresolved", "where")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 

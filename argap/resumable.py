@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.atomic import read_json, write_json
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
 from argap.lock import LOCK
 
@@ -106,7 +107,8 @@ def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
 
 
 def finish(folder: Path, record: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Record that the work is done, and how it went."""
+    """Record that the work is done, and how it went, with the checksums of its parts."""
+    write_checksums(folder, sorted(path for name in PARTS for path in (folder / name).glob("part-*.parquet")))
     record = {**record, "finished": result}
     write_json(folder / "run.json", record)
     return record

@@ -1,20 +1,22 @@
 """A RUN: the folder of one checkpoint's log-probs, written shard by shard and resumable.
 
-``run.json`` says what was run; ``tokens/part-*.parquet`` holds one row a token: ``window:int32, pos:int32,
-token:int32, logprob:float32, top1:int32``; position 0 of every window has null logprob and top1.
+``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
+token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
+from argap.progress import say
 from argap.records import RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
 
@@ -46,12 +48,12 @@ class Run:
 
     @property
     def finished(self) -> RunResult | None:
-        """How it went; None for a run that was cut short."""
+        """The outcome; None if the run was interrupted."""
         return self.record.finished
 
 
 def shards_of(data: EvaluationSet) -> list[range]:
-    """The windows of each shard: runs of whole windows of about `SHARD_TOKENS` tokens."""
+    """Split the windows into shards of consecutive whole windows, about `SHARD_TOKENS` tokens each."""
     number = data.offsets[:-1] // max(SHARD_TOKENS, data.seq_len)
     starts = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
     return [range(a, b) for a, b in zip(starts, [*starts[1:], data.windows], strict=True)]
@@ -62,22 +64,22 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
-    """Start a run, or resume the same one (`argap.resumable.begin`, which says what is raised)."""
+    """Start a run or resume it. Raises as `argap.resumable.begin`."""
     return Run(folder, msgspec.convert(begin(folder, as_json(record), overwrite=overwrite), RunRecord))
 
 
 def finish_run(run: Run, result: RunResult) -> Run:
-    """Record the end of a run: wall time, tokens per second, what was chosen on the way."""
+    """Record the outcome of a run: wall time, tokens per second, and settings resolved along the way."""
     return Run(run.folder, msgspec.convert(finish(run.folder, as_json(run.record), as_json(result)), RunRecord))
 
 
 def read_run(folder: Path) -> Run:
-    """A run, finished or not. Raises `FormatError` for a ``run.json`` that is missing or broken."""
+    """A run, finished or not. Raises `FormatError` if ``run.json`` is missing or invalid."""
     return Run(folder, read_record(folder / "run.json", RunRecord, newest=FORMAT))
 
 
 def open_run(folder: str | Path) -> Run:
-    """A finished run. Raises `FormatError` for a folder that is none, `ArgapError` for one that was cut short."""
+    """A finished run. Raises `FormatError` if ``folder`` is not a run, `ArgapError` if it is unfinished."""
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise FormatError(f"{folder}: no run.json there; expected a run folder as `argap score` writes it")
@@ -88,7 +90,7 @@ def open_run(folder: str | Path) -> Run:
 
 
 def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write the rows of some windows; ``logprob`` and ``top1`` have one entry a token, NaN and -1 at position 0."""
+    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0."""
     rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
     context = data.position[rows] == 0
     table = pa.table(
@@ -105,26 +107,35 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
 
 
 def is_whole_shard(path: Path, rows: int) -> bool:
-    """Whether a finished shard of ``rows`` rows is there, so that a rerun may skip it."""
-    try:
-        return pq.read_metadata(path).num_rows == rows
-    except (OSError, pa.ArrowException):
+    """Whether a finished shard of ``rows`` rows is there, every byte as it was written, so that a rerun may skip it.
+
+    Names a shard that is there and damaged.
+    """
+    if not path.is_file():
         return False
+    try:
+        check_files(path.parents[1], [path])
+        if (count := len(read_parquet(path))) != rows:
+            raise FormatError(f"{path}: {count} rows, expected {rows}")
+    except FormatError as error:
+        say(f"{error}; it is made again")
+        return False
+    return True
 
 
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """All rows of a run: log-prob float32 ``[N]`` (NaN at position 0) and top-1 id int32 (-1 there).
+    """The log-probs (float32 ``[N]``, NaN at position 0) and top-1 ids (int32 ``[N]``, -1 at position 0) of a run.
 
-    Raises `FormatError` naming the part that is missing or broken.
+    Raises `FormatError` naming the part that is missing, damaged, or has a log-prob that is not finite.
     """
-    table = _read_columns(run, ["logprob", "top1"])
+    table = _read_columns(run, ["logprob", "top1"], check=_check_finite)
     logprob = table["logprob"].to_numpy().astype(np.float32, copy=False)
     top1 = table["top1"].combine_chunks().fill_null(-1).to_numpy().astype(np.int32, copy=False)
     return logprob, top1
 
 
 def read_token_ids(run: Run) -> np.ndarray:
-    """The token ids that a run scored, int32 ``[N]``: those of its evaluation set. Raises `FormatError`."""
+    """The token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
     return _read_columns(run, ["token"])["token"].to_numpy()
 
 
@@ -133,10 +144,16 @@ def token_parts(folder: Path) -> list[Path]:
     return sorted((folder / "tokens").glob("part-*.parquet"))
 
 
-def _read_columns(run: Run, columns: list[str]) -> pa.Table:
+def _read_columns(
+    run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
+) -> pa.Table:
+    """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
     parts = token_parts(run.folder)
-    remedy = "remove it and repeat `argap score`"
+    remedy = "repeat its `argap score` command, which makes damaged parts again"
     tables = [read_parquet(path, columns, schema=SCHEMA, remedy=remedy) for path in parts]
+    check_files(run.folder, parts, remedy=remedy)
+    for path, table in zip(parts, tables, strict=True):
+        check(run, path, table)
     expected = run.record.evaluation.tokens
     rows = sum(len(table) for table in tables)
     if rows != expected:
@@ -144,3 +161,18 @@ def _read_columns(run: Run, columns: list[str]) -> pa.Table:
             f"{run.folder}: {rows} rows in {len(parts)} parts, expected {expected}; repeat its `argap score` command"
         )
     return pa.concat_tables(tables)
+
+
+def _check_finite(run: Run, path: Path, table: pa.Table) -> None:
+    """Raise `FormatError` for a scored position without a finite log-prob."""
+    missing = ~np.isfinite(table["logprob"].to_numpy())  # nulls are NaN
+    if not missing.any():
+        return
+    window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))
+    wrong = np.flatnonzero(missing & (pos > 0))
+    if len(wrong):
+        at = int(wrong[0])
+        raise FormatError(
+            f"{path}: {run.model}: log-prob {table['logprob'][at].as_py()} at window {window[at]}, position {pos[at]}; "
+            "expected a finite number"
+        )

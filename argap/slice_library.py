@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from argap.configuration import build, read_yaml
+from argap.configuration import build
 from argap.errors import ArgapError
+from argap.plain_yaml import read_yaml
 from argap.records import EvaluationRecord, Record
 from argap.slice_sql import check_syntax, quoted
 
@@ -57,7 +58,7 @@ def read_slices(path: Path) -> list[SliceSpec]:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise `ArgapError` for a name that is given twice, built in, or not of letters, digits, spaces, _, - and +."""
-    seen = set(BUILT_IN)
+    seen: set[str] = set(BUILT_IN)
     for name in names:
         if not NAME.fullmatch(name):
             raise ArgapError(f"slice {name!r}: expected a name of letters, digits, spaces, _, - and +, not a path")

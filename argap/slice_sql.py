@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.errors import ArgapError
 from argap.tokens import COLUMNS, LOGPROB, MASK, Mask, TokenTable, schema_of
 
-LOCKED = {
+LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "python_enable_replacements": "false",
     "autoinstall_known_extensions": "false",
@@ -142,6 +142,10 @@ class Sums:
     """``[G]``: tokens."""
     logprob: np.ndarray
     """float64 ``[G, M]``: sums of log p in nats."""
+
+    def among(self, groups: np.ndarray) -> "Sums":
+        """Only some of the groups (bool ``[G]``)."""
+        return Sums(self.document[groups], self.member[groups], self.n[groups], self.logprob[groups])
 
 
 def sums(table: TokenTable, slices: Mapping[str, Condition | Mask]) -> Sums:

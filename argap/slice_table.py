@@ -17,23 +17,25 @@ NO_INTERVAL = {
 }
 
 
-def slices_table(slices: Sequence[SliceResult], *, threshold: int) -> Table:
-    """One row for each model and slice, all tokens first."""
-    columns = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Contribution", "95% interval", "% of gap", "95% interval")
+def slices_table(slices: Sequence[SliceResult], *, threshold: int | None, models: Sequence[str] | None = None) -> Table:
+    """One row for each model and slice; ``models``: some of them."""
+    columns = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval")
     rows, reasons = [], []
     for k, model in enumerate(slices[0].models):
-        for each in slices:
+        for each in slices if models is None or model.model in models else ():
             own = each.models[k]
             rows.append(
                 (model.model, each.name, *_cells(each, own), DASH if each.ar_hits is None else percent(each.ar_hits))
             )
             if due := own.gap_due_to:
                 reasons += [CASES.get(due.case), due.case not in ("no_gap",) and NO_INTERVAL.get(due.reason or "")]
+    hits = "repeated in the window"
+    if threshold is not None:
+        hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(model.model for model in slices[0].models if model.reference)
     notes = [
-        f"ΔNLL in nats on the slice's tokens, to {reference}; contribution: share × ΔNLL, the slice's part of the gap; "
-        f"AR hits: the share of the slice's tokens that are repeated in the window and seen at most "
-        f"{threshold_text(threshold)} times in training. Slices may overlap.",
+        f"ΔNLL in nats on the slice's tokens, to {reference}; part of gap: share × ΔNLL; "
+        f"AR hits: the share of the slice's tokens that are {hits}. Slices may overlap.",
         *(reason for reason in dict.fromkeys(reasons) if reason),
         *(f"{each.name}: {_words(each)}" for each in slices if each.where),
     ]
@@ -62,14 +64,20 @@ def _cells(each: SliceResult, model: ModelOnSlice) -> tuple[str, ...]:
     )
 
 
-def print_slices(slices: Sequence[SliceResult], *, threshold: int) -> None:
-    """Print the table and its notes; one wider than the terminal is printed whole."""
+def print_slices(
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    table = slices_table(slices, threshold=threshold)
+    table = slices_table(slices, threshold=threshold, models=models)
     drawn = terminal(table)
     needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
     Console(width=max(console.width, needed)).print(drawn)
-    console.print(Text("\n".join(table.notes)))
+    console.print(Text("\n".join([*table.notes, *notes])))

@@ -9,13 +9,14 @@ its interval.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX, models_of
 from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar, perplexity
-from argap.intervals import DocumentBootstrap, interval
+from argap.intervals import DocumentBootstrap, effective_documents, interval, unresolved
 from argap.records import Delta, GapShare, Interval, ModelOnSlice, SliceResult
 
 ALL = "all"
@@ -48,6 +49,7 @@ class SliceScorer:
         self.models = list(models)
         self.reference = self.models.index(reference)
         self._bootstrap = DocumentBootstrap(len(n))
+        self._worth = effective_documents(n)
         self._slices: list[_Sums] = []
         self.add(ALL, n, logprob)
 
@@ -78,7 +80,7 @@ class SliceScorer:
         total, logprob = whole.n.sum(), whole.logprob.sum(axis=0)
         delta = (logprob - logprob[self.reference]) / total
         drawn = self._resampled() if self._bootstrap.documents > 1 else None
-        results = []
+        results: list[SliceResult] = []
         for k, each in enumerate(self._slices):
             n, sums = each.n.sum(), each.logprob.sum(axis=0)
             part = (sums - sums[self.reference]) / total
@@ -89,6 +91,7 @@ class SliceScorer:
                 gap: tuple[Delta | None, Delta | None, GapShare | None] = (None, None, None)
                 if m != self.reference:
                     gap = _gap(part[m], delta[m], share, None if drawn is None else (drawn[0], drawn[k]), m)
+                    gap = self._judged(*gap, whole=results[0].models[m].contribution if k else gap[1])
                 figures.append(
                     ModelOnSlice(
                         model=model,
@@ -107,6 +110,14 @@ class SliceScorer:
                 )
             )
         return results
+
+    def _judged(
+        self, delta: Delta, part: Delta, due: GapShare, *, whole: Delta | None
+    ) -> tuple[Delta, Delta, GapShare]:
+        """The same, with the reason why the share of the gap must not be claimed."""
+        ends = part.ci95 if part.nll else None  # a slice without tokens has a part of exactly 0
+        reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
+        return delta, part, msgspec.structs.replace(due, unresolved=None if due.value is None else reason)
 
     def _resampled(self) -> list["_Drawn"]:
         """Of each slice, its tokens and the differences to the reference in every resample."""
@@ -161,11 +172,11 @@ def _intervals(
     gap = delta < 0
     if np.mean(~gap) > UNRESOLVED:
         return on_slice, interval(-part), None, "gap not resolved"
-    # The four cases of `gap_due_to_ar`, vectorised: a resample without a gap counts as all recall where the slice is
-    # worse, and has no number where it is not.
+    # Not capped at 1. A resample without a gap counts as the largest quotient where the slice is worse (it diverges as
+    # the gap goes to 0), and has no number where it is not.
     value = np.full(len(delta), np.nan)
-    value[gap] = np.minimum(part[gap] / delta[gap], 1.0)
-    value[~gap & (part < 0)] = 1.0
+    value[gap] = part[gap] / delta[gap]
+    value[~gap & (part < 0)] = max(value[gap].max(), 1.0)
     return on_slice, interval(-part), interval(value[~np.isnan(value)]), None
 
 

@@ -1,15 +1,17 @@
 """GAP: from cells to the rows of the Zoology paper's Table 1, one for each model, with their parts."""
 
 from datetime import UTC, datetime
+from typing import TypedDict, cast
 
 import numpy as np
 import pandas as pd
 
 from argap.bins import bins_of
 from argap.breakdowns import breakdowns
-from argap.cells import ar_hits, models_of
+from argap.cells import ar_hits, models_of, sum_by
 from argap.errors import ArgapError
 from argap.gap import share_closed
+from argap.intervals import effective_documents
 from argap.records import (
     GAP_FORMAT,
     Closed,
@@ -59,7 +61,21 @@ def summarize(
         evaluation=evaluation,
         index=index,
         versions=environment()["versions"],
+        **documents_of(cells),
     )
+
+
+class Documents(TypedDict):
+    """Fields of `Gap`."""
+
+    documents: int
+    effective_documents: float
+
+
+def documents_of(cells: pd.DataFrame) -> Documents:
+    """The number of documents in ``cells``, and how many of equal size they are worth."""
+    n = sum_by(cast(pd.DataFrame, cells[["document", "n"]]), ["document"])["n"].to_numpy()
+    return {"documents": len(n), "effective_documents": effective_documents(n)}
 
 
 def gap_rows(

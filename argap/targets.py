@@ -1,4 +1,4 @@
-"""What a name on the command line stands for: a checkpoint to score, or a run that is finished."""
+"""Resolve the names that users give to models: checkpoints to score, and finished runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ NOTHING = SourceRecord()
 
 @dataclass(frozen=True)
 class CheckpointTarget:
-    """A checkpoint, and what is recorded with the name that stands for it."""
+    """A checkpoint, with the settings recorded for it if it was named by a reference."""
 
     name: str
     checkpoint: Checkpoint
@@ -31,7 +31,7 @@ class CheckpointTarget:
 
 @dataclass(frozen=True)
 class RunTarget:
-    """A finished run, scored before."""
+    """A finished run, whose log-probs are reused."""
 
     run: Run
 
@@ -53,7 +53,7 @@ AnyTarget = TypeVar("AnyTarget", CheckpointTarget, RunTarget, Target)
 
 
 def find_target(source: str) -> CheckpointTarget:
-    """The checkpoint that a folder, a hub id or a reference's name stands for."""
+    """The checkpoint given by a folder, a hub id or the name of a reference. An existing path wins over a name."""
     path = Path(source)
     known = find_reference(source)
     if known is not None and not path.exists():
@@ -62,29 +62,29 @@ def find_target(source: str) -> CheckpointTarget:
 
 
 def find_reference_target(source: str) -> Target:
-    """As `find_target`; a folder of a finished run stands for that run."""
+    """Like `find_target`, but also accepts the folder of a finished run."""
     return RunTarget(open_run(source)) if (Path(source) / "run.json").is_file() else find_target(source)
 
 
 def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
-    """Put the parent folder's name before that of a checkpoint whose name is taken: ``a/final``, ``b/final``.
+    """Prefix the parent folder to a checkpoint's name if that is already taken: ``final``, ``b/final``.
 
-    Raises `ArgapError` where that does not make the names distinct.
+    Raises `ArgapError` if the names still clash.
     """
     seen: dict[str, AnyTarget] = {}
     for target in targets:
         if target.name in seen and isinstance(target, CheckpointTarget):
             target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
         if target.name in seen:
-            raise ArgapError(f"{target.name}: a second checkpoint of that name; rename its folder")
+            raise ArgapError(f"{target.name}: two checkpoints have this name; rename the folder of one")
         seen[target.name] = target
     return list(seen.values())
 
 
 def distinct(models: Sequence[CheckpointTarget], reference: Target) -> list[CheckpointTarget]:
-    """The models without repetitions, with distinct names and distinct run folders.
+    """Drop repeated checkpoints and give the rest distinct names and run folders.
 
-    Raises `ArgapError` where two would share a run folder, or one would take the folder of the labels or figures.
+    Raises `ArgapError` if two models, or a model and the labels or figures, would share a folder.
     """
     different: list[Target] = [reference]
     for model in models:

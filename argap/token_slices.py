@@ -1,6 +1,6 @@
 """Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,16 +76,24 @@ def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
 
 
 def score_slices(
-    table: TokenTable, slices: Sequence[Slice], *, threshold: int, empty: bool = False
+    table: TokenTable,
+    slices: Sequence[Slice],
+    *,
+    threshold: int | None,
+    empty: bool = False,
+    among: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[SliceResult]:
-    """All tokens, the AR hits at ``threshold``, and each of ``slices``, in one pass over the tokens.
+    """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
 
+    ``among``: of an array of documents, which count (bool); None: all.
     Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
     """
     check_names(each.name for each in slices)
-    hits = f"repeated AND train_count <= {threshold}"
+    hits = "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
     conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits), *slices)}
     groups = sums(table, conditions)
+    if among is not None:
+        groups = groups.among(among(groups.document))
     documents, code = np.unique(groups.document, return_inverse=True)
 
     def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from argap.errors import ArgapError
 from argap.labels import FORMAT
@@ -157,7 +156,7 @@ class _Columns:
 
     def _of_models(self, name: str) -> pa.Array:
         tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
-        arrays = [_whole(table["top1"]) if name == "top1" else pc.negate(_whole(table["logprob"])) for table in tables]
+        arrays = [_whole(table["top1"]) if name == "top1" else _negated(_whole(table["logprob"])) for table in tables]
         return pa.StructArray.from_arrays(arrays, names=list(self._models))
 
     @cached_property
@@ -187,14 +186,14 @@ class _Columns:
         return self._table.piece_bytes.words(self._rows.tokens, self._rows.window)
 
     def _word(self) -> pa.Array:
-        index = pa.array(self._words.index, pa.int32(), mask=self._words.index < 0)
+        index = pa.array(self._words.number, pa.int32(), mask=self._words.number < 0)
         return pa.DictionaryArray.from_arrays(index, self._words.texts)
 
     def _word_start(self) -> pa.Array:
         return pa.array(self._words.start)
 
     def _word_repeated(self) -> pa.Array:
-        return pa.array(np.append(seen_earlier(self._words), False)[self._words.index])
+        return pa.array(np.append(seen_earlier(self._words), False)[self._words.number])
 
 
 def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
@@ -214,14 +213,19 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
+def _negated(logprob: pa.Array) -> pa.Array:
+    """−log p; NaN at position 0."""
+    return pa.array(-logprob.to_numpy(zero_copy_only=False))
+
+
 def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:
     """What a function says of a batch: a boolean for each row, null where it is null."""
     made = mask(batch)
-    array = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
-    array = array if isinstance(array, pa.Array) else np.asarray(array)
-    if len(array) != len(batch):
-        raise ArgapError(f"slice {name}: its function gave {len(array)} values for {len(batch)} tokens")
-    array = array if isinstance(array, pa.Array) else pa.array(array)
+    made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    values: Any = made if isinstance(made, pa.Array) else np.asarray(made)
+    if np.ndim(values) != 1 or len(values) != len(batch):
+        raise ArgapError(f"slice {name}: its function gave {np.size(values)} values for {len(batch)} tokens")
+    array = made if isinstance(made, pa.Array) else pa.array(values)
     if array.type != pa.bool_():
         raise ArgapError(f"slice {name}: its function gave {array.type}; expected a boolean for each token")
     return array

@@ -17,7 +17,7 @@ SPACE[list(b" \t\n\v\f\r")] = True
 class Words(NamedTuple):
     """Legend: N tokens, K words."""
 
-    index: np.ndarray
+    number: np.ndarray
     """int32 ``[N]``: the word of a token's first character that is not white space; -1 for white space alone."""
     start: np.ndarray
     """bool ``[N]``: whether that character begins the word."""
@@ -50,12 +50,12 @@ class PieceBytes:
         nearest = np.searchsorted(position, ends - lengths)
         first = np.append(position, len(text))[nearest]
         inside = first < ends
-        index = np.full(len(tokens), -1, dtype=np.int32)
-        index[inside] = word[first[inside]]
+        number = np.full(len(tokens), -1, dtype=np.int32)
+        number[inside] = word[first[inside]]
         start = np.zeros(len(tokens), dtype=bool)
         start[inside] = begins[first[inside]]
         owner = np.searchsorted(ends, np.flatnonzero(begins), side="right")
-        return Words(index, start, _strings(text[dark], begins[dark]), window[owner])
+        return Words(number, start, _strings(text[dark], begins[dark]), window[owner])
 
     def _text(self, tokens: np.ndarray, lengths: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """uint8: the bytes of all tokens."""

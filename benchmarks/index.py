@@ -1,12 +1,11 @@
-"""The bigram index beside its peers: counting, looking up, and building from raw text.
+"""Compare the bigram index with its peers: counting, lookup, and building from raw text.
 
     python benchmarks/index.py --scratch /tmp/index-benchmark
 
-Real text comes from the folder in ARGAP_DATA, tokenised with its GPT-2 tokenizer and repeated with the
-documents shuffled; the other stream is iid Zipf. Every measurement is a process of its own: the best of
-``--repeats`` runs after a warm-up, the CPU time of all its threads, and its peak memory, the stream
-included. On a machine that others use as well, the load average is recorded and ``--rounds`` helps. A peer that is not
-installed (duckdb, polars, tokengrams) is skipped, and the result says so.
+One stream is real text from ARGAP_DATA, tokenised with its GPT-2 tokenizer and repeated with shuffled documents; the
+other is iid Zipf. Each measurement runs in a separate process and reports the best of ``--repeats`` runs after a
+warm-up, the CPU time of all threads, and the peak memory including the stream. The load average is recorded; on a busy
+machine use ``--rounds``. Peers that are not installed (duckdb, polars, tokengrams) are listed as skipped.
 """
 
 import argparse
@@ -45,7 +44,7 @@ def measure_lookup(name: str, stream: str, scratch: Path, repeats: int) -> dict:
 
 
 def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> dict:
-    """A stream from disk, in blocks, through the whole of `BigramCounter` with ``--memory 2GB``."""
+    """Count a stream read from disk in blocks with `BigramCounter`, as with ``--memory 2GB``."""
     from argap.bigram_index.count import BigramCounter, chunk_tokens
     from argap.bigram_index.parquet_parts import write_parts
 
@@ -53,7 +52,7 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
     path = scratch / f"{stream}.bin"
     begun, used = time.perf_counter(), time.process_time()
     counter = BigramCounter(VOCAB, chunk=chunk_tokens(2 * 10**9, VOCAB), scratch=scratch / "runs")
-    block = np.empty(2**22, np.uint16)  # one, reused: fresh memory for every read would cost as much as the counting
+    block = np.empty(2**22, np.uint16)  # reused: allocating for every read would cost as much as counting
     with open(path, "rb", buffering=0) as file:
         while read := file.readinto(block):
             counter.add_stream(block[: read // 2], EOS)
@@ -71,7 +70,7 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
 
 
 def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
-    """Raw text to an index on disk, and the tokenizer alone on the same text, in batches of its choice."""
+    """Build an index from raw text, and time the tokenizer alone on the same text with its own batching."""
     from argap.bigram_index.build import build_index
     from argap.corpus import open_corpus
     from argap.corpus.tokenize import token_documents
@@ -93,7 +92,7 @@ def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
         ).tokens  # fmt: skip
 
     alone = built = Best(float("inf"), float("inf"))
-    for _ in range(repeats):  # in turns: the machine may be busier at one time than at another
+    for _ in range(repeats):  # alternate, because the load of the machine may change
         alone = Best(*map(min, alone, best_of(tokenize, 1)[0]))
         built = Best(*map(min, built, best_of(build, 1)[0]))
     tokens = tokenize()
@@ -118,13 +117,13 @@ MEASUREMENTS = {
 
 
 def peak_memory() -> int:
-    """Bytes, of this process alone: `getrusage` would give the parent's peak where that is larger."""
+    """Peak memory of this process in bytes. `getrusage` would report the parent's peak if that is larger."""
     status = Path("/proc/self/status").read_text()
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def best_of(work, repeats: int):
-    """The least wall and CPU seconds (of all threads) of so many runs, and the last run's result."""
+    """Minimum wall and CPU time (all threads) over ``repeats`` runs, in seconds, and the last result."""
     wall = cpu = float("inf")
     result = None
     for _ in range(repeats):
@@ -140,7 +139,7 @@ class Best(NamedTuple):
     cpu: float
 
     def rates(self, what: str, number: int) -> dict:
-        """Per second of this machine as busy as it is, and per CPU second, which others' work disturbs less."""
+        """Rates per wall second and per CPU second; the latter are less sensitive to other load."""
         return {
             "seconds": self.seconds,
             "CPU seconds": self.cpu,
@@ -150,7 +149,7 @@ class Best(NamedTuple):
 
 
 def copy_bandwidth(repeats: int) -> float:
-    """GB/s read and written by copying arrays much larger than the caches, a thread a core."""
+    """GB/s read and written when copying arrays much larger than the caches, with one thread per core."""
     from concurrent.futures import ThreadPoolExecutor
 
     cores = len(os.sched_getaffinity(0))
@@ -226,8 +225,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000_000)
     parser.add_argument("--sustained", type=int, default=1_000_000_000)
     parser.add_argument("--entries", type=int, default=100_000_000)
-    parser.add_argument("--repeats", type=int, default=3, help="runs of one process, of which the best counts")
-    parser.add_argument("--rounds", type=int, default=1, help="of the whole benchmark, of which the best counts")
+    parser.add_argument("--repeats", type=int, default=3, help="runs per process; the best counts")
+    parser.add_argument("--rounds", type=int, default=1, help="repetitions of the whole benchmark; the best counts")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "argap-index-benchmark")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "index.json")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
@@ -256,7 +255,7 @@ def main() -> None:
 
 
 def measure_apart(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
-    """One measurement in a process of its own; its entry says why where there is none."""
+    """Run one measurement in a separate process. A failed one is recorded as skipped, with the reason."""
     command = [sys.executable, __file__, "--scratch", str(scratch), "--repeats", str(repeats)]
     load = os.getloadavg()[0]
     child = subprocess.run([*command, "--measure", kind, name, stream], capture_output=True, text=True)
@@ -271,7 +270,7 @@ def write(out: Path, results: list[dict], args: argparse.Namespace) -> None:
     bandwidth = copy_bandwidth(5)
     for entry in results:
         if entry["measurement"] == "counting" and "M tokens/s" in entry:
-            # The least that must move: each token read once and its second token written and read once.
+            # Minimum traffic: each token is read once, and written and read once as a second token.
             entry["share of copy bandwidth"] = round(entry["M tokens/s"] * 1e6 * 6 / (bandwidth * 1e9), 4)
     packages = ("numpy", "numba", "scipy", "pyarrow", "tokenizers", "polars", "duckdb", "tokengrams")
     versions = {"python": platform.python_version()}

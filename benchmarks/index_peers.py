@@ -1,6 +1,6 @@
-"""Ways to count and to look up bigrams: ours and the peers', each a plain function.
+"""Functions that count and look up bigrams, ours and the peers'.
 
-A peer's library is imported inside its function, so that an absent one fails alone.
+Each peer imports its library inside its function, so that a missing library disables only that peer.
 """
 
 import os
@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 
 VOCAB, EOS = 50_257, 50_256
-SLOW = {"tokengrams": 10}  # counted on so much less, in its favour: it is n log n
+SLOW = {"tokengrams": 10}  # divide the input by this; favours the peer, which is n log n
 
 
 # Counting: tokens (uint16, EOS a token like any other) to the number of distinct bigrams.
@@ -65,7 +65,7 @@ def count_duckdb(tokens: np.ndarray) -> int:
 
 
 def count_tokengrams(tokens: np.ndarray) -> int:
-    """Builds the suffix array from which it counts; it has no list of bigrams to compare."""
+    """Build the suffix array that tokengrams counts from. It cannot list bigrams, so nothing is compared."""
     import tokengrams
 
     with tempfile.TemporaryDirectory(dir=os.environ["SCRATCH"]) as folder:

@@ -9,21 +9,21 @@ import torch
 
 @dataclass(frozen=True)
 class Case:
-    """What to run, and the least work that any implementation must do.
+    """Functions to time, and the minimum work that any implementation must do.
 
-    A function takes no arguments and returns its output in any layout; ``check`` accepts the layouts of all functions.
+    The functions take no arguments and may return their output in any layout; ``check`` accepts all of them.
     """
 
     op: str
     shape: str
     """Printed as is: ``B 8, T 2048, H 16, D 64``."""
     flops: float
-    """Operations of the cheapest known form, counted as matrix products."""
+    """FLOPs of the cheapest known algorithm, as matrix products."""
     bytes: float
-    """Each input read once, each output written once."""
+    """Memory traffic if each input is read once and each output written once."""
     ours: Callable[[], Any]
     check: Callable[[Any], float]
-    """The relative error ‖out − ref‖ / ‖ref‖ of an output, ours or a peer's, against a float32 or float64 reference."""
+    """Computes the relative error ‖out − ref‖ / ‖ref‖ of an output against a float32 or float64 reference."""
     peers: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
@@ -34,5 +34,5 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def first_output(function: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[[], Any]:
-    """``function`` bound to its arguments, returning its first output."""
+    """Bind ``function`` to its arguments and keep only its first output."""
     return lambda: function(*inputs, **options)[0]

@@ -1,11 +1,11 @@
-"""The kernels beside their peers on one GPU, and as a share of what the machine can do.
+"""Compare the kernels with their peers on one GPU, and with the limits of the hardware.
 
     PYTHONPATH=. python benchmarks/kernels.py linear_attention gla --json benchmarks/results/kernels.json
 
-The cases of an op are in ``kernel_cases/OP.py``, whose ``cases()`` yields them. A time is the median of
-`triton.testing.do_bench`, forward, without gradients, the better of two rounds; do_bench flushes the L2 cache before
-each run. The limit is the larger of FLOPs / (rate of a bfloat16 matrix product) and bytes / (bandwidth of a copy),
-both measured in the same process. A peer that fails has its error instead of a time.
+``cases()`` in ``kernel_cases/OP.py`` yields the cases of an op. Times are for the forward pass without gradients: the
+median of `triton.testing.do_bench`, which flushes the L2 cache before each run, in the better of two rounds. The limit
+is the larger of FLOPs / (rate of a bfloat16 matrix product) and bytes / (bandwidth of a copy), both measured in the
+same process. A failing peer is listed with its error.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure_machine() -> dict[str, Any]:
-    """The rates behind the limits, and the hardware and software."""
+    """Measure the rates behind the limits; describe hardware and software."""
     a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = milliseconds(lambda: a @ b)
     source = torch.randn(COPIED // 4, device="cuda")
@@ -77,7 +77,7 @@ def measure_machine() -> dict[str, Any]:
 
 
 def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
-    """Error, time and memory of ours and of each peer."""
+    """Error, time and memory of our kernel and of each peer."""
     limit = 1e3 * max(case.flops / machine["flops_per_s"], case.bytes / machine["bytes_per_s"])
     runs = {"ours": case.ours, **case.peers}
     results = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
@@ -98,7 +98,7 @@ def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limit: float) -> dict[str, Any]:
-    """Milliseconds, share of the limit, error, and memory beyond the inputs, the output included."""
+    """Milliseconds, share of the limit, error, and memory in addition to the inputs."""
     try:
         error = check(function())
         if not math.isfinite(error):
@@ -110,14 +110,14 @@ def measure_one(function: Callable[[], Any], check: Callable[[Any], float], limi
         torch.cuda.synchronize()
         extra = torch.cuda.max_memory_allocated() - before
         time = milliseconds(function)
-    except Exception as failure:  # a peer's failure is a result too
+    except Exception as failure:  # a failing peer is a result, too
         torch.cuda.synchronize()
         return {"failed": f"{type(failure).__name__}: {failure}".splitlines()[0]}
     return {"ms": time, "share_of_limit": limit / time, "error": error, "extra_bytes": extra}
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
-    """The better of two rounds: in the first, the GPU's clocks and the host's caches may still be cold."""
+    """The better of two rounds, because clocks and caches may be cold in the first."""
     rounds = [do_bench(function, warmup=25, rep=100, return_mode="median") for _ in range(2)]
     return min(rounds)  # pyright: ignore[reportReturnType, reportArgumentType]
 

@@ -2,9 +2,9 @@
 
     python benchmarks/recall.py [--checkpoints DIR ...] [--prompts 4] [--tokens 48] [--length 970]
 
-Both run the same weights in float32 on the same prompts, greedily and without a stop sequence, one prompt at a time and
-all in one batch. Prints seconds (the better of two rounds), their ratio, and how many answers agree: all should. The
-demo's convolutions take at most 1,024 positions, so prompts have 970 tokens by default.
+Both decode greedily, with the same float32 weights and prompts and without a stop sequence, first one prompt at a time,
+then in one batch. Prints seconds (the better of two rounds), their ratio, and the number of equal answers, which should
+be all. The demo's convolutions take at most 1,024 positions, so prompts have 970 tokens by default.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
 
 
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:
-    """Texts of exactly ``length`` tokens, cut from the fixture's texts joined together."""
+    """Prompts of exactly ``length`` tokens, cut from the concatenated texts of the fixture."""
     tokenizer = load_tokenizer(folder)
     texts = []
     for seed in range(count):
@@ -44,7 +44,7 @@ def prompts_of(folder: Path, count: int, length: int) -> list[str]:
 
 
 def _round_trips(tokenizer: Any, ids: Any, start: int, length: int) -> bool:
-    """Whether decoding and encoding a stretch of tokens gives the same tokens."""
+    """Whether a span of tokens survives decoding and re-encoding."""
     part = ids[start : start + length]
     return tokenizer.encode([tokenizer.decode(part)])[0].tolist() == part.tolist()
 

@@ -54,7 +54,7 @@ def rotary(
 def rotation(
     first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of the angles ``[T, K / 2]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
+    """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
 
     No buffer of a module: it would have to survive saving and loading.
     """

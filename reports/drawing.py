@@ -1,8 +1,7 @@
-"""How figures look, and how they are written: the same bytes on every run.
+"""The style of all figures, and saving them reproducibly: every run writes the same bytes.
 
-Colours are Okabe and Ito's, which colour-blind readers can distinguish; models differ by marker as well. Names of
-models and domains come from users: they are never read as mathematics, and a character that the font lacks is drawn as
-a box.
+The palette is Okabe and Ito's, which is safe for colour-blind readers; models also differ by marker. Names of models
+and domains come from users, so they are never parsed as math text, and characters missing from the font become boxes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from argap.atomic import replacing
 from argap.reports.numbers import short
 
-WIDTH = 7.2  # inches: 700 px on a screen, a full text column in print
+WIDTH = 7.2  # inches: about 700 px on screen, a full text column in print
 INK = "#222222"
 FAINT = "#6b6b6b"
 GRID = "#dddddd"
@@ -66,7 +65,7 @@ RC: dict[Any, Any] = {
 
 
 class Look(NamedTuple):
-    """How a model is drawn in every figure."""
+    """The colour, marker and line style of a model in all figures."""
 
     colour: str
     marker: str
@@ -86,7 +85,7 @@ class Look(NamedTuple):
 
 
 def looks(models: list[str]) -> dict[str, Look]:
-    """One look a model, in order. From the eighth model on lines are dashed, and colours pair with other markers."""
+    """Assign a look to each model, in order. From the eighth on, lines are dashed and colours get other markers."""
     size = len(COLOURS)
     return {
         model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
@@ -95,9 +94,9 @@ def looks(models: list[str]) -> dict[str, Look]:
 
 
 def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of at most ``across``, ``head`` inches high plus ``row`` inches a row.
+    """A figure with ``count`` panels in rows of at most ``across``, ``head`` inches high plus ``row`` inches per row.
 
-    The lowest panel of each column has the x axis's labels, also above a last row that is not full.
+    The lowest panel of each column has x tick labels, even if the last row is incomplete.
     """
     columns = min(across, count)
     lines = ceil(count / columns)
@@ -112,7 +111,7 @@ def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw with argap's style, whatever the user's matplotlib settings are."""
+    """Use argap's style, ignoring the user's matplotlib settings."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(RC)
@@ -139,7 +138,7 @@ def grid(axes: Axes) -> None:
 
 
 def decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
-    """Plain numbers (``0.01``, ``10k``) at ``subs`` times the powers of ten of a logarithmic axis."""
+    """Label a logarithmic axis with plain numbers (``0.01``, ``10k``) at ``subs`` times the powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if axis.get_scale() == "log":
         axis.set_major_locator(LogLocator(subs=subs))
@@ -148,21 +147,21 @@ def decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) 
 
 
 def short_ticks(axis: Axis) -> None:
-    """Write an axis's major ticks as `argap.reports.numbers.short` does: ``1.5M``."""
+    """Format major ticks with `argap.reports.numbers.short`: ``1.5M``."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
 def legend_beside(figure: Figure, axes: Axes) -> None:
-    """A legend of the lines of ``axes``, to the right of the whole figure."""
+    """Put a legend for the lines of ``axes`` to the right of the figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
 def plain(text: str, limit: int = MAX_NAME) -> str:
-    """A user's text as a label: one line of at most ``limit`` characters, all of which the font has."""
+    """Make a user's text safe as a label: one line of at most ``limit`` characters that the font has."""
     text = " ".join(text.split())
     if len(text) > limit:
         text = text[: limit - 1] + "…"
-    return "".join(sign if sign.isprintable() and ord(sign) in _glyphs() else NO_GLYPH for sign in text)
+    return "".join(char if char.isprintable() and ord(char) in _glyphs() else NO_GLYPH for char in text)
 
 
 @cache

@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
 from argap.records import Gap, Part
-from argap.reports.drawing import FAINT, WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
 from argap.reports.numbers import nats
 from argap.reports.panels import (
     add_headroom,
@@ -42,7 +42,6 @@ TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
 AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
-TRAINING_COUNT = "Times that training saw the bigram"
 CONTRIBUTION = "Part of the gap (nats per token)"
 
 
@@ -90,7 +89,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylabel("NLL (nats per token)")
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel("% of tokens")
-    figure.supxlabel(TRAINING_COUNT, fontsize=9)
+    figure.supxlabel(_training_count(gap), fontsize=9)
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
     return figure
@@ -113,7 +112,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             values = [part.contribution[model] for part in parts]
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
-            draw_bars(axes, x, values, look[model], delta, full, small=True)
+            draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
@@ -121,7 +120,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
         name_the_hits(row[0], gap)
     add_headroom(panels)
     figure.supylabel(CONTRIBUTION, fontsize=9)
-    figure.supxlabel(TRAINING_COUNT, fontsize=9)
+    figure.supxlabel(_training_count(gap), fontsize=9)
     return figure
 
 
@@ -140,7 +139,7 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
         values = [part.contribution[model] for part in parts]
         full = [part.bin != "not repeated" for part in parts]
-        draw_bars(axes, x, values, look[model], delta, full)
+        draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts])
         axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
@@ -162,6 +161,10 @@ def gap_by_domain(gap: Gap) -> Figure:
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
         values = np.array([part.contribution[model] for part in parts])
         axes.barh(y, values, height=0.7, color=look[model].colour)
+        ends = [(at, pair) for at, part in zip(y, parts, strict=True) if (pair := part.ci95.get(model))]
+        for at, (low, high) in ends:
+            axes.hlines(at, low, high, color=INK, linewidth=0.8)
+        tips = {at: high for at, (_, high) in ends}
         axes.grid(axis="x")
         axes.tick_params(length=0)
         axes.axvline(0, color=FAINT, linewidth=0.8)
@@ -170,7 +173,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         for at, value in zip(y, values, strict=True):
             axes.annotate(
                 percent_of(value, delta),
-                (max(value, 0), at),
+                (max(value, tips.get(at, 0), 0), at),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",
@@ -180,6 +183,13 @@ def gap_by_domain(gap: Gap) -> Figure:
     panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of tokens)" for part in parts])
     figure.supxlabel(CONTRIBUTION, fontsize=9)
     return figure
+
+
+def _training_count(gap: Gap) -> str:
+    """The label of an axis of frequency bins; an index of one pass holds occurrences."""
+    if gap.index is not None and gap.index.passes != 1:
+        return "Times that training saw the bigram"
+    return "Occurrences of the bigram in the training text"
 
 
 def _deltas(gap: Gap) -> dict[str, float]:

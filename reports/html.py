@@ -106,7 +106,8 @@ def _provenance(gap: Gap) -> list[tuple[str, str]]:
             "Evaluation set",
             f"{evaluation.tokens:,} tokens, {evaluation.scored:,} of them scored; {evaluation.windows:,} "
             f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
-            f"{evaluation.documents:,} documents",
+            f"{evaluation.documents:,} documents"
+            + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),
         ),
         ("Fingerprint of the evaluation set", gap.fingerprint),
         (

@@ -1,4 +1,4 @@
-"""The templates of the HTML pages: what comes from models, corpora and folders is escaped."""
+"""Templates of the HTML pages. All text from models, corpora and folders is escaped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def template(name: str, **filters: Callable[..., object]) -> Template:
-    """The template file ``name``, with ``visible`` and ``filters`` for its values; an unknown name in it raises."""
+    """Load a template with the filters ``visible`` and ``filters``. Rendering raises for undefined variables."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from argap.records import Bin, Gap, Part
-from argap.reports.drawing import FAINT, Look, grid
+from argap.records import Bin, Gap, Interval, Part
+from argap.reports.drawing import FAINT, INK, Look, grid
 from argap.reports.numbers import nats, percent, short, threshold_text
 
 FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
@@ -37,24 +37,29 @@ def draw_bars(
     look: Look,
     delta: float,
     full: list[bool],
+    ends: Sequence[Interval | None],
     small: bool = False,
 ) -> None:
     """Each bin's part of a model's gap ``delta`` (nats), the larger ones with their percentage of it.
 
-    ``full``: which bars have the model's colour; the others are pale. ``small``: percentages in small print, without
+    ``full``: which bars have the model's colour; the others are pale. ``ends``: each bar's 95% interval, drawn as a
+    whisker; None: not known. ``small``: percentages in small print, without
     the sign.
     """
     grid(axes)
     axes.bar(x, values, width=0.8, color=[look.colour if each else look.pale for each in full])
+    known = [(at, pair) for at, pair in zip(x, ends, strict=True) if pair is not None]
+    if known:
+        axes.vlines([at for at, _ in known], *zip(*(pair for _, pair in known), strict=True), color=INK, linewidth=0.8)
     axes.axhline(0, color=FAINT, linewidth=0.8)
     axes.spines["bottom"].set_visible(False)  # bars start at zero, which need not be the lower end
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    for at, value in zip(x, values, strict=True):
+    for at, value, pair in zip(x, values, ends, strict=True):
         if delta <= 0 or abs(value) < LABELLED * delta:
             continue
         axes.annotate(
             percent_of(value, delta).removesuffix("%" if small else ""),
-            (at, value),
+            (at, value if pair is None else pair[value > 0]),  # beyond the whisker
             xytext=(0, 2 if value > 0 else -2),
             textcoords="offset points",
             ha="center",
@@ -104,8 +109,10 @@ def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
 
 
 def add_headroom(panels: np.ndarray) -> None:
-    """Make room for the percentages above the bars and below negative ones, equally on all ``panels``."""
+    """Make room for the percentages above bars and whiskers and below negative ones, equally on all ``panels``."""
     ends = [y for axes in panels.flat for bar in axes.patches for y in (bar.get_y(), bar.get_y() + bar.get_height())]
+    lines = [line for axes in panels.flat for each in axes.collections for line in each.get_segments()]
+    ends += [float(y) for line in lines for y in line[:, 1]]
     low, high = min(ends), max(ends)
     room = 0.2 * (high - low or 1.0)
     panels.flat[0].set_ylim(low - room if low < -0.05 * high else low, high + room if high > 0 else high)

@@ -11,11 +11,12 @@ CAPTIONS = {
     ),
     "gap_by_frequency": (
         "Where the gap lies, by training frequency. Each bar is a bin's share of tokens times the difference in NLL; "
-        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits."
+        "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits. "
+        "Whiskers are 95% intervals."
     ),
     "gap_by_distance": (
         "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
-        "AR hit. A model's bars add up to its gap."
+        "AR hit. A model's bars add up to its gap. Whiskers are 95% intervals."
     ),
     "gap_by_position": "Where the gap lies, by position in the window. A model's bars add up to its gap.",
     "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",
@@ -32,6 +33,8 @@ def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:
         return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
     if due.case == "no_gap" or due.value is None:
         return f"{model} has no gap to {reference}: it is at least as good overall and on the {hits}."
+    if due.unresolved:
+        return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {due.unresolved}."
     if due.case == "recall_only":
         return (
             f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are {hits}."

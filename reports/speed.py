@@ -1,4 +1,4 @@
-"""The files of ``argap models bench``: throughput and memory of training and generation, as JSON and figure."""
+"""Output of ``argap models bench``: throughput and memory of training and generation, as JSON and a figure."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +16,9 @@ MIB, GIB = 2**20, 2**30
 
 
 def write_speed(rows: list[dict[str, Any]], options: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Write ``speed.json`` and its figure to ``out`` and return the content of the first.
+    """Write ``speed.json`` and its figure to ``out``; returns the content of ``speed.json``.
 
-    ``rows``: those of `argap.models.speed.measure_all`; ``options``: what its cases have in common.
+    ``rows``: from `argap.models.speed.measure_all`. ``options``: the fields shared by all its cases.
     """
     import torch
 
@@ -33,10 +33,10 @@ def write_speed(rows: list[dict[str, Any]], options: Mapping[str, Any], out: Pat
 
 @style()
 def speed(bench: dict[str, Any]) -> Figure:
-    """Tokens per second above, peak memory below; one column for training, one for generation.
+    """Tokens per second (top) and peak memory (bottom), with one column each for training and generation.
 
-    ``bench``: the content of ``speed.json``. The axis shows each shape, length × batch, in the order given; at equal
-    tokens per step this is figure 4 of arXiv 2406.06484. A case that did not fit in memory is left out.
+    ``bench``: the content of ``speed.json``. The x axis lists the shapes, length × batch, in the given order; with
+    equal tokens per step this is figure 4 of arXiv 2406.06484. Cases that ran out of memory are omitted.
     """
     rows = bench["rows"]
     modes = [mode for mode in TITLES if any(row["mode"] == mode for row in rows)]
@@ -59,7 +59,7 @@ def speed(bench: dict[str, Any]) -> Figure:
             above.margins(y=0.1)
             above.set_ylim(bottom=0)
             above.yaxis.set_major_locator(MaxNLocator(5))
-        else:  # a larger batch is faster by orders of magnitude
+        else:  # throughput grows by orders of magnitude with the batch
             above.set_yscale("log")
             above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             above.yaxis.set_minor_formatter(NullFormatter())

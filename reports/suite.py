@@ -1,4 +1,4 @@
-"""``write_suite``: tables, figures and pages of a suite's result, from its committed files alone."""
+"""Write the tables, figures and pages of a suite from its committed result files."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ from argap.suite.result import read_sizes
 
 
 def write_suite(suite: Suite, out: Path) -> str:
-    """Write ``table.md`` and ``table.csv`` to ``out`` and, for each size that has a result, its report and
-    figures to ``out/SIZE``. Returns the text of ``table.md``.
+    """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
-    Raises `FormatError` where there is no result, or a file of it is missing or broken.
+    Sizes without a result are skipped. Returns the text of ``table.md``. Raises `FormatError` if there is no result,
+    or a file is missing or invalid.
     """
     results = read_sizes(out, list(suite.sizes))
     sections = []
     for result in results:
         tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
         sections.append(f"## {result.size}\n\n{tables}")
-        write_report(result.folder)
+        write_report(result.folder, gap=result.gap)
         draw_suite(result, result.folder / "figures")
     text = "\n".join(sections)
     write_text(out / "table.md", text)

@@ -1,4 +1,4 @@
-"""Figures of a suite: the share of the gap against τ, distances, prevalence, and where the gap lies."""
+"""Figures of a suite: the share of the gap by threshold, distances, prevalence, and the gap by distance and count."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -32,13 +32,13 @@ from argap.suite.result import SizeResult
 from argap.threshold import resolve_threshold
 
 COLUMNS = 3
-FEW = 30  # tokens: fewer make a mean a matter of luck
-LOWEST = -0.5  # −50%, which the figure says
-"""Of the shares drawn against τ: far below 0 lie models whose small gap has little to do with what they recall."""
+FEW = 30  # a mean over fewer tokens is mostly noise
+LOWEST = -0.5  # keep in sync with "below −50%" in the figure
+"""Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
 
 
 def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
-    """Write every figure of one size as SVG; returns the path of each by the figure's name."""
+    """Write every figure of one size as SVG. Returns the paths by figure name."""
     figures = {
         "share_by_threshold": share_by_threshold(result),
         "distances": distances(result),
@@ -56,8 +56,10 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
 
 @style()
 def share_by_threshold(result: SizeResult) -> Figure:
-    """The share of each model's gap that is AR, for every threshold τ; below, the share of tokens that hit. Models
-    without a gap, and those whose share is nowhere above `LOWEST`, are named, not drawn."""
+    """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
+
+    Models without a gap, and those always below `LOWEST`, are named but not drawn.
+    """
     curve = result.curve()
     models = result.gap.models
     look = looks(models)
@@ -67,11 +69,13 @@ def share_by_threshold(result: SizeResult) -> Figure:
     every = max(1, len(curve) // 12)
     highest = {model: float(curve[model].to_numpy().max()) for model in models[1:]}  # NaN where there is no gap
     ends = {model: float(curve[model].to_numpy()[-1]) for model, top in highest.items() if top > LOWEST}
-    for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend in the order of the ends
+    for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend follows the order of the right ends
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
     below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
-    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.tokens)}
+    assert result.gap.index is not None  # of a suite
+    assert result.gap.threshold is not None
+    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.exposed_tokens)}
     for axes in (above, below):
         grid(axes)
         axes.set_xscale("symlog", linthresh=1)
@@ -89,22 +93,25 @@ def share_by_threshold(result: SizeResult) -> Figure:
             color=FAINT,
         )
     above.set_ylim(bottom=max(above.get_ylim()[0], LOWEST))
-    why = {model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends}
-    if why:
-        left_out = ", ".join(f"{plain(model)} ({reason})" for model, reason in why.items())
-        above.set_title(f"Not drawn: {left_out}", fontsize=8, fontweight="normal", color=FAINT)
+    reasons = {
+        model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
+    }
+    if reasons:
+        omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
+        above.set_title(f"Not drawn: {omitted}", fontsize=8, fontweight="normal", color=FAINT)
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
     decades(below, "x")
-    below.set_xlabel("Threshold τ: most occurrences of an AR hit's bigram in the training text")
+    counted = "most occurrences of an AR hit's bigram in the training text"
+    below.set_xlabel(f"Threshold τ: {counted if result.passes != 1 else 'most exposures of a hit in training'}")
     legend_beside(figure, above)
     return figure
 
 
 @style()
 def distances(result: SizeResult) -> Figure:
-    """How far back AR hits reach in each domain, in bins of doubling width, with the fitted power law."""
+    """Distances of AR hits in each domain, in bins of doubling width, with the fitted power law."""
     histogram = result.distances()
     exponents = {str(row["domain"]): row for row in result.exponents().to_dict("records")}
     names = list(exponents)
@@ -136,16 +143,16 @@ def distances(result: SizeResult) -> Figure:
 
 @style()
 def prevalence(result: SizeResult) -> Figure:
-    """How many tokens repeat a bigram of their window: by domain, and by position in the window."""
+    """The share of tokens that repeat a bigram of their window, by domain and by position."""
     table = result.prevalence()
     figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    kinds = {"all bigrams": table, "without function words and punctuation": table.loc[table["content"]]}
+    subsets = {"all bigrams": table, "without function words and punctuation": table.loc[table["content"]]}
     domains, positions = sorted(table["domain"].unique()), sorted(table["position"].unique())
-    for k, (label, part) in enumerate(kinds.items()):
+    for k, (label, part) in enumerate(subsets.items()):
         colour = ("#56B4E9", "#0072B2")[k]
-        places = np.arange(len(domains))[::-1] + (0.2 - 0.4 * k)
-        left.barh(places, _share(part, "domain", domains), 0.38, color=colour, label=label)
+        heights = np.arange(len(domains))[::-1] + (0.2 - 0.4 * k)
+        left.barh(heights, _share(part, "domain", domains), 0.38, color=colour, label=label)
         right.plot(positions, _share(part, "position", positions), "os"[k] + "-", color=colour, markersize=4)
     left.set_yticks(np.arange(len(domains))[::-1], [plain(d, 24) for d in domains])
     left.grid(axis="x")
@@ -164,9 +171,9 @@ def prevalence(result: SizeResult) -> Figure:
 
 @style()
 def heat(result: SizeResult) -> Figure:
-    """Where each model loses on repeated tokens: nats per token by distance and training count.
+    """Each model's excess loss over the reference on repeated tokens, in nats per token, by distance and count.
 
-    A cell's colour is the mean loss against the reference; cells of few tokens are left empty.
+    Cells with fewer than `FEW` tokens are empty.
     """
     table = result.heat()
     models = [row.model for row in result.gap.compared]
@@ -190,7 +197,7 @@ def heat(result: SizeResult) -> Figure:
 
 
 def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of a density on 1 … L over bins 1, 2–3, 4–7, 8–15 …, and the bins' geometric centres."""
+    """Average a density on 1 … L over the bins 1, 2–3, 4–7, 8–15 …; returns geometric centres and means."""
     edges = np.unique(np.minimum(2 ** np.arange(np.ceil(np.log2(len(density))) + 2), len(density) + 1)).astype(int)
     pairs = list(pairwise(edges.tolist()))
     centre = np.array([np.sqrt(a * (b - 1)) for a, b in pairs])
@@ -199,13 +206,13 @@ def _doubling(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _share(part: pd.DataFrame, by: str, order: list) -> list[float]:
-    """Repeated over all tokens of each group."""
+    """The share of repeated tokens in each group."""
     group, n, repeated = (part[name].to_numpy() for name in (by, "n", "repeated"))
     return [repeated[group == each].sum() / n[group == each].sum() for each in order]
 
 
 def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, columns: list) -> np.ndarray:
-    """Nats a token, ``[rows, columns]``; NaN where fewer than `FEW` tokens lie."""
+    """Loss in nats per token, ``[rows, columns]``; NaN for cells with fewer than `FEW` tokens."""
     lost = (table[PREFIX + reference] - table[PREFIX + model]).to_numpy()
     n = table["n"].to_numpy()
     mean = np.full((len(rows), len(columns)), np.nan)

@@ -1,37 +1,39 @@
-"""A suite's tables: the gap in the form of the paper's Table 1, what each member costs, and the paper beside it."""
+"""A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
 from math import log
 from statistics import fmean, stdev
 from typing import Any
+
+import numpy as np
 
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow
 from argap.reports.numbers import DASH, percent, threshold_text
-from argap.reports.tables import Column, Table, closed_table, csv_of, gap_table
+from argap.reports.tables import Column, Table, closed_table, csv_of, gap_cell, gap_table
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 
 DOUBT = "†"
-"""Marks a printed percentage that does not follow from its own row."""
+"""Marks a published percentage that contradicts its own row."""
 
 
 def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
-    """The gap with its spread over seeds, the share closed, the cost, the thresholds, bigrams that training hardly saw,
-    recall of pairs, and the paper's figures.
+    """All tables of one size: gap with its spread over seeds, share closed, cost, thresholds, rare bigrams, MQAR, and
+    the paper's figures.
 
-    ``labels``: member to its name in the paper's tables.
+    Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
     """
-    found = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
-    found += [rare_table(result), recall_table(result)]
+    tables = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
+    tables += [rare_table(result), recall_table(result)]
     if labels:
-        found.append(paper_table(result, labels))
-    return [table for table in found if table is not None]
+        tables.append(paper_table(result, labels))
+    return [table for table in tables if table is not None]
 
 
 def cost_table(result: SizeResult) -> Table:
-    """Parameters, operations, state and training rate of every model of the gap table."""
+    """Parameters, FLOPs, state size and training throughput of every model in the gap table."""
     columns = (
         Column("Model", "left"),
         Column("Params"),
@@ -63,51 +65,77 @@ def cost_table(result: SizeResult) -> Table:
 
 
 def recall_table(result: SizeResult) -> Table | None:
-    """NLL of the values that return after their keys, and of all other tokens, by the number of pairs; None where it
-    was not measured."""
+    """NLL of the values that return after their keys, and of the tokens between the pairs, by the number of pairs; None
+    where it was not measured. In files of format 1 the other slice also has the keys and the first values."""
     scores = result.mqar()
     if scores is None:
         return None
     nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
     columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
     rows = [
-        (model, *(f"{nll[model, pairs, 'ar']:.2f} ({nll[model, pairs, 'other']:.2f})" for pairs in scores["pairs"]))
+        (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
         for model in dict.fromkeys(row["model"] for row in scores["rows"])
     ]
+    others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
     note = (
-        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on all other tokens), "
+        f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
         f"{scores['between']}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,))
 
 
+def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
+    other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
+    return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
+
+
 def threshold_table(result: SizeResult) -> Table:
-    """The share of the gap at the paper's threshold and at the one scaled to this index."""
-    curve = result.curve()
-    tokens = result.gap.index.tokens
-    chosen = [PAPER_THRESHOLD, resolve_threshold("scaled", tokens)]
+    """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
+    to the tokens that training read."""
+    curve, index = result.curve(), result.gap.index
+    assert index is not None  # of a suite
+    passes = result.passes
+    exposed = _nearest(curve["threshold"].to_numpy(), PAPER_THRESHOLD / passes)
+    chosen = dict.fromkeys([PAPER_THRESHOLD, exposed, resolve_threshold("scaled", index.tokens)])
     columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
     at = {row["threshold"]: row for row in curve.to_dict("records")}
     rows = []
     for row in result.gap.compared:
         values = [float(at[tau][row.model]) for tau in chosen]
         rows.append((row.model, *(percent(min(v, 1)) if v == v else DASH for v in values)))
-    shares = " and ".join(f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen)
-    note = f"% of gap due to AR; AR hits are {shares} of the tokens. The index holds {tokens:,} tokens."
-    return Table(tuple(columns), tuple(rows), (note,))
+    shares = [f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen]
+    notes = [
+        f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
+        f"{index.tokens:,} tokens."
+    ]
+    if passes != 1:
+        notes.append(
+            f"τ counts occurrences in one pass over the text, of which training made {passes:.2f}: "
+            f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
+            f"{threshold_text(exposed)} is the nearest bin of the curve."
+        )
+    return Table(tuple(columns), tuple(rows), tuple(notes))
+
+
+def _nearest(bounds: np.ndarray, tau: float) -> int:
+    """The end of a bin nearest to ``tau`` in ratio; ``tau`` itself where it is one."""
+    distance = np.abs(np.log(np.maximum(bounds, 0.5) / tau))
+    return int(bounds[np.argmin(distance)])
 
 
 def rare_table(result: SizeResult) -> Table:
-    """NLL on bigrams that training never or once saw, repeated in the window or not: what recall alone gives (appendix
-    G of arXiv 2312.04927)."""
+    """NLL on bigrams seen never or once in training, by whether the window repeats them (arXiv 2312.04927, appendix G).
+
+    The difference isolates recall from memorised bigrams.
+    """
     bins, cells = result.gap.bins.frequency, result.cells
     n = cells["n"].to_numpy()
     frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
     chosen = {
-        f"{seen}, {'repeated' if again else 'not repeated'}": (frequency == place) & (repeated == again)
+        f"{seen}, {'repeated' if again else 'not repeated'}": (frequency == number) & (repeated == again)
         for seen, count in (("Never seen", 0), ("Seen once", 1))
-        for place, bin_ in enumerate(bins)
+        for number, bin_ in enumerate(bins)
         if bin_.high == count
         for again in (True, False)
     }
@@ -132,7 +160,7 @@ def rare_table(result: SizeResult) -> Table:
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
-    """This suite's percentage beside those that the Zoology paper prints for the same mixer."""
+    """This suite's percentages next to those published in the Zoology paper for the same mixers."""
     scales = ("70M", "125M", "360M", "1.4B")
     columns = (Column("Model", "left"), Column("Here"), *(Column(f"Paper, {scale}") for scale in scales))
     checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
@@ -141,9 +169,8 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         label = labels.get(row.model)
         if label is None or row.gap_due_to_ar is None:
             continue
-        value = row.gap_due_to_ar.value
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, DASH if value is None else percent(value), *cells))
+        rows.append((row.model, gap_cell(row), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."
@@ -152,19 +179,21 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         ]
     note = (
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
-        "its table 2 imply it; models of other sizes, trained on other text."
+        "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
     )
     return Table(columns, tuple(rows), (note, *doubts))
 
 
 def suite_csv(results: list[SizeResult]) -> str:
-    """One line a model and size."""
+    """One line per model and size."""
     fields = ["size", "model", "parameters", "flops", "state_size", "train_tokens", "tokens_per_s"]
     slices = [f"{part}_{key}" for part in ("overall", "ar_hits", "other") for key in ("n", "nll", "ppl")]
     due = ["share_ar_hits", "gap_due_to_ar", "raw", "case", "ci95_low", "ci95_high", "checkpoint", "evaluation"]
+    due += ["unresolved", "documents", "effective_documents"]
     records = []
     for result in results:
-        records += [_record(result.size, row, result.member(row.model)) for row in result.gap.rows]
+        worth = {"documents": result.gap.documents, "effective_documents": result.gap.effective_documents}
+        records += [_record(result.size, row, result.member(row.model)) | worth for row in result.gap.rows]
     return csv_of(records, [*fields, *slices, *due])
 
 
@@ -188,11 +217,12 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
         "case": gap and gap.case,
         "ci95_low": low,
         "ci95_high": high,
+        "unresolved": gap and gap.unresolved,
     }
 
 
 def _gap_with_spread(result: SizeResult) -> Table:
-    """`gap_table`, with a note for each member that was trained from several seeds."""
+    """`gap_table` with a note for each member trained from several seeds."""
     table = gap_table(result.gap)
     notes = []
     for member, values in result.spread().items():
@@ -205,7 +235,7 @@ def _gap_with_spread(result: SizeResult) -> Table:
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:
-    """The percentage that the paper prints, or else implies; ``check`` is of the row that prints one."""
+    """The percentage that the paper prints, or else implies. ``check``: for rows with a printed percentage."""
     if check is not None:
         return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
@@ -214,7 +244,7 @@ def _published(label: str, scale: str, check: GapCheck | None) -> str:
 
 
 def _implied(row: PublishedRow, attention: PublishedRow) -> float | None:
-    """From the printed perplexities; the share of AR hits from the attention row's own identity."""
+    """Compute the metric from printed perplexities; the share of AR hits follows from the attention row."""
     share = log(attention.overall / attention.other) / log(attention.ar_hits / attention.other)
     delta_hits, delta = log(attention.ar_hits / row.ar_hits), log(attention.overall / row.overall)
     return gap_due_to_ar(delta_hits, delta, share).value

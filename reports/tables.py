@@ -1,7 +1,7 @@
 """The result as a table in the form of the paper's Table 1: for a terminal, Markdown and CSV.
 
 A slice's cell reads ``11.01 (2.40)``: perplexity (NLL). An em dash means that there is no number; a raised letter after
-a percentage points to the note that explains it.
+a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must not be claimed.
 """
 
 import csv
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
+from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, SliceScores
 from argap.reports.numbers import DASH, parameters, percent, percent_range, perplexity, threshold_text
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDEST = 1000  # columns; wider than any table
 HEADING = 9  # columns that a heading may take before it breaks
-MARKS = "ᵃᵇᶜᵈᵉ"
+MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
 CASES = {
     "recall_only": "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
     "no_gap": "at least as good as the reference overall and on the AR hits: there is no gap to explain",
@@ -64,7 +65,11 @@ def gap_table(gap: Gap) -> Table:
         )
         for row in gap.rows
     )
-    notes = (_scope(gap), *(f"{mark} {reason.replace('AR hits', gap.hits)}." for reason, mark in marks.items()))
+    notes = (
+        _scope(gap),
+        *_few_documents(gap),
+        *(f"{mark} {reason.replace('AR hits', gap.hits)}." for reason, mark in marks.items()),
+    )
     return Table((Column("Model", "left"), *map(Column, titles)), rows, notes)
 
 
@@ -127,7 +132,8 @@ def markdown(table: Table) -> str:
 
 def csv_text(gap: Gap) -> str:
     """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats."""
-    records = [_record(row) for row in gap.rows]
+    worth = {"documents": gap.documents, "effective_documents": gap.effective_documents}
+    records = [_record(row) | worth for row in gap.rows]
     return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
 
 
@@ -152,9 +158,11 @@ def perplexity_cell(scores: SliceScores) -> str:
 
 
 def gap_cell(row: GapRow) -> str:
-    """``73.1%``; a dash for the reference and for a model without a gap."""
+    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model without a gap."""
     due = row.gap_due_to_ar
-    return DASH if due is None or due.value is None else percent(due.value)
+    if due is None or due.value is None:
+        return DASH
+    return f"({percent(due.value)})" if due.unresolved else percent(due.value)
 
 
 def interval_cell(row: GapRow) -> str:
@@ -178,6 +186,15 @@ def _scope(gap: Gap) -> str:
     return f"{scope}. Reference: {gap.reference}."
 
 
+def _few_documents(gap: Gap) -> list[str]:
+    if gap.documents is None or gap.effective_documents is None or gap.effective_documents >= FEW:
+        return []
+    return [
+        f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
+        "intervals are too narrow."
+    ]
+
+
 def _reasons(row: GapRow) -> list[str]:
     """The notes that a row's percentage needs."""
     due = row.gap_due_to_ar
@@ -186,7 +203,9 @@ def _reasons(row: GapRow) -> list[str]:
     reasons = [CASES[due.case]] if due.case in CASES else []
     if due.case == "explained" and due.raw is not None and due.raw > 1:
         reasons.append(CAPPED)
-    if due.reason and due.case in ("explained", "reversed"):
+    if due.unresolved and due.unresolved not in NO_INTERVAL:
+        reasons.append(f"unresolved: {due.unresolved}")
+    elif due.reason and due.case in ("explained", "reversed"):
         reasons.append(NO_INTERVAL[due.reason])
     return reasons
 
@@ -216,7 +235,7 @@ def _record(row: GapRow) -> dict[str, Any]:
         record |= {f"{name}_n": scores.n, f"{name}_nll": scores.nll, f"{name}_ppl": scores.ppl}
     due = row.gap_due_to_ar
     record["share_ar_hits"] = row.share_ar_hits
-    record |= {f"gap_due_to_ar_{name}": getattr(due, name, None) for name in ("value", "raw", "case")}
+    record |= {f"gap_due_to_ar_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
     record |= _ends("gap_due_to_ar", due)
     for name, delta in (("delta", row.delta), ("delta_ar", row.delta_ar)):
         record |= {f"{name}_nll": getattr(delta, "nll", None), **_ends(f"{name}_nll", delta)}

@@ -48,7 +48,8 @@ class ShownWindow:
 def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
     """An example window as the page shows it."""
     model, focus = window.model, window.focus
-    distance, count = window.distance[focus], window.train_count and window.train_count[focus]
+    distance = window.distance[focus]
+    count = None if window.train_count is None else window.train_count[focus]
     pair = " + ".join(f"“{visible(token)}”" for token in window.tokens[max(0, focus - 1) : focus + 1])
     by_reference, by_model = (_chance(window.logprob[name][focus]) for name in (reference, model))
     story = (

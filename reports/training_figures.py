@@ -12,15 +12,15 @@ from argap.suite.result import SizeResult
 from argap.suite.trajectory import share_along
 
 Losses = tuple[np.ndarray, np.ndarray]
-"""Training tokens, and the loss at each."""
+"""Training tokens, and the loss after each."""
 
 
 @style()
 def learning_curves(result: SizeResult) -> Figure:
-    """Training loss minus the reference's against tokens, both running means over 2% of the run.
+    """Training loss minus the reference's, by tokens; both are running means over 2% of the run.
 
-    All models see the same batches, so the difference cancels most of the noise. The first tenth of the run, in which
-    all models learn the same, is left out.
+    All models see the same batches, so the difference cancels most of the noise. The first tenth of the run, where the
+    models hardly differ, is omitted.
     """
     models = [row.model for row in result.gap.compared]
     look = looks(result.gap.models)
@@ -49,8 +49,10 @@ def learning_curves(result: SizeResult) -> Figure:
 
 @style()
 def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figure:
-    """NLL on AR hits and on other tokens of the evaluation text, and the share of the gap due to AR, against training
-    tokens. Points without a gap are left out of the share."""
+    """NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
+
+    The share has no point where there is no gap.
+    """
     names = set(trajectory["model"])
     models = [model for model in result.gap.models if model in names]
     look = looks(models)
@@ -58,13 +60,13 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
     hits, other, share = figure.subplots(1, 3, sharex=True)
     for model in models:
         own = trajectory.loc[trajectory["model"] == model]
-        # Markers are evenly spaced on the page, since the last checkpoints lie close together on a logarithmic axis.
+        # Space markers evenly on the page: late checkpoints are close together on a logarithmic axis.
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
         if model != result.reference and result.reference in names:
             tokens, shares = share_along(trajectory, model, result.reference)
-            if np.isfinite(shares).any():  # without a gap anywhere matplotlib cannot place markers
+            if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
                 share.plot(tokens / 1e6, shares, **drawn)
     for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
         grid(axes)
@@ -79,9 +81,9 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
 
 
 def _above(losses: Losses, reference: Losses) -> Losses:
-    """Losses minus the reference's, at the tokens that both have."""
-    tokens, here, there = np.intersect1d(losses[0], reference[0], return_indices=True)
-    return tokens, losses[1][here] - reference[1][there]
+    """Losses minus the reference's, at the token counts that both have."""
+    tokens, own, other = np.intersect1d(losses[0], reference[0], return_indices=True)
+    return tokens, losses[1][own] - reference[1][other]
 
 
 def _running_loss(result: SizeResult, model: str) -> Losses:

@@ -4,25 +4,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.atomic import write_text
-from argap.records import GAP_REMEDY, Examples, read_gap, read_record
+from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
 from argap.reports.sentences import CAPTIONS
 from argap.reports.tables import csv_text, markdown, tables_of
 
 
-def write_report(folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",)) -> Path:
+def write_report(
+    folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",), gap: Gap | None = None
+) -> Path:
     """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/``, and return the path of the page.
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
     ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
-    ``("svg", "png")`` writes a PNG (200 dpi) of each as well. Raises `FormatError` for a ``gap.json`` that is missing
-    or incomplete.
+    ``("svg", "png")`` writes a PNG (200 dpi) of each as well. ``gap``: the result itself, by default its
+    ``gap.json``. Raises `FormatError` for a ``gap.json`` that is missing or incomplete.
     """
     from argap.reports.figures import draw_all
     from argap.reports.html import render
 
     folder = Path(folder)
     out = folder if out is None else Path(out)
-    gap = read_gap(folder)
+    gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
     examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
     write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))

@@ -1,4 +1,4 @@
-"""Files are whole or absent."""
+"""Files are written completely or not at all."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ def write_half(path: Path, error: BaseException) -> None:
         raise error
 
 
-def test_a_failure_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(ZeroDivisionError):
@@ -24,7 +24,7 @@ def test_a_failure_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_that_refuses_is_an_expected_failure(tmp_path):
+def test_a_disk_error_is_an_expected_failure(tmp_path):
     path = tmp_path / "file"
     with pytest.raises(ArgapError, match=r"file: could not be written \(No space left"):
         write_half(path, OSError(28, "No space left on device"))

@@ -1,4 +1,4 @@
-"""``--device`` and ``--dtype``: one reading for all commands, and the GPU with a number becomes the current one."""
+"""``--device`` and ``--dtype`` mean the same in all commands; a numbered GPU becomes the current device."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ KNOWN = "expected auto, cpu, cuda or cuda:N"
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """A machine that seems to have two GPUs; the list takes those that are made current."""
+    """Simulate a machine with two GPUs; the list records which are made current."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -31,18 +31,18 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_a_machine_with_gpus(gpus: list[torch.device]) -> None:
+def test_devices_on_a_machine_with_gpus(gpus: list[torch.device]) -> None:
     assert [resolve_device(name) for name in ("auto", "cpu", "cuda", "cuda:1")] == ["cuda", "cpu", "cuda", "cuda:1"]
-    with pytest.raises(ArgapError, match="`device` cuda:2: there are 2 CUDA devices here, numbered from 0"):
+    with pytest.raises(ArgapError, match="`device` cuda:2: this machine has 2 CUDA devices, numbered from 0"):
         resolve_device("cuda:2")
     assert gpus == []
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_a_machine_without_a_gpu() -> None:
+def test_devices_on_a_machine_without_a_gpu() -> None:
     assert resolve_device("auto") == "cpu"
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(ArgapError, match=f"`device` {name}: no CUDA device here; use `device=cpu`"):
+        with pytest.raises(ArgapError, match=f"`device` {name}: no CUDA device available; use `device=cpu`"):
             resolve_device(name)
 
 
@@ -52,21 +52,21 @@ def test_an_unknown_device_is_refused(name: str) -> None:
         resolve_device(name)
 
 
-def test_a_gpu_with_a_number_becomes_the_current_one(gpus: list[torch.device]) -> None:
+def test_a_numbered_gpu_becomes_the_current_device(gpus: list[torch.device]) -> None:
     assert [str(use_device(name)) for name in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
     assert gpus == []
     assert use_device("cuda:1") == torch.device("cuda", 1)
     assert gpus == [torch.device("cuda", 1)]
 
 
-def test_auto_dtype_is_bfloat16_but_on_a_cpu() -> None:
+def test_auto_dtype_is_bfloat16_except_on_a_cpu() -> None:
     assert [resolve_dtype("auto", device) for device in ("cpu", "cuda", "cuda:1")] == ["float32", *["bfloat16"] * 2]
     assert resolve_dtype("float16", "cpu") == "float16"
     with pytest.raises(ArgapError, match="`dtype` int8: expected auto, float32, bfloat16, float16"):
         resolve_dtype("int8", "cpu")
 
 
-def test_a_process_alone_takes_the_gpu_that_is_named(gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_uses_the_named_gpu(gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with join("cuda:1") as parallel:
         assert parallel.device == torch.device("cuda", 1)
@@ -74,14 +74,14 @@ def test_a_process_alone_takes_the_gpu_that_is_named(gpus: list[torch.device], m
 
 
 @pytest.mark.usefixtures("gpus")
-def test_of_several_processes_each_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_use_one_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ArgapError, match="`device` cuda:1: expected auto, cpu or cuda; torchrun"), join("cuda:1"):
         pass
 
 
 def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
-    """The option ``--device`` of every command that has it."""
+    """The ``--device`` option of every command with one."""
     for name, each in getattr(command, "commands", {}).items():
         yield from options(each, f"{path} {name}")
     for option in command.params:
@@ -89,7 +89,7 @@ def options(command: Any, path: str = "argap") -> Iterator[tuple[str, Any]]:
             yield path, option
 
 
-def test_every_command_says_the_same_of_it() -> None:
+def test_every_command_documents_it_alike() -> None:
     found = dict(options(typer.main.get_command(app)))
     assert {"argap score", "argap recall", "argap train", "argap synthetics sweep", "argap suite run"} < found.keys()
     # Counting has no need of a GPU: there it is asked for, and said what it is for.

@@ -1,4 +1,4 @@
-"""Pages are right about the tree: links lead somewhere, and every command and option that they name exists."""
+"""Links in the documentation work, and every command and option that it names exists."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ def name(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments of a page's headings, as GitHub makes them."""
+    """The anchors that GitHub generates for a page's headings."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -48,7 +48,7 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """What follows ``argap`` in console blocks and in code within the text."""
+    """Arguments of ``argap`` in console blocks and inline code."""
     spans = CODE.findall(FENCE.sub("", text))
     for language, block in FENCE.findall(text):
         if language == "console":
@@ -65,7 +65,7 @@ def below(command: Command) -> dict[str, Command]:
 
 
 def reached(words: list[str]) -> tuple[list[Command], list[str]]:
-    """The commands that words lead to (several for ``run|status``), and the words that follow."""
+    """Resolve words to commands (several for ``run|status``); returns them and the remaining words."""
     commands = [ARGAP]
     while words and (known := below(commands[0])) and re.fullmatch(r"[a-z|-]+", words[0]):
         word, *words = words
@@ -81,7 +81,7 @@ def options(command: Command) -> set[str]:
 
 
 def mistakes(line: str) -> Iterator[str]:
-    """What is wrong in a command line without its leading ``argap``."""
+    """Errors in a command line given without its leading ``argap``."""
     try:
         words = shlex.split(line)
     except ValueError:  # an apostrophe of the text
@@ -109,13 +109,13 @@ def test_commands_exist(page):
 
 @pytest.mark.parametrize("page", MANUAL, ids=name)
 def test_options_named_by_themselves_exist(page):
-    """In code that begins with the option: `--device cuda`."""
+    """Checks inline code that starts with an option, such as `--device cuda`."""
     spans = [span for span in CODE.findall(FENCE.sub("", page.read_text())) if span.startswith("--")]
     known = options(ARGAP) | FOREIGN
     assert [span for span in spans if not set(OPTION.findall(span)) <= known] == []
 
 
-def test_what_is_wrong_is_found(tmp_path):
+def test_the_checks_detect_errors(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# One page\n\n[gone](gone.md) [here](page.md#one-page) [not](#two) [site](https://example.org)\n")
     assert list(broken_links(page)) == ["gone.md", "#two"]

@@ -1,4 +1,4 @@
-"""Windows: packing, limits, which document a window belongs to, and the fingerprint."""
+"""Evaluation windows: packing, limits, the document of a window, and the fingerprint."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def shard(tmp_path, tokenizer):
     return path
 
 
-def test_packed_windows_put_one_eos_behind_each_document(shard, tokenizer):
+def test_packed_windows_end_each_document_with_one_eos(shard, tokenizer):
     data = build_evaluation_set(open_corpus(shard), tokenizer, seq_len=4)
     # 11 12 13 14 | 15 E 21 22 | E 31 32 33 | 34 E
     assert data.tokens.tolist() == [11, 12, 13, 14, 15, 0, 21, 22, 0, 31, 32, 33, 34, 0]
@@ -57,7 +57,7 @@ def test_the_limit_counts_tokens_of_the_stream(shard, tokenizer):
         ({"packing": "loose"}, "`packing` loose: expected packed or document"),
     ],
 )
-def test_settings_that_leave_nothing_are_refused(shard, tokenizer, options, message):
+def test_settings_without_scored_tokens_are_refused(shard, tokenizer, options, message):
     with pytest.raises(ArgapError, match=message):
         build_evaluation_set(open_corpus(shard), tokenizer, **options)
 
@@ -76,7 +76,7 @@ def test_documents_of_one_token_leave_nothing_to_score(tmp_path, tokenizer):
 
 
 def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
-    """A tokenizer of characters whose EOS is the line break, which the text holds."""
+    """A character tokenizer whose EOS is a line break, which occurs in the text."""
     backend = Backend(models.WordLevel({"a": 0, "b": 1, "\n": 2}, unk_token="a"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     characters = Tokenizer(backend, name="characters", eos=2)

@@ -1,4 +1,4 @@
-"""Which windows are chosen to be looked at, and what is said of their tokens."""
+"""The choice of example windows, and the data on their tokens."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ WORDS = tokenizer(["<eos>", "?", *(f" w{k}" for k in range(2, 4000))])
 
 
 def labelled(documents: list[list[int]], domains: list[str]) -> tuple[np.ndarray, Labels]:
-    """Packed windows of some documents, labelled with their real repeats; every count is 7."""
+    """Packed windows labelled with their actual repeats; every training count is 7."""
     lengths = [len(d) + 1 for d in documents]
     tokens = np.array([t for d in documents for t in (*d, EOS)], dtype=np.int32)
     document = np.repeat(np.arange(len(documents), dtype=np.int32), lengths)
@@ -91,7 +91,7 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
 
 
 @pytest.mark.parametrize("distance", [FARTHEST - LEAD, FARTHEST - LEAD + 1, 180])
-def test_a_far_occurrence_is_shown_apart(distance: int) -> None:
+def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
     tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, 90]], ["a"])
     row = 31 + distance
     scores = {"ref": flat(labels, -1.0), "m": flat(labels, -2.0)}
@@ -109,7 +109,7 @@ def test_a_far_occurrence_is_shown_apart(distance: int) -> None:
 
 
 def many() -> tuple[np.ndarray, Labels, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Twelve documents of three domains, each with a repeat at distance 2, 3 or 9; log-probs at random."""
+    """Twelve documents in three domains, each with a repeat at distance 2, 3 or 9, and random log-probs."""
     documents, domains = [], []
     for k in range(12):
         gap = unique(1000 + 20 * k, (1, 2, 8)[k % 3] - 1)
@@ -125,7 +125,7 @@ def many() -> tuple[np.ndarray, Labels, dict[str, tuple[np.ndarray, np.ndarray]]
     return tokens, labels, scores
 
 
-def test_one_hit_of_a_document_and_of_a_domain_and_distance() -> None:
+def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     tokens, labels, scores = many()
     out = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100)
     windows = out.windows
@@ -149,7 +149,7 @@ def test_one_hit_of_a_document_and_of_a_domain_and_distance() -> None:
     )
 
 
-def test_the_document_of_a_packed_token_is_its_own() -> None:
+def test_packed_tokens_keep_their_document() -> None:
     tokens, labels, scores = many()
     windows = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100).windows
     for w in windows:
@@ -158,7 +158,7 @@ def test_the_document_of_a_packed_token_is_its_own() -> None:
         assert (w.document, w.source) == (document, f"file{document}")
 
 
-def test_nothing_to_show() -> None:
+def test_there_may_be_no_examples() -> None:
     tokens, labels, scores = many()
     alone = {"ref": scores["ref"]}
     assert choose_examples(tokens, labels, alone, WORDS, reference="ref", threshold=10).windows == ()
@@ -167,7 +167,7 @@ def test_nothing_to_show() -> None:
     assert choose_examples(tokens, labels, equal, WORDS, reference="ref", threshold=10).windows == ()
 
 
-def test_a_space_that_a_tokenizer_drops_at_the_start_is_kept() -> None:
+def test_leading_spaces_are_kept() -> None:
     vocabulary = ["<eos>", "?", *(f"▁w{k}" for k in range(2, 60)), *unique(60, 40)]
     backend = Backend(models.WordLevel({str(word): k for k, word in enumerate(vocabulary)}, unk_token="?"))
     backend.decoder = decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""Which linear map, scale and cap a model's logits are, as the probe finds them."""
+"""The probe identifies the linear map, scale and soft cap of a model's logits."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def model_of(config):
     ],
 )
 @torch.no_grad()
-def test_scale_and_cap_are_found_and_give_the_models_own_log_probs(config, scale, softcap):
+def test_scale_and_cap_reproduce_the_model_s_log_probs(config, scale, softcap):
     model = model_of(config)
     head = find_head(model, IDS)
     assert head is not None
@@ -54,7 +54,7 @@ def test_scale_and_cap_are_found_and_give_the_models_own_log_probs(config, scale
 
 
 @torch.no_grad()
-def test_logits_that_are_no_linear_map_are_left_to_the_model(monkeypatch):
+def test_nonlinear_logits_are_left_to_the_model(monkeypatch):
     model = model_of(LlamaConfig(**SIZES))
     forward = type(model).forward
 
@@ -67,7 +67,7 @@ def test_logits_that_are_no_linear_map_are_left_to_the_model(monkeypatch):
     assert find_head(model, IDS) is None
 
 
-def test_the_fused_gelu_is_the_one_it_replaces():
+def test_the_fused_gelu_equals_the_original():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), NewGELUActivation())
     x = torch.linspace(-8, 8, 400).view(100, 4)
     expected = model(x)

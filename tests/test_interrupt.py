@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a score: one line, exit 130, and what is finished stays."""
+"""Ctrl-C while scoring: one line, exit code 130, and finished shards stay."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Labels: the 12-token example with a training text, the threshold's edge, and the files."""
+"""Labels: the 12-token example with a training text, counts at the threshold, and the files."""
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,7 @@ def example(tmp_path, tokenizer):
     return data, index
 
 
-def test_train_counts_by_hand(example):
+def test_train_counts_match_a_worked_example(example):
     labels = label(*example)
     #                                     h  m  x  h  m  y  h  m  z  a  a  a
     assert labels.train_count.tolist() == [0, 2, 1, 0, 2, 0, 0, 2, 0, 0, 0, 0]
@@ -95,7 +95,7 @@ def test_domains_are_each_tokens_own_and_the_window_has_one_document(example):
     assert labels.document_of_window.tolist() == [1]
 
 
-def test_labels_come_back_as_they_were_written(example, tokenizer, tmp_path):
+def test_labels_round_trip(example, tokenizer, tmp_path):
     labels = label(*example)
     write_labels(labels, tokenizer, tmp_path / "labels")
     again = read_labels(tmp_path / "labels")

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, as a reader would run it."""
+"""Every notebook runs from top to bottom."""
 
 import os
 import subprocess

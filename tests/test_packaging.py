@@ -1,4 +1,4 @@
-"""What is installed: the wheel, the import root, and a command line that starts at once."""
+"""Packaging: the wheel, the import root, and fast startup of the command line."""
 
 import json
 import os
@@ -23,7 +23,7 @@ BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """The standard output of a command that must succeed."""
+    """Run a command that must succeed; returns its standard output."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
@@ -98,7 +98,7 @@ def build(tree: Path, what: str = "build_wheel") -> Path:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory) -> zipfile.ZipFile:
-    """The wheel of this tree, its large files empty."""
+    """The wheel of this tree, with large files emptied."""
     return zipfile.ZipFile(build(checkout(tmp_path_factory.mktemp("tree"))))
 
 
@@ -117,11 +117,11 @@ def installed(archive, tmp_path_factory) -> Path:
 
 
 def in_a_fresh_interpreter(code: str, installed: Path, cwd: Path) -> str:
-    """What ``code`` prints where argap is installed, from a folder that is not this checkout."""
+    """Run ``code`` with the installed argap outside this checkout; returns its output."""
     return run(sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(installed)!r})\n{code}", cwd=cwd)
 
 
-def test_importing_argap_leaves_no_top_level_package_of_ours(installed, tmp_path):
+def test_importing_argap_adds_no_other_top_level_package(installed, tmp_path):
     code = (
         "import argap.models, argap.kernels.linear_logprob, argap.reports.tables, argap.bigram_index.store\n"
         "print(argap.__file__)\n"
@@ -196,7 +196,7 @@ def test_a_missing_extra_is_one_line(monkeypatch):
 
 @pytest.mark.slow
 def test_the_installed_wheel_runs_from_another_folder(tmp_path):
-    """In a clean environment that borrows only the dependencies of this one."""
+    """Uses a clean environment that shares only this one's dependencies."""
     built = build(checkout(tmp_path / "tree", weights=True))
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     interpreter = tmp_path / "venv" / "bin" / "python"

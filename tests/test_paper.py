@@ -1,4 +1,4 @@
-"""The metric against the figures that the Zoology paper prints."""
+"""The metric against the figures published in the Zoology paper."""
 
 import csv
 import json
@@ -75,7 +75,7 @@ def test_the_share_of_hits_is_seven_percent_and_eleven_at_the_largest_scale() ->
 
 @pytest.mark.parametrize("check", check_gaps(), ids=lambda c: f"{c.row.scale}-{c.row.model}")
 def test_the_range_bounds_all_perplexities_within_the_roundings(check) -> None:
-    """Random points of the box stay inside the range, and some come near both ends: the range is not too wide."""
+    """Random points of the rounding box stay within the range, and some come close to its ends."""
     row = check.row
     reference = next(r for r in GAP_TABLES if r.scale == row.scale and r.model == "Attention")
     printed = np.array([row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other])
@@ -101,7 +101,7 @@ def test_undecided_digits_are_refused() -> None:
         check_gap(PublishedRow(0, "tiny", "better", 1, 9.00, 1.90, 11.00, "1"), reference)
 
 
-def test_a_printed_percentage_stands_for_its_rounding() -> None:
+def test_a_printed_percentage_covers_its_rounding_interval() -> None:
     assert Range(0.8401, 0.8460).meets("85")  # 84.5 is printed as 85
     assert not Range(0.8401, 0.8440).meets("85")
     assert Range(0.4436, 0.4480).meets("44.4")  # 44.36 to 44.45 is printed as 44.4
@@ -119,7 +119,7 @@ def test_shares_closed_by_the_hybrids() -> None:
         assert check.closed.high - check.closed.low < 0.011
 
 
-def test_the_average_of_the_abstract_rests_on_the_odd_row() -> None:
+def test_the_average_in_the_abstract_depends_on_the_odd_row() -> None:
     """82% is the mean over H3, Hyena and RWKV at three scales; 79% with the odd row recomputed."""
     checks = [c for c in check_gaps() if c.row.table == 4 and c.row.model in ("H3", "Hyena", "RWKV")]
     assert len(checks) == 9

@@ -1,4 +1,4 @@
-"""The whole path against a plain recomputation with transformers and NumPy, and its command line."""
+"""The whole pipeline against a plain recomputation with transformers and NumPy, and the command line."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ def save_model(folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tokenizer):
-    """Two checkpoints, some real text in two domains and the index of a small training text."""
+    """Two checkpoints, real text in two domains, and the index of a small training text."""
     place = tmp_path_factory.mktemp("place")
     for seed, name in enumerate(["good", "bad"]):
         save_model(place / name, seed)
@@ -82,7 +82,7 @@ def on(place: Path, **changed) -> dict[str, Any]:
 
 
 def recompute(place: Path, tokenizer) -> dict:
-    """The same numbers with none of argap's code but the tokenizer: loops, dicts, one window at a time."""
+    """The same numbers without argap's code, except the tokenizer: loops, dicts, one window at a time."""
     stream, domains = [], []
     for path in sorted((place / "text").rglob("*.py")):
         ids = [*tokenizer.encode([path.read_text()])[0].tolist(), tokenizer.eos]
@@ -152,7 +152,7 @@ def test_writes_every_file_of_the_contract(scored):
         assert list((out / model / "tokens").glob("part-*.parquet"))
 
 
-def test_a_rerun_gives_the_same_and_runs_no_model(place, scored, monkeypatch):
+def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatch):
     out, gap = scored
     monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again"))
     again = score_models(
@@ -166,7 +166,7 @@ def test_a_rerun_gives_the_same_and_runs_no_model(place, scored, monkeypatch):
     assert again.rows == gap.rows
 
 
-def test_compare_gives_the_same_without_checkpoints(place, scored, tmp_path):
+def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):
     out, gap = scored
     again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=THRESHOLD)
     assert [replace(row, run="") for row in again.rows] == [replace(row, run="") for row in gap.rows]
@@ -258,7 +258,7 @@ def test_runs_of_different_windows_are_not_joined(place, scored, tmp_path):
         compare_runs([str(tmp_path / "o" / "bad")], str(out / "good"), tmp_path / "c")
 
 
-def test_a_folder_of_another_configuration_is_left_as_it_was(place, scored):
+def test_a_run_of_another_configuration_is_kept(place, scored):
     out, _ = scored
     before = {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
     other = spec(place, seq_len=32)
@@ -290,7 +290,7 @@ def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
         assert a.ar_hits.n == b.ar_hits.n
 
 
-def test_a_result_that_is_cut_short_leaves_no_older_one_beside_its_parts(scored, tmp_path, monkeypatch):
+def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypatch):
     runs = str(scored[0] / "bad"), str(scored[0] / "good")
     compare_runs(runs[:1], runs[1], tmp_path)
     assert (tmp_path / "gap.json").is_file()
@@ -311,7 +311,7 @@ def test_a_checkpoint_named_twice_is_scored_once(place, tmp_path):
     assert [row.model for row in gap.rows] == ["good", "bad"]
 
 
-def test_two_checkpoints_of_one_name_get_their_parents_names(place, tmp_path):
+def test_checkpoints_with_equal_names_get_their_parent_s_name(place, tmp_path):
     for seed, parent in ((2, "first"), (3, "second")):
         save_model(tmp_path / parent / "final", seed)
     gap = score_models(
@@ -324,7 +324,7 @@ def test_two_checkpoints_of_one_name_get_their_parents_names(place, tmp_path):
     assert [row.model for row in gap.rows] == ["good", "final", "second/final"]
 
 
-def test_folders_of_runs_are_never_shared(place, tmp_path):
+def test_runs_never_share_a_folder(place, tmp_path):
     for seed, name in ((2, "labels"), (3, "a b"), (4, "a-b")):
         save_model(tmp_path / name, seed)
     with pytest.raises(ArgapError, match="labels: its run and the labels would share the folder labels; rename"):
@@ -341,7 +341,7 @@ def test_folders_of_runs_are_never_shared(place, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_compared_is_refused_before_a_model_runs(place, scored, tmp_path):
+def test_incomparable_models_are_refused_before_scoring(place, scored, tmp_path):
     good, bad, out = str(place / "good"), str(place / "bad"), tmp_path / "out"
     with pytest.raises(ArgapError, match="`base` nobody: not one of the models compared, which are good, bad"):
         score_models([bad], good, out, **on(place), base="nobody")
@@ -427,7 +427,7 @@ def test_references_are_added_listed_and_removed(place, monkeypatch, capsys, own
     assert f"mine\t{place / 'good'}\tno text recorded\t{place / 'index'}" in listed
     assert run_command(monkeypatch, capsys, "ref", "remove", "mine")[0] == 0
     code, _, err = run_command(monkeypatch, capsys, "ref", "remove", "mine")
-    assert (code, err) == (1, "argap: mine: you recorded no reference of that name; recorded: none\n")
+    assert (code, err) == (1, "argap: mine: no reference of that name is recorded; recorded: none\n")
     code, _, err = run_command(monkeypatch, capsys, "ref", "add", "x", str(place / "nowhere" / "at" / "all"))
     assert code == 1
 

@@ -1,4 +1,4 @@
-"""Repeated bigrams: a case by hand, and a loop over every pair as the oracle."""
+"""Repeated bigrams: a worked example, and a loop over all pairs as the oracle."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def windows(*rows: list[int], eos: int | None = None) -> EvaluationSet:
     )
 
 
-def test_twelve_tokens_by_hand():
+def test_repeats_match_the_twelve_token_example():
     # "Hakuna Matata" twice more after its first time, and an overlap at the end:
     #   position   0 1 2 3 4 5 6 7 8 9 10 11
     #   token      h m x h m y h m z a  a  a
@@ -74,7 +74,7 @@ def test_agrees_with_a_loop_over_all_pairs(rows, eos):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_the_number_of_windows_at_once_changes_nothing(monkeypatch):
+def test_repeats_do_not_depend_on_the_block_size(monkeypatch):
     rows = [np.random.default_rng(i).integers(0, 4, size=30).tolist() for i in range(7)]
     whole = find_repeats(windows(*rows))
     monkeypatch.setattr(repeats, "WINDOWS_AT_ONCE", 2)

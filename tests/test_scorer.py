@@ -1,4 +1,4 @@
-"""The scorer against a plain transformers forward pass, and everything that can go wrong with a run."""
+"""The scorer against a plain transformers forward pass, and the errors of a run."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from transformers import (
     MambaConfig,
 )
 
-from argap import batches, runs
+from argap import batches, parquet, runs
 from argap.atomic import read_json
 from argap.checkpoint import find_checkpoint
 from argap.corpus import open_corpus
@@ -116,7 +116,7 @@ def test_logprobs_equal_a_plain_forward_pass(checkpoint, data, tmp_path):
     assert finished.finished.head == "chunked"
 
 
-def test_batch_size_and_sharding_change_nothing_beyond_rounding(checkpoint, data, tmp_path, monkeypatch):
+def test_batch_size_and_sharding_change_only_rounding(checkpoint, data, tmp_path, monkeypatch):
     whole, _ = read_logprobs(run(checkpoint, data, tmp_path / "a", batch_size=8))
     monkeypatch.setattr(runs, "SHARD_TOKENS", 100)
     one, _ = read_logprobs(run(checkpoint, data, tmp_path / "b", batch_size=3))
@@ -128,7 +128,7 @@ def test_a_head_that_is_not_a_plain_linear_map_is_left_to_the_model(gpt2, data, 
     monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
     finished = run(gpt2, data, tmp_path, batch_size=3)
     assert finished.finished.head == "model"
-    assert "its logits are no linear map of its last hidden states" in capsys.readouterr().err
+    assert "its logits are not a linear map of its last hidden states" in capsys.readouterr().err
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
 
@@ -148,7 +148,7 @@ def test_the_probe_notices_logits_that_are_scaled(gpt2, data, tmp_path, monkeypa
     np.testing.assert_allclose(read_logprobs(finished)[0], plain_logprobs(gpt2, data), atol=1e-4, rtol=0)
 
 
-def test_the_stored_rows_are_the_contract(gpt2, data, tmp_path):
+def test_stored_rows_have_the_documented_schema(gpt2, data, tmp_path):
     run(gpt2, data, tmp_path)
     table = pq.read_table(tmp_path / "tokens")
     assert table.schema.equals(runs.SCHEMA)
@@ -166,7 +166,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((folder / "tokens").iterdir())}
 
 
-def test_a_rerun_skips_finished_shards_and_mends_lost_ones(gpt2, data, tmp_path, monkeypatch):
+def test_a_rerun_skips_finished_shards_and_rewrites_lost_ones(gpt2, data, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "SHARD_TOKENS", 100)
     run(gpt2, data, tmp_path)
     before = contents(tmp_path)
@@ -224,7 +224,7 @@ def test_a_changed_configuration_is_refused_unless_overwritten(gpt2, data, tmp_p
     assert run(gpt2, data, tmp_path, batch_size=4, overwrite=True).record.identity.batch_size == 4
 
 
-def test_a_folder_that_is_no_run_is_left_alone(gpt2, data, tmp_path):
+def test_a_folder_without_a_run_is_left_alone(gpt2, data, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ArgapError, match="not empty, and not a run"):
         run(gpt2, data, tmp_path)
@@ -232,7 +232,7 @@ def test_a_folder_that_is_no_run_is_left_alone(gpt2, data, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_mixer_that_sees_later_tokens_is_refused_by_name(data, tmp_path, monkeypatch):
+def test_a_non_causal_mixer_is_refused_by_name(data, tmp_path, monkeypatch):
     from argap.models import ArgapConfig, ArgapForCausalLM
     from argap.models.attention import Attention
 
@@ -281,7 +281,7 @@ def test_out_of_memory_backs_off_by_halves(gpt2, data, tmp_path, monkeypatch):
     monkeypatch.setattr(batches.Batches, "_score", hungry)
     monkeypatch.setitem(batches.AUTO_BATCH_TOKENS, "cpu", 64 * 16)
     assert run(gpt2, data, tmp_path / "auto").finished.windows_per_batch == 4
-    with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; choose a smaller --batch-size"):
+    with pytest.raises(ArgapError, match="out of memory at 8 windows of 64 tokens; reduce `batch_size`"):
         run(gpt2, data, tmp_path / "fixed", batch_size=8)
 
 
@@ -351,11 +351,11 @@ def test_a_newer_or_broken_run_is_named(gpt2, data, tmp_path):
         open_run(tmp_path)
 
 
-def test_a_full_disk_is_one_clear_line(gpt2, data, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line(gpt2, data, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(runs.pq, "write_table", full)
+    monkeypatch.setattr(parquet.pq, "write_table", full)
     with pytest.raises(ArgapError, match=r"could not be written \(No space left on device\); nothing was left"):
         run(gpt2, data, tmp_path)
     monkeypatch.undo()

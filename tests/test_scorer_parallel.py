@@ -1,4 +1,4 @@
-"""Two processes under torchrun write the files that one process writes."""
+"""Two processes under torchrun write the same files as one."""
 
 import subprocess
 import sys
@@ -19,14 +19,14 @@ main()
 """
 
 
-def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
+def test_two_processes_write_the_same_files_as_one(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(IN_SMALL_SHARDS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "program.py", "score", MODEL, "--ref", "attention", "--device", "cpu"]
     command += ["--seq-len", "256", "--limit-tokens", "1900", "--out", "two", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"rows"') == 1  # the main process speaks
+    assert done.stdout.count('"rows"') == 1  # only the main process prints
 
     monkeypatch.setattr(runs, "SHARD_TOKENS", 512)
     score_models([MODEL], "attention", tmp_path / "one", spec=EvaluationSpec(seq_len=256, limit_tokens=1900))

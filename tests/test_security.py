@@ -1,16 +1,19 @@
 """What a hostile file tries, and that it stays without effect: each test looks for the file that it would create."""
 
 import contextlib
+import gzip
 import json
 import math
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from argap import atomic
-from argap.errors import ArgapError
+from argap.corpus import jsonl, open_corpus
+from argap.errors import ArgapError, FormatError
 from argap.plain_yaml import parse_yaml, read_yaml
 from argap.resumable import begin, plain_name
 from argap.suite.config import load_suite
@@ -60,7 +63,7 @@ def test_a_suite_refuses_names_that_leave_its_folder(tmp_path: Path, kind: str, 
 @pytest.mark.parametrize(("kind", "name"), [("members", "runs"), ("members", "index"), ("sizes", "tokens")])
 def test_a_suite_refuses_the_names_of_its_own_folders(tmp_path: Path, kind: str, name: str) -> None:
     member = {"architecture": "attention"} if kind == "members" else None
-    with pytest.raises(ArgapError, match=f"{kind}: {name}: the work folder has a folder of that name"):
+    with pytest.raises(ArgapError, match=f"{kind}: {name}: this name is reserved in the work folder"):
         load_suite(saved(tmp_path / "suite.yaml", SUITE | {kind: SUITE[kind] | {name: member}}))
 
 
@@ -232,3 +235,19 @@ def test_a_folder_that_is_a_link_is_not_replaced(tmp_path: Path, outside: Path) 
     with pytest.raises(ArgapError, match="index: a symbolic link"), atomic.replacing_folder(tmp_path / "index"):
         pass
     assert contents(outside) == ["part-00000.parquet", "step-1"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_that_unpacks_to_far_more_than_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(jsonl, "MOST_UNPACKED", 2**16)
+    monkeypatch.setattr(jsonl, "LARGEST_RATIO", 100)
+    monkeypatch.setattr(jsonl, "LONGEST_LINE", 2**20)
+    lines, line = json.dumps({"text": "x" * 60_000}).encode() + b"\n", b'{"text": "' + b"x" * 2**21
+    for content, message in ((lines * 500, r"unpacks to more than 100 times its size"), (line, r"a line of more than")):
+        packed = {".gz": gzip.compress, ".zst": pa.Codec("zstd").compress}[suffix](content)
+        path = tmp_path / f"text.jsonl{suffix}"
+        path.write_bytes(packed)
+        with pytest.raises(FormatError, match=rf"text\.jsonl\{suffix}.*{message}"):
+            list(open_corpus(path))

@@ -3,11 +3,12 @@
 import json
 import math
 import shutil
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
 from argap.token_slices import Slice, add_slices, score_slices
 
+pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
 
 
@@ -43,7 +45,7 @@ def plain(token_result, tokenizer) -> pd.DataFrame:
         frame["token"] = run["token"].to_numpy()
     frame["piece"] = [tokenizer.decode([token]) for token in frame["token"]]
     frame["previous"] = frame["piece"].shift()
-    return frame[frame["pos"] > 0].reset_index(drop=True)
+    return frame.loc[frame["pos"] > 0].reset_index(drop=True)
 
 
 CONDITIONS = {
@@ -57,7 +59,7 @@ CONDITIONS = {
 }
 
 
-def recompute(frame: pd.DataFrame, mask: pd.Series, model: str) -> dict[str, float]:
+def recompute(frame, mask, model) -> dict:
     """The figures of one slice and model, from the tokens, with the weights of the same bootstrap."""
     n, share = int(mask.sum()), mask.mean()
     lost = (frame[model] - frame["ref"]).to_numpy()
@@ -386,3 +388,27 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
     table = argap.open_result(out).table()
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
+
+
+def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(token_result, out)
+    path = out / "labels" / "labels.parquet"
+    labels = pq.read_table(path)
+    index = labels.column_names.index("train_count")
+    pq.write_table(labels.set_column(index, "train_count", pa.nulls(len(labels), pa.int64())), path)
+    record = json.loads((out / "gap.json").read_text())
+    record |= {"threshold": None, "index": None}
+    for row in record["rows"]:
+        row["run"] = ""
+    (out / "gap.json").write_text(json.dumps(record))
+    result = argap.open_result(out)
+    _, hits, repeated, counted = score_slices(
+        result.token_table,
+        [Slice("again", "repeated"), Slice("counted", "train_count >= 0")],
+        threshold=None,
+        empty=True,
+    )
+    assert hits.n == repeated.n > 100
+    assert counted.n == 0
+    assert all("train_count" not in where for where in result.discover("m2", min_share=0.02)["where"].dropna())

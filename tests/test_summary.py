@@ -1,4 +1,4 @@
-"""Cells, breakdowns and intervals: what is summed is what was scored, and the parts make the whole."""
+"""Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
 import numpy as np
 import pytest
@@ -107,7 +107,7 @@ def test_breakdown_entries_equal_a_plain_recomputation(case):
     assert part.n == far.sum()
 
 
-def test_cells_keep_all_tokens_through_a_file(case, tmp_path):
+def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
     write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))
     again = read_cells(tmp_path / "cells.parquet")
@@ -126,7 +126,7 @@ def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
     assert cells[ar_hits(cells, threshold)]["n"].sum() == labels.ar_hit(threshold).sum()
 
 
-def test_without_hits_the_slice_is_null_and_nothing_is_recall():
+def test_without_hits_the_slice_is_null_and_the_share_is_zero():
     labels = make_labels(4)
     labels.repeated[:] = False
     cells = build_cells(labels, make_logprobs(labels, 10), 10)
@@ -151,7 +151,7 @@ def test_bin_labels_and_edges():
 
 
 def scored(model: np.ndarray, reference: np.ndarray | None = None):
-    """Documents of 100 tokens; half of the model's difference to a reference of −200 is on the slice ``hits``."""
+    """Documents of 100 tokens; half of the model's gap to a reference of −200 is in the slice ``hits``."""
     reference = np.full(len(model), -200.0) if reference is None else reference
     half = (model - reference) / 2
     scorer = SliceScorer(["ref", "m"], "ref", np.full(len(model), 100.0), np.column_stack([reference, model]))
@@ -185,7 +185,7 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
     assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-def test_a_gap_that_may_be_none_has_no_interval():
+def test_an_unresolved_gap_has_no_interval():
     rng = np.random.default_rng(7)
     model = -200.5 + rng.normal(0, 10, 40)
     model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016
@@ -193,6 +193,50 @@ def test_a_gap_that_may_be_none_has_no_interval():
     assert hits.gap_due_to.ci95 is None
     assert hits.gap_due_to.reason == "gap not resolved"
     assert whole.delta.ci95 is not None
+
+
+def resolution(model):
+    return scored(model)[1].gap_due_to.unresolved
+
+
+def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
+    rng = np.random.default_rng(5)
+    assert resolution(-210.0 + rng.normal(0, 2, 40)) is None
+    # The same loss, from fewer documents than 20, and from a single one.
+    assert resolution(-210.0 + rng.normal(0, 2, 12)) == "12 documents are worth 12"
+    assert resolution(np.array([-210.0])) == "a single document"
+    # No gap beyond noise: a mean of 0.005 nats with a standard error of 0.016.
+    none = -200.5 + rng.normal(0, 10, 40)
+    assert resolution(none - (none.mean() + 200.5)) == "the interval of the gap contains 0"
+    # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
+    noise = rng.normal(0, 2, 40)
+    scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
+    part = np.column_stack([np.full(40, -50.0), -50 + noise - noise.mean() - 0.1])
+    scorer.add("hits", np.full(40, 25.0), part)
+    scorer.add("none", np.zeros(40), np.zeros((40, 2)))
+    _, hits, none = (each.models[1].gap_due_to for each in scorer.results())
+    assert hits.unresolved == "the interval of the slice's part of the gap contains 0"
+    assert (none.value, none.unresolved) == (0.0, None)  # a slice without tokens: exactly nothing of the gap
+
+
+def test_the_interval_of_a_share_is_not_capped_at_the_whole_gap():
+    """The hits lose 0.2 nats, the others win half of that back: the quotient is 2."""
+    rng = np.random.default_rng(9)
+    lost = 20 + rng.normal(0, 2, 60)
+    sums = np.column_stack([np.full(60, -200.0), -200 - lost / 2])
+    scorer = SliceScorer(["ref", "m"], "ref", np.full(60, 100.0), sums)
+    scorer.add("hits", np.full(60, 25.0), np.column_stack([np.full(60, -50.0), -50 - lost]))
+    due = scorer.results()[1].models[1].gap_due_to
+    assert (due.value, due.raw, due.unresolved) == (1.0, pytest.approx(2), None)
+    assert due.ci95 == (pytest.approx(2), pytest.approx(2))
+
+
+def test_the_result_says_what_its_documents_are_worth(case):
+    _, _, cells, gap = case
+    n = cells.groupby("document")["n"].sum().to_numpy()
+    assert gap.documents == DOCUMENTS
+    assert gap.effective_documents == pytest.approx(n.sum() ** 2 / (n**2).sum())
+    assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
 
 
 def test_one_document_gives_no_interval():

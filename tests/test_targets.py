@@ -1,4 +1,4 @@
-"""Checkpoints of one name get the names of their parent folders."""
+"""Checkpoints with equal names get the names of their parent folders as well."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ def target(folder: str) -> CheckpointTarget:
     return CheckpointTarget(Path(folder).name, checkpoint)
 
 
-def test_a_second_checkpoint_of_a_name_has_its_parent_s_too():
+def test_equal_names_get_the_parent_folder_s_name():
     named = with_distinct_names([target("a/final"), target("b/final"), target("b/other")])
     assert [one.name for one in named] == ["final", "b/final", "other"]
     assert [str(one.checkpoint.folder) for one in named if isinstance(one, CheckpointTarget)] == [
@@ -25,6 +25,6 @@ def test_a_second_checkpoint_of_a_name_has_its_parent_s_too():
     ]
 
 
-def test_names_that_parents_do_not_make_distinct_are_refused():
-    with pytest.raises(ArgapError, match="b/final: a second checkpoint of that name"):
+def test_names_still_equal_with_parents_are_refused():
+    with pytest.raises(ArgapError, match="b/final: two checkpoints have this name"):
         with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])

@@ -1,4 +1,4 @@
-"""Checkpoints that share one tokenizer: the pointer in ``tokenizer_config.json``, followed and refused."""
+"""Checkpoints that share a tokenizer through a pointer in ``tokenizer_config.json``."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from argap.train.model import save_tokenizer
 
 @pytest.fixture
 def checkpoint(tmp_path, tokenizer) -> Path:
-    """A folder without a tokenizer of its own, beside the ``tokenizer`` that it points to."""
+    """A checkpoint without a tokenizer, next to the ``tokenizer`` folder that it points to."""
     tokenizer.save(tmp_path / "tokenizer")
     return point(tmp_path / "checkpoint", "../tokenizer/tokenizer.json")
 
@@ -28,24 +28,24 @@ def test_a_folder_may_point_to_the_tokenizer_of_another(checkpoint, tokenizer):
     assert (shared.name, shared.eos, shared.fingerprint) == ("mine", tokenizer.eos, tokenizer.fingerprint)
 
 
-def test_a_copy_of_a_shared_tokenizer_is_whole(checkpoint, tmp_path, tokenizer):
+def test_copying_a_shared_tokenizer_copies_its_files(checkpoint, tmp_path, tokenizer):
     (tmp_path / "copy").mkdir()
     save_tokenizer(checkpoint, tmp_path / "copy")
     assert (tmp_path / "copy" / "tokenizer.json").is_file()
     assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
 
 
-def test_a_file_of_its_own_is_used_before_the_pointer(checkpoint, tokenizer):
+def test_an_own_tokenizer_wins_over_the_pointer(checkpoint, tokenizer):
     tokenizer.save(checkpoint)
     assert load_tokenizer(point(checkpoint, "../gone/tokenizer.json")).fingerprint == tokenizer.fingerprint
 
 
-def test_a_pointer_to_nothing_is_named(checkpoint):
+def test_a_broken_pointer_is_named(checkpoint):
     with pytest.raises(FormatError, match=r"tokenizer_config\.json: expected the tokenizer at .*gone"):
         load_tokenizer(point(checkpoint, "../gone/tokenizer.json"))
 
 
 def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
-    """Files on the hub may hold one, of the machine where they were written."""
+    """A file on the hub may name a path of the machine that wrote it."""
     with pytest.raises(ArgapError, match="no tokenizer there"):
         load_tokenizer(point(checkpoint, str(tmp_path / "tokenizer" / "tokenizer.json")))

@@ -87,7 +87,7 @@ def test_a_word_cut_inside_a_character_by_the_windows_end():
     words = pieces.words(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1], dtype=np.int32))
     assert words.texts.to_pylist()[0] == "a"
     assert words.texts.to_pylist()[-1] == "b"
-    assert words.index.tolist() == [0, 1, 2, 3]
+    assert words.number.tolist() == [0, 1, 2, 3]
     assert set("".join(words.texts.to_pylist()[1:3])) == {"�"}
     same = pieces.words(np.array([0, 1, 2, 3]), np.zeros(4, dtype=np.int32))
     assert same.texts.to_pylist() == ["a", "€", "b"]

@@ -14,7 +14,10 @@ import typer
 
 from argap import __version__
 from argap.cli import (
+    convert,
     demo,
+    discover,
+    import_,
     index,
     kernels,
     label,
@@ -48,8 +51,11 @@ app.command(short_help="The whole path on the shipped checkpoints, with a report
 app.add_typer(index.app, name="index")
 app.command(short_help="Score checkpoints and take their gap to a reference apart.")(score.score)
 app.command(short_help="Compare finished runs; no model is run.")(score.compare)
+app.command(short_help="Pickled weights to safetensors, once.")(convert.convert)
+app.command("import", short_help="Log-probs made elsewhere become a run.")(import_.import_)
 app.command(short_help="Add training counts to a result; no model is run.")(label.label)
 app.command("slice", short_help="What slices of the tokens, in SQL, contribute to the gap.")(slice.slice_)
+app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
 app.add_typer(models.app, name="models")

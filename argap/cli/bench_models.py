@@ -1,4 +1,4 @@
-"""``argap models bench``: how fast the architectures train and generate, and the memory that they take."""
+"""``argap models bench``: training and generation speed and peak memory of architectures."""
 
 import json
 from pathlib import Path
@@ -10,25 +10,25 @@ from argap.cli.options import Device
 
 
 def bench(
-    architectures: Annotated[list[str], typer.Argument(help="Named architectures, as `argap models list` has them.")],
+    architectures: Annotated[list[str], typer.Argument(help="Architectures, as listed by `argap models list`.")],
     out: Annotated[Path, typer.Option(help="Folder for speed.json and the figure.")],
     train: Annotated[
-        list[str] | None, typer.Option(help="LENGTHxBATCH of a training step; several. [512x8 1024x4 2048x2 4096x1]")
+        list[str] | None, typer.Option(help="LENGTHxBATCH of a training step. Repeatable. [512x8 1024x4 2048x2 4096x1]")
     ] = None,
     generate: Annotated[
-        list[str] | None, typer.Option(help="LENGTHxBATCH to generate; several. [256x1 256x4 256x16 256x64]")
+        list[str] | None, typer.Option(help="LENGTHxBATCH to generate. Repeatable. [256x1 256x4 256x16 256x64]")
     ] = None,
     hidden_size: Annotated[int, typer.Option(min=1, help="Width.")] = 256,
-    layers: Annotated[int, typer.Option(min=1, help="Layers.")] = 6,
-    vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary.")] = 8192,
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 6,
+    vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary size.")] = 8192,
     device: Device = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
-    compile: Annotated[bool, typer.Option("--compile", help="Train through torch.compile, as `argap train`.")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure tokens per second and peak memory against length and batch, and draw them.
+    """Measure tokens per second and peak memory by length and batch size, and plot them.
 
-    With --train or --generate, only these are measured. Each case runs in a separate process.
+    With --train or --generate, only the given shapes are measured. Each case runs in a separate process.
     """
     from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases

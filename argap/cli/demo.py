@@ -1,4 +1,4 @@
-"""``argap demo``: the whole pipeline, on the shipped checkpoints and this Python's standard library."""
+"""``argap demo``: the whole pipeline on the shipped checkpoints and Python's standard library."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +9,11 @@ from argap.cli.score import Json, show
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder to write the runs and the report to.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     limit_tokens: Annotated[int | None, typer.Option(metavar="N", help="Score only the first N tokens.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the paper's Table 1 for three small checkpoints that ship with argap, on real text, with a report."""
+    """Compute the paper's Table 1 for three small checkpoints shipped with argap, on real text, and write a report."""
     from argap.demo import run_demo
 
     gap, report = run_demo(out, limit_tokens)

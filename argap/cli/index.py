@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
-DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards, hub:NAME.")]
+DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
 TokenizerOption = Annotated[str, typer.Option(help="Folder or hub id of the tokenizer.")]
 MovedTokenizerOption = Annotated[
-    str | None, typer.Option("--tokenizer", help="Folder or hub id of the index's tokenizer, if it has moved.")
+    str | None, typer.Option("--tokenizer", help="Folder or hub id of the index's tokenizer, if it moved.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of the new index.")]
-MemoryOption = Annotated[str, typer.Option("--memory", help="Memory limit; what does not fit is spilled beside --out.")]
+MemoryOption = Annotated[str, typer.Option("--memory", help="Memory limit; the rest is spilled to disk next to --out.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
 TextColumnOption = Annotated[str, typer.Option(help="Column that holds the text.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -35,9 +35,9 @@ def build(
     memory: MemoryOption = "2GB",
     overwrite: OverwriteOption = False,
     text_column: TextColumnOption = "text",
-    token_dtype: Annotated[str | None, typer.Option(help="uint16 or uint32: element type of .bin shards.")] = None,
+    token_dtype: Annotated[str | None, typer.Option(help="dtype of .bin shards: uint16 or uint32.")] = None,
     keep_tokens: Annotated[
-        bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens; a rerun resumes after them.")
+        bool, typer.Option("--keep-tokens", help="Keep the tokens in OUT.tokens, so that a rerun can resume.")
     ] = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Also count single tokens and the documents that contain them.")
@@ -45,14 +45,10 @@ def build(
     passes: Annotated[
         float, typer.Option(help="How often the training run reads DATA: exposures = count x passes.")
     ] = 1.0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU sorts the pairs.")] = "cpu",
-    engine: Annotated[str, typer.Option(help="local, or ray: shards as tasks of a Ray cluster.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="ray: HOST:PORT of the cluster; default: this machine alone.")
-    ] = None,
-    work: Annotated[
-        str | None, typer.Option(help="ray: fsspec path that all nodes reach (default: OUT.shards).")
-    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU speeds up sorting.")] = "cpu",
+    engine: Annotated[str, typer.Option(help="local, or ray: count shards as tasks of a Ray cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")] = None,
+    work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes can access [OUT.shards].")] = None,
     shards: Annotated[int, typer.Option("--shards", "--shares", min=1, help="ray: number of shards.")] = 16,
     shard: Annotated[str, typer.Option(help="I/N: count shard I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
@@ -86,7 +82,7 @@ def build(
 def _build_with_progress(
     corpora: "list[Corpus]", tokenizer: str, shard: str, out: Path, **options: Any
 ) -> "BigramIndex":
-    """Build on this machine with progress and remarks on stderr. ``options``: those of `build_from_source`."""
+    """Build on this machine, with progress and warnings on stderr. ``options``: as for `build_from_source`."""
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.shard import Shard
     from argap.bigram_index.token_source import TokenSource
@@ -103,18 +99,18 @@ def _build_with_progress(
 
 @app.command()
 def merge(
-    folders: Annotated[list[Path], typer.Argument(help="Indexes of one tokenizer.")],
+    folders: Annotated[list[Path], typer.Argument(help="Indexes with the same tokenizer.")],
     out: OutOption,
     weights: Annotated[
         list[float] | None,
-        typer.Option("--weight", help="How often the training run reads an index's corpus; once for each index."),
+        typer.Option("--weight", help="How often training reads an index's corpus; one per index."),
     ] = None,
     memory: MemoryOption = "2GB",
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Add up indexes that were counted separately.
+    """Merge indexes by adding their counts.
 
-    With weights the sums are exposures, rounded half to even.
+    With weights, the sums are exposures, rounded half to even.
     """
     from argap.bigram_index.merge import merge_indexes
     from argap.bigram_index.shard import repeated
@@ -131,7 +127,7 @@ def info(
     json: JsonOption = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte of every part.")] = False,
 ) -> None:
-    """Print what an index was counted from."""
+    """Print the sources and size of an index."""
     import json as json_library
 
     from argap.bigram_index.store import open_index
@@ -152,7 +148,7 @@ def info(
 @app.command()
 def count(
     folder: Annotated[Path, typer.Argument(help="An index.")],
-    text: Annotated[str, typer.Argument(help="The text whose bigrams are looked up.")],
+    text: Annotated[str, typer.Argument(help="Text whose bigrams to look up.")],
     tokenizer: MovedTokenizerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -202,7 +198,7 @@ def from_counts(
 def from_arpa(
     file: Annotated[Path, typer.Argument(help="An n-gram model of tokens in the ARPA format (KenLM).")],
     tokenizer: TokenizerOption,
-    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens the model was trained on.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Number of tokens that the model was trained on.")],
     out: OutOption,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -226,7 +222,7 @@ def profile(
 ) -> None:
     """Print how often DATA's bigrams occur in training.
 
-    For each range of training counts: the number and the share of DATA's bigrams.
+    For each range of training counts, prints the number and share of DATA's bigrams.
     """
     import json as json_library
     from dataclasses import asdict
@@ -249,25 +245,25 @@ def profile(
 @app.command()
 def plan(
     tokens: Annotated[str, typer.Option(help="Size of the corpus: 10B, 1T or a plain number.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Shards that are counted at the same time.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of shards counted in parallel.")] = 1,
     cores: Annotated[int, typer.Option(min=1, help="Cores per node.")] = 2,
-    vocab_size: Annotated[int, typer.Option(min=2, help="Entries of the vocabulary.")] = 50_257,
+    vocab_size: Annotated[int, typer.Option(min=2, help="Vocabulary size.")] = 50_257,
     memory: MemoryOption = "2GB",
 ) -> None:
     """Estimate the cost of counting a corpus.
 
-    Time, memory, disk and network, from measured rates.
+    Prints time, memory, disk and network use, based on measured rates.
     """
     from argap.bigram_index.plan import estimate
 
-    made = estimate(parse_tokens(tokens), nodes=nodes, cores=cores, vocab_size=vocab_size, memory=parse_bytes(memory))
-    print(describe_plan(made))
+    plan = estimate(parse_tokens(tokens), nodes=nodes, cores=cores, vocab_size=vocab_size, memory=parse_bytes(memory))
+    print(describe_plan(plan))
 
 
 @app.command()
 def ngrams(
     data: DataArgument,
-    query: Annotated[str, typer.Option(help="The text whose n-grams are counted in DATA.")],
+    query: Annotated[str, typer.Option(help="Text whose n-grams to count in DATA.")],
     tokenizer: TokenizerOption,
     out: Annotated[Path, typer.Option(help="Parquet file: n, tokens, count.")],
     longest: Annotated[int, typer.Option(min=2, max=5, help="Longest n-gram, in tokens.")] = 5,

@@ -1,4 +1,4 @@
-"""Output and amounts of ``argap index``: an index described, amounts parsed, progress shown."""
+"""Text output of ``argap index``, parsing of amounts, and its progress meter."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe(index: "BigramIndex") -> str:
-    """A few lines on an index, for people."""
+    """Describe an index in a few lines."""
     manifest = index.manifest
     size = sum(part.bytes for part in manifest.parts)
     lines = [
@@ -34,7 +34,7 @@ def describe(index: "BigramIndex") -> str:
 
 
 def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
-    """A line for each bin of training counts."""
+    """One line per bin of training counts."""
     lines = [f"{'training count':>27}  {'bigrams':>15}   share" + ("   (proxy index)" if proxy else "")]
     for row in bins:
         end = "" if row.high is None else f"{row.high:,}"
@@ -44,7 +44,7 @@ def describe_bins(bins: "Sequence[FrequencyBin]", *, proxy: bool) -> str:
 
 
 def describe_plan(plan: "Plan") -> str:
-    """A line for each resource."""
+    """One line per resource."""
     rows = [
         ("tokenize", f"{plan.tokenize / 3600:,.2f} h on each node (none if the tokens are kept)"),
         ("count", f"{plan.count / 3600:,.2f} h on each node"),
@@ -59,7 +59,7 @@ def describe_plan(plan: "Plan") -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
+    """Parse ``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
         raise ArgapError(f"`memory` {text!r}: expected an amount such as 2GB or 512MiB")
@@ -68,7 +68,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_tokens(text: str) -> float:
-    """``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
+    """Parse ``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     if match is None:
         raise ArgapError(f"`tokens` {text!r}: expected a number such as 10B or 1T")
@@ -76,31 +76,31 @@ def parse_tokens(text: str) -> float:
 
 
 def time_left(seconds: float, fraction: float) -> str:
-    """Time left when ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
+    """Remaining time, if ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
     left = round(seconds * (1 - fraction) / fraction)
     if left < 60:
         return f"{left} s"
     return f"{left // 60}:{left % 60:02} min" if left < 3600 else f"{left // 3600}:{left % 3600 // 60:02} h"
 
 
-TOKENS_PER_LOOK = 2**16
-"""Looking at the clock for every document would cost more than counting it."""
+TOKENS_PER_CHECK = 2**16
+"""Reading the clock for every document would cost more than counting it."""
 
 
 class Meter:
-    """Progress on stderr: one updated line on a terminal, a line every half minute elsewhere."""
+    """Progress on stderr: a line updated in place on a terminal, a new line every half minute elsewhere."""
 
     def __init__(self, fraction_read: Callable[[], float | None]) -> None:
         self._fraction_read = fraction_read
         self._terminal = sys.stderr.isatty()
         self._begun = self._shown = time.monotonic()
-        self._looked = self._documents = self._tokens = 0
+        self._checked = self._documents = self._tokens = 0
 
     def __call__(self, documents: int, tokens: int) -> None:
         self._documents, self._tokens = documents, tokens
-        if tokens - self._looked < TOKENS_PER_LOOK:
+        if tokens - self._checked < TOKENS_PER_CHECK:
             return
-        self._looked = tokens
+        self._checked = tokens
         now = time.monotonic()
         if now - self._shown > (0.5 if self._terminal else 30):
             self._shown = now

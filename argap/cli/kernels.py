@@ -1,4 +1,4 @@
-"""``argap kernels``: the ops with kernels, what runs on this machine, and their launch configurations."""
+"""``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ import typer
 def kernels(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the kernels and their fixed launch configurations. Without a GPU an op runs its PyTorch reference."""
+    """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
     from argap.kernels.registry import OPS, describe, device
 
     ops = [describe(name) for name in OPS]

@@ -1,4 +1,4 @@
-"""``argap models``: the architectures that argap knows, and what a model costs."""
+"""``argap models``: list architectures and show the cost of a model."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from argap.cli.options import TrustRemoteCode
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
 
-app = typer.Typer(help="Parameters, operations and state of the models.", no_args_is_help=True)
+app = typer.Typer(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
 app.command("bench", short_help="Measure tokens per second and peak memory.")(bench_models.bench)
 
 WidthOption = Annotated[
@@ -21,10 +21,11 @@ LayersOption = Annotated[
     int | None, typer.Option("--layers", min=1, help="Layers of a named architecture.", show_default="6")
 ]
 VocabOption = Annotated[
-    int | None, typer.Option("--vocab-size", min=1, help="Vocabulary of a named architecture.", show_default="8192")
+    int | None,
+    typer.Option("--vocab-size", min=1, help="Vocabulary size of a named architecture.", show_default="8192"),
 ]
 SizeOption = Annotated[
-    str | None, typer.Option("--size", help="One of the papers' sizes instead: 70m, 125m, 360m or 1.4b.")
+    str | None, typer.Option("--size", help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -36,11 +37,11 @@ def list_models(
     vocab_size: VocabOption = None,
     size: SizeOption = None,
     seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of the window.", show_default="1024; with --size 2048")
+        int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The named architectures at one size, by default the demo's."""
+    """List the named architectures at one size, by default the demo's."""
     from dataclasses import asdict
 
     from argap.models.describe import backbone_at, describe_architecture
@@ -54,9 +55,9 @@ def list_models(
         _print_table(rows, backbone, size)
 
 
-@app.command(short_help="One model: its parameters, operations, state and layers.")
+@app.command(short_help="Show a model's parameters, FLOPs, state and layers.")
 def show(
-    model: Annotated[str, typer.Argument(help="A named architecture, a checkpoint's folder or hub id, a reference.")],
+    model: Annotated[str, typer.Argument(help="Architecture, checkpoint (folder or hub id) or reference.")],
     hidden_size: WidthOption = None,
     layers: LayersOption = None,
     vocab_size: VocabOption = None,
@@ -64,13 +65,13 @@ def show(
     seq_len: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens of the window.", show_default="1024, or what the checkpoint takes; with --size 2048"
+            min=1, help="Tokens per window.", show_default="1024, or the checkpoint's maximum; with --size 2048"
         ),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: JsonOption = False,
 ) -> None:
-    """One model: its parameters, the operations and the state of a window, its layers and their source."""
+    """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
     from dataclasses import asdict
 
     from argap.checkpoint import find_checkpoint
@@ -103,7 +104,7 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
         f"vocabulary {backbone.vocab_size:,}, a window of {rows[0].window:,} tokens"
     )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    # At a size of the paper, its figures stand beside ours; it counts the operations of training.
+    # At the paper's sizes, show its printed figures next to ours; its TFLOPs are for training.
     titles = ("Params", "printed", "TFLOPs", "printed", "State") if size else ("Params", "GFLOPs", "State")
     for column in ("Name", *titles):
         table.add_column(column, justify="left" if column == "Name" else "right", no_wrap=True)
@@ -144,7 +145,7 @@ def _print_lines(row: "ModelDescription") -> None:
 
 
 def _count_mixers(mixers: list[dict[str, Any]]) -> str:
-    """``4 base_conv`` and ``2 attention``, a line each."""
+    """``4 base_conv`` and ``2 attention``, one per line."""
     from collections import Counter
 
     return "\n".join(f"{count} {name}" for name, count in Counter(mixer["name"] for mixer in mixers).most_common())

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from typing import Annotated
 
@@ -15,6 +15,6 @@ def _trust(context: typer.Context, trust: bool) -> bool:
 
 
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", callback=_trust, help="Run code that a checkpoint or file names.")
+    bool, typer.Option("--trust-remote-code", callback=_trust, help="Run code named by a checkpoint or file.")
 ]
-"""Taking part in a command is enough: the trust holds until it ends."""
+"""The callback trusts remote code until the command ends; the command itself need not pass the value on."""

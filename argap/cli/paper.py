@@ -1,4 +1,4 @@
-"""``argap paper``: the published figures, checked against the metric."""
+"""``argap paper``: check the published figures against the metric."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def paper(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Check the metric against the percentages that the Zoology paper prints (arXiv 2312.04927)."""
+    """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927)."""
     from argap.paper import checks_as_json
 
     if as_json:
@@ -62,7 +62,7 @@ def _print_tables() -> None:
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> "Table":
-    """An empty table; ``numbers`` are the columns aligned to the right."""
+    """An empty table; the columns in ``numbers`` are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -79,6 +79,6 @@ def _yes(agrees: bool) -> str:
 
 
 def _percent(fractions: "Range") -> str:
-    """``43.9–44.8%``, or one number where both ends print the same."""
+    """``43.9–44.8%``, or one number if both ends print the same."""
     low, high = (f"{100 * end:.1f}" for end in fractions)
     return f"{low}%" if low == high else f"{low}–{high}%"

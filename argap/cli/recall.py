@@ -1,4 +1,4 @@
-"""``argap recall``: can a model repeat what its context says?"""
+"""``argap recall``: measure how well models extract information from their context."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,21 @@ from argap.cli.options import Device, TrustRemoteCode
 def recall(
     checkpoints: Annotated[
         list[str],
-        typer.Argument(metavar="CKPT...", help="Local folders, hub ids, names, or `copy` for the copy baseline."),
+        typer.Argument(
+            metavar="CKPT...", help="Local folders, hub ids, reference names, or `copy` for the copy baseline."
+        ),
     ],
     tasks: Annotated[
-        str, typer.Option(metavar="NAMES", help="Any of swde,fda,squad, or zeroshot alone.")
+        str, typer.Option(metavar="NAMES", help="Any of swde,fda,squad; or zeroshot alone.")
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,
-        typer.Option("--ref", metavar="REF", help="Model to compare with: examples gained and lost against it."),
+        typer.Option("--ref", metavar="REF", help="Model to compare with; shows examples gained and lost."),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="Your own rows: FILE.jsonl for one task, TASK=FILE.jsonl for each of several."
+            metavar="FILE", help="Your own examples: FILE.jsonl for one task, or TASK=FILE.jsonl for several."
         ),
     ] = None,
     fixture: Annotated[
@@ -34,38 +36,39 @@ def recall(
         int | None, typer.Option(metavar="N", help="Limit prompt and answer to N tokens; longer prompts are cut.")
     ] = None,
     truncate: Annotated[
-        Literal["left", "oracle"], typer.Option(help="Cut the start of the text, or (as the papers do) keep the gold.")
+        Literal["left", "oracle"],
+        typer.Option(help="Cut the start of long texts, or keep the gold (as in the papers)."),
     ] = "left",
-    twice: Annotated[bool, typer.Option("--twice", help="Put text and question into the prompt twice.")] = False,
+    twice: Annotated[bool, typer.Option("--twice", help="Repeat text and question in the prompt.")] = False,
     protocol: Annotated[
-        Literal["pinned", "upstream"], typer.Option(help="argap's pinned protocol, or lm-eval's own tasks unchanged.")
+        Literal["pinned", "upstream"], typer.Option(help="argap's pinned protocol, or lm-eval's tasks unchanged.")
     ] = "pinned",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Use only the first N examples of each task.")] = None,
     index: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Bigram index, to mark which gold tokens are AR hits.")
+        str | None, typer.Option(metavar="DIR", help="Bigram index, to identify gold tokens that are AR hits.")
     ] = None,
     threshold: Annotated[
         int, typer.Option(metavar="N", min=0, help="Maximum training count of an AR hit's bigram.")
     ] = 1250,
     gap: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Result of `argap score`: correlate its AR gaps with the recall gaps."),
+        typer.Option(metavar="DIR", help="Result of `argap score`, to correlate its AR gaps with recall gaps."),
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch, all of one length.", min=1)] = 8,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch; all have equal length.", min=1)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
-    overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration in that folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Discard runs with other settings in that folder.")] = False,
     paper: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print recall.json instead of the table.")] = False,
 ) -> None:
-    """Measure recall on SWDE, FDA and SQuAD, and show why each answer failed.
+    """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
-    An interrupted command resumes when it is repeated. --tasks zeroshot runs WikiText, LAMBADA, PIQA, HellaSwag,
+    Repeat the command to resume an interrupted run. --tasks zeroshot runs WikiText, LAMBADA, PIQA, HellaSwag,
     WinoGrande and ARC through lm-eval.
     """
     from argap.errors import ArgapError
@@ -91,7 +94,7 @@ def recall(
         text = upstream_table(result)
     else:
         pinned = Protocol(context, truncate, twice)
-        found = run_recall(
+        measured = run_recall(
             checkpoints,
             load_tasks(names, data or [], fixture=fixture, limit=limit),
             out,
@@ -103,7 +106,7 @@ def recall(
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        result, text, page = to_json(found), recall_table(found), write_recall_page(out)
+        result, text, page = to_json(measured), recall_table(measured), write_recall_page(out)
     typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else text)
     if figures is not None and not as_json:
         typer.echo(figures)

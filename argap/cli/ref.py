@@ -1,28 +1,30 @@
-"""``argap ref``: names for references, with the text and index to compare on."""
+"""``argap ref``: named references, with the text and index to compare on."""
 
 import json
 from typing import Annotated, Literal
 
 import typer
 
-app = typer.Typer(help="Name the references that models are compared with.", no_args_is_help=True)
+app = typer.Typer(help="Manage named references for comparisons.", no_args_is_help=True)
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The name to use with --ref.")],
+    name: Annotated[str, typer.Argument(help="Name to use with --ref.")],
     checkpoint: Annotated[str, typer.Argument(help="A local folder or a hub id.")],
     data: Annotated[list[str] | None, typer.Option(help="Evaluation text to use with it. Repeatable.")] = None,
-    index: Annotated[str | None, typer.Option(help="Index of its training text.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens a window.")] = None,
-    packing: Annotated[Literal["packed", "document"] | None, typer.Option(help="Packing of the windows.")] = None,
+    index: Annotated[str | None, typer.Option(help="Bigram index of its training text.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
+    packing: Annotated[
+        Literal["packed", "document"] | None, typer.Option(help="How documents are cut into windows.")
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
 ) -> None:
-    """Record a reference; a name of the same spelling is replaced."""
+    """Record a reference, replacing any of the same name."""
     from argap.checkpoint import find_checkpoint
     from argap.references import Reference, absolute, add_reference
 
-    find_checkpoint(checkpoint)  # refuse now what could not be scored later
+    find_checkpoint(checkpoint)  # fail now rather than when scoring
     reference = Reference(
         checkpoint=absolute(checkpoint),
         data=tuple(absolute(d) for d in data or ()),
@@ -37,7 +39,7 @@ def add(
 
 @app.command("list")
 def list_references(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """The recorded references, each with its text and index."""
+    """List the recorded references with their text and index."""
     from argap.records import as_json as plain
     from argap.references import references
 
@@ -50,8 +52,8 @@ def list_references(as_json: Annotated[bool, typer.Option("--json", help="Print 
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="The name to forget.")]) -> None:
-    """Forget a reference; its files stay."""
+def remove(name: Annotated[str, typer.Argument(help="Name to remove.")]) -> None:
+    """Remove a reference. Its files are kept."""
     from argap.references import remove_reference
 
     remove_reference(name)

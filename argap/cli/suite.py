@@ -1,4 +1,4 @@
-"""``argap suite``: train, score and compare a list of models that differ in their mixers alone."""
+"""``argap suite``: train, score and compare models that differ only in their mixers."""
 
 import json
 from pathlib import Path
@@ -9,33 +9,33 @@ import typer
 from argap.cli.engine import check_engine
 from argap.cli.options import Device, TrustRemoteCode
 
-app = typer.Typer(help="Many models, trained and measured alike, in one table.", no_args_is_help=True)
+app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
 SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file of the suite.")]
-SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this size; may be repeated.")]
+SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this size. Repeatable.")]
 WorkOption = Annotated[
-    Path | None, typer.Option("--work", help="Folder of checkpoints, tokens and runs [runs/NAME of the file].")
+    Path | None, typer.Option("--work", help="Folder for checkpoints, tokens and runs [runs/SUITE].")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the result [results/NAME of the file].")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the result [results/SUITE].")]
 
 
 @app.command()
 def run(
     suite: SuiteFile,
     size: SizeOption = None,
-    member: Annotated[list[str] | None, typer.Option("--member", help="Only this model; may be repeated.")] = None,
+    member: Annotated[list[str] | None, typer.Option("--member", help="Only this model. Repeatable.")] = None,
     work: WorkOption = None,
     out: OutOption = None,
-    threshold: Annotated[str, typer.Option(help="AR hits: a whole number of exposures, or scaled.")] = "1250",
+    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
     device: Device = "auto",
-    keep: Annotated[bool, typer.Option(help="Keep the weights of a model that is scored.")] = True,
-    engine: Annotated[str, typer.Option(help="local, or ray: a task of a Ray cluster for each model.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; without it, this machine alone.")] = None,
-    collect: Annotated[bool, typer.Option(help="Write the result; not where members run on several machines.")] = True,
+    keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
+    engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster [this machine alone].")] = None,
+    collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Train and score what is not finished yet, then write the result. On several GPUs: torchrun -m argap suite run."""
+    """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
@@ -82,7 +82,7 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
 
 @app.command()
 def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) -> None:
-    """Rebuild tables, intervals and figures from the files of the result. No model runs and torch is not loaded."""
+    """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 

@@ -1,4 +1,4 @@
-"""``argap synthetics``: multi-query associative recall (MQAR) and the other synthetic tasks: data, training, scores."""
+"""``argap synthetics``: generate, train and score MQAR and other synthetic tasks."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from argap.cli.engine import check_engine
 from argap.cli.options import Device, TrustRemoteCode
 
 app = typer.Typer(
-    help="Multi-query associative recall (MQAR) and other synthetic tasks: examples, training, sweeps, scores.",
+    help="Generate, train and score multi-query associative recall (MQAR) and other synthetic tasks.",
     no_args_is_help=True,
 )
 
@@ -21,12 +21,12 @@ SET_BY_FLAGS = {
     "member": "MODEL, with --mlp",
     **{key: f"--{key}" for key in ("width", "task", "length", "pairs", "lr", "seed")},
 }
-"""Fields of a run, and the argument of ``train`` that sets each."""
+"""Fields of a run, with the argument of ``train`` that sets each."""
 
 
 @app.command()
 def generate(
-    out: Annotated[Path, typer.Option(help="Output file: .npz with inputs, labels and distance.")],
+    out: Annotated[Path, typer.Option(help="Output .npz file, with inputs, labels and distance.")],
     examples: Annotated[int, typer.Option(min=1, help="Number of examples.")] = 100_000,
     length: Length = 64,
     pairs: Annotated[int | None, typer.Option(min=1, help="KV pairs per example. [length / 16]")] = None,
@@ -34,7 +34,7 @@ def generate(
     alpha: Annotated[float, typer.Option(help="Distances d follow p(d) proportional to d^(alpha - 1).")] = 0.1,
     fill: Annotated[int | None, typer.Option(help="Token at all other positions. [noise]")] = None,
     layout: Annotated[
-        Literal["paper", "zoology"], typer.Option(help="The paper's Algorithm 1, or its public code.")
+        Literal["paper", "zoology"], typer.Option(help="As in the paper's Algorithm 1, or in its public code.")
     ] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 0,
 ) -> None:
@@ -43,8 +43,8 @@ def generate(
     from argap.synthetics.tasks.examples import write_examples
     from argap.synthetics.tasks.mqar import MqarConfig, build
 
-    (usual,) = default_pairs(length)
-    config = MqarConfig(examples, length, pairs or usual, vocab_size, alpha, fill, layout)
+    (default,) = default_pairs(length)
+    config = MqarConfig(examples, length, pairs or default, vocab_size, alpha, fill, layout)
     path = write_examples(out, build(config, seed))
     typer.echo(f"{path}: {examples:,} examples of {length} tokens, {config.pairs} KV pairs each")
 
@@ -58,10 +58,10 @@ def train(
     ] = "mqar",
     length: Annotated[int | None, typer.Option(min=1, help="Tokens per example. [64, or the task's]")] = None,
     pairs: Annotated[
-        list[int] | None, typer.Option(help="KV pairs; repeat to share the examples. [length / 16]")
+        list[int] | None, typer.Option(help="KV pairs. Repeat to mix several numbers. [length / 16]")
     ] = None,
     lr: Annotated[
-        list[float] | None, typer.Option(help="Learning rate; repeat to train side by side. [the paper's four]")
+        list[float] | None, typer.Option(help="Learning rate. Repeat to train several together. [the paper's four]")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the examples and their order.")] = 0,
     mlp: Annotated[bool, typer.Option(help="Add a SwiGLU after each mixer.")] = False,
@@ -73,9 +73,9 @@ def train(
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Train a small model on one task with the paper's protocol and test it.
+    """Train and test a small model on one task with the paper's protocol.
 
-    Trains for at most 64 epochs of 100,000 examples and tests the weights with the best validation accuracy once."""
+    Trains for at most 64 epochs of 100,000 examples, then tests the weights with the best validation accuracy."""
     from argap.device import use_device
     from argap.synthetics.config import LEARNING_RATES, run_configs
     from argap.synthetics.loop import train_group
@@ -113,32 +113,32 @@ def train(
 
 
 def _further_fields(settings: list[str]) -> dict[str, Any]:
-    """The fields of ``--set``, none of which has a flag of its own."""
+    """The fields given by ``--set``. Raises `ArgapError` for those that have their own flag."""
     from argap.errors import ArgapError
     from argap.train.config import parse_settings
 
     further = parse_settings(settings)
     for key, flag in SET_BY_FLAGS.items():
         if key in further:
-            raise ArgapError(f"--set {key}: expected {flag}, which sets it")
+            raise ArgapError(f"--set {key}: use {flag} instead")
     return further
 
 
 @app.command()
 def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; those of the papers: suites/mqar.")],
-    out: Annotated[Path | None, typer.Option(help="Result folder. [results/mqar/NAME of the file]")] = None,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; the papers' sweeps are in suites/mqar.")],
+    out: Annotated[Path | None, typer.Option(help="Result folder. [results/mqar/CONFIG]")] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train side by side.")] = 64,
+    together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train together.")] = 64,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     engine: Annotated[
         str, typer.Option(help="local (with --device auto: all GPUs), or ray (one task per group of runs).")
     ] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. [this machine alone]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
-    """Train the runs of a sweep that are not finished. Repeat the command to resume a stopped sweep."""
+    """Train the unfinished runs of a sweep. Repeat the command to resume it."""
     from argap.synthetics.jobs import run_sweep
     from argap.synthetics.store import check_folder, run_path
     from argap.synthetics.sweep import load_sweep
@@ -175,10 +175,10 @@ def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a sweep.")],
     as_json: Json = False,
 ) -> None:
-    """Draw the figures of a sweep and print its table.
+    """Plot a sweep and print its table.
 
-    Uses only the folder's files and the runs that are finished: accuracy, and the smallest models that solve each
-    task. For a sweep over tasks: accuracy by task, beside MAD's published scores."""
+    Uses the finished runs in the folder. Shows accuracy and the smallest models that solve each task; for a sweep over
+    tasks, accuracy by task next to MAD's published scores."""
     from argap.reports.mqar_figures import write_sweep
 
     table, text = write_sweep(run)
@@ -187,23 +187,25 @@ def plot(
 
 @app.command()
 def score(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or names.")],
+    checkpoints: Annotated[
+        list[str], typer.Argument(metavar="CKPT...", help="Local folders, hub ids, or reference names.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for scores.json and the figure.")] = Path("runs/mqar"),
-    pairs: Annotated[str, typer.Option(help="Numbers of KV pairs, separated by commas.")] = "16,32,64,128,256",
-    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 100,
+    pairs: Annotated[str, typer.Option(help="Numbers of KV pairs, comma-separated.")] = "16,32,64,128,256",
+    examples: Annotated[int, typer.Option(min=2, help="Examples per number of pairs.")] = 1000,
     length: Annotated[int, typer.Option(min=4, help="Tokens per example.")] = 1024,
-    fill: Annotated[str | None, typer.Option(help="Text of the token between the pairs. [end of sequence]")] = None,
-    data: Annotated[str | None, typer.Option(help="Text between the pairs instead: file, folder, ...")] = None,
+    fill: Annotated[str | None, typer.Option(help="Fill token between the pairs, as text. [end of sequence]")] = None,
+    data: Annotated[str | None, typer.Option(help="Fill with text from this file, folder, ... instead.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the examples.")] = 0,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Score models pretrained on text on MQAR in their own vocabulary.
+    """Score pretrained language models on MQAR in their own vocabulary.
 
-    Random KV pairs with a fill token or text between them, the same examples for all models of one tokenizer
-    (appendix G of the paper)."""
+    Examples are random KV pairs separated by a fill token or text (appendix G of the paper). Models with the same
+    tokenizer get the same examples."""
     from argap.device import DTYPES, resolve_dtype, use_device
     from argap.errors import ArgapError
     from argap.reports.mqar_figures import write_pretrained
@@ -211,7 +213,7 @@ def score(
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
-        raise ArgapError(f"--pairs {pairs}: expected whole numbers separated by commas, such as 16,32,64")
+        raise ArgapError(f"--pairs {pairs}: expected comma-separated whole numbers, such as 16,32,64")
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
     scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)

@@ -1,4 +1,4 @@
-"""``argap train``: a checkpoint from a YAML file, from flags, or from both."""
+"""``argap train``: train a checkpoint configured by a YAML file, flags, or both."""
 
 import json
 import os
@@ -11,30 +11,30 @@ from argap.cli.options import Device, TrustRemoteCode
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="YAML file; flags go over it.", metavar="CONFIG")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/NAME of the file].")] = None,
+    config: Annotated[Path | None, typer.Argument(help="YAML file; flags override it.", metavar="CONFIG")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/CONFIG].")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field of the configuration.")
     ] = None,
     architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder with tokenizer.json, or hub id.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on; repeatable.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens in a window.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Windows in a step, over all devices.")] = None,
-    micro_batch_size: Annotated[int | None, typer.Option(help="Windows in one forward pass.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or hub id.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on. Repeatable.")] = None,
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Windows per step, over all devices.")] = None,
+    micro_batch_size: Annotated[int | None, typer.Option(help="Windows per forward pass.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and data order.")] = None,
-    save_dtype: Annotated[str | None, typer.Option(help="Type of the finished model's weights.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the data order.")] = None,
+    save_dtype: Annotated[str | None, typer.Option(help="dtype of the finished model's weights.")] = None,
     tokens: Annotated[
-        Path | None, typer.Option(help="Folder for packed tokens that several runs share [OUT/tokens].")
+        Path | None, typer.Option(help="Folder of packed tokens to share between runs [OUT/tokens].")
     ] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    overwrite: Annotated[bool, typer.Option(help="Discard another run in OUT.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Discard a different run in OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
 ) -> None:
-    """Train a language model; after an interruption the same command resumes it.
+    """Train a language model. Repeat the command to resume an interrupted run.
 
     On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
     """
@@ -60,7 +60,7 @@ def train(
     resolved = load_config(config, {**given, **parse_settings(settings or [])})
     if out is None:
         if config is None:
-            raise ArgapError("no configuration file to name the folder after; give it with --out DIR")
+            raise ArgapError("without a configuration file, name the folder with --out DIR")
         out = Path("runs") / config.stem
     record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite)
     if os.environ.get("RANK", "0") != "0":

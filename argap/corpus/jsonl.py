@@ -13,18 +13,30 @@ from argap.errors import FormatError
 
 SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (".gz", ".zst", ""))
 
+LARGEST_RATIO = 1000
+"""Bytes that a compressed byte may unpack to; text reaches 20, repeated text a few hundred."""
+MOST_UNPACKED = 2**30
+"""Bytes that any file may unpack to."""
+LONGEST_LINE = 2**30
+"""Bytes of a line, which is in memory whole."""
+
 
 def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
     """The documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence over ``domain``.
 
     Raises `FormatError` naming file and line for a line that is not a JSON object or lacks the
-    column (its columns are listed), and for a truncated archive.
+    column (its columns are listed), for a truncated archive, and for one that unpacks to very much more than text does.
     """
-    number = 0
+    number = unpacked = 0
     try:
         with path.open("rb") as raw, _unpacked(raw, path.suffix) as file:
             before = tally.bytes_read
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(_lines(file, path), start=1):
+                unpacked += len(line)
+                if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * raw.tell()):
+                    raise FormatError(
+                        f"{path}, line {number}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text"
+                    )
                 tally.bytes_read = before + raw.tell()
                 if not line.strip():
                     continue
@@ -37,6 +49,14 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
                 yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}")
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file, none longer than `LONGEST_LINE`."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise FormatError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; expected one document a line")
+        yield line
 
 
 def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:

@@ -11,7 +11,7 @@ from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
-from argap.kernels.rotary import rotary
+from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -29,12 +29,15 @@ class Attention(Mixer):
     - ``positions``: ``rope``, or ``none`` if the model embeds positions (its ``learned_positions``) or needs
       only the causal mask.
     - ``rope_theta``: the rotary base.
+    - ``rotary_size``: the first components of each head that rotate, rounded up to an even number; None: all.
+    - ``kv_heads``: heads of keys and values, each shared by H / ``kv_heads`` query heads (arXiv 2305.13245); None: H.
+    - ``qkv_bias``: whether queries, keys and values have a bias.
     - ``window``: the number w of positions that each position sees, itself included; None: all.
     - ``window_kind``: ``sliding``, each position and the w − 1 before it (arXiv 2004.05150, section 3.1), or
       ``blocked``, the earlier positions of its own block of w (0 to w − 1, w to 2w − 1, ...).
 
     Raises `ArgapError` if the width does not split into heads (of even width, for RoPE), and for unknown
-    ``positions`` or an invalid window.
+    ``positions``, an invalid window, a ``rotary_size`` above K, and ``kv_heads`` that do not divide the heads.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
@@ -49,6 +52,9 @@ class Attention(Mixer):
         rope_theta: float = 10_000.0,
         window: int | None = None,
         window_kind: WindowKind = "sliding",
+        rotary_size: int | None = None,
+        kv_heads: int | None = None,
+        qkv_bias: bool = False,
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 64) if heads is None else heads
@@ -66,18 +72,26 @@ class Attention(Mixer):
             raise ArgapError(f"attention: window_kind {window_kind!r}; expected {' or '.join(get_args(WindowKind))}")
         if window is None and window_kind == "blocked":
             raise ArgapError("attention: window_kind 'blocked' without a window; set its option window")
+        size = width // self.heads
+        if rotary_size is not None and not 1 <= rotary_size <= size:
+            raise ArgapError(f"attention: rotary_size {rotary_size}; expected 1 to {size}, the size of a head")
+        self.kv_heads = self.heads if kv_heads is None else kv_heads
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ArgapError(f"attention: kv_heads {kv_heads}; expected a divisor of the {self.heads} heads")
         self.rope_theta = rope_theta
+        self.rotary_size = rotary_size
         self.window = window
         self.sliding = window_kind == "sliding"
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * size, bias=qkv_bias)
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._attend(*self._heads(x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The keys and values that later positions see, each ``[B, H, ≤ T, K]``, and the number of positions so far."""
-        empty = torch.empty(batch, self.heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
+        """The keys and values that later positions see, each ``[B, kv_heads, ≤ T, K]``, and the number of positions
+        so far."""
+        empty = torch.empty(batch, self.kv_heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
         return empty, empty, 0
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
@@ -90,18 +104,19 @@ class Attention(Mixer):
         keys, values, position = state
         q, k, v = self._heads(x[:, None], position)
         keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
-        y = F.scaled_dot_product_attention(q, keys, values)
+        y = F.scaled_dot_product_attention(q, self._shared(keys), self._shared(values))
         visible = slice(keys.shape[2] - self._visible(position + 1), None)
         return self.out(y[:, :, 0].flatten(1)), (keys[:, :, visible], values[:, :, visible], position + 1)
 
     def state_size(self, length: int) -> int:
-        """Keys and values of the positions that the next one sees: 2·D for each of T, with a sliding window
+        """Keys and values of the positions that the next one sees: 2·K·kv_heads for each of T, with a sliding window
         of min(T, w − 1), with a blocked one of T mod w."""
-        return 2 * self._visible(length) * self.out.in_features
+        return self._visible(length) * (self.qkv.out_features - self.out.in_features)
 
     def flops(self, batch: int, length: int) -> int:
-        """Projections 8·B·T·D², scores and their use 4·D for each visible pair: T·(T + 1)/2 in a sequence,
-        or in a block of w, and w for each position past the first w of a sliding window."""
+        """Projections 8·B·T·D², less where heads share keys and values; scores and their use 4·D for each visible
+        pair: T·(T + 1)/2 in a sequence, or in a block of w, and w for each position past the first w of a sliding
+        window."""
         width = self.out.in_features
         window = min(self.window or length, length)
         repeated, rest = divmod(length, window)
@@ -109,7 +124,8 @@ class Attention(Mixer):
             pairs = window * (window + 1) // 2 + (length - window) * window
         else:
             pairs = repeated * (window * (window + 1) // 2) + rest * (rest + 1) // 2
-        return 8 * batch * length * width**2 + 4 * batch * pairs * width
+        dense = 2 * batch * length * width * (self.qkv.out_features + width)
+        return dense + 4 * batch * pairs * width
 
     def _visible(self, length: int) -> int:
         """The number of the first ``length`` positions that the next one sees."""
@@ -118,7 +134,8 @@ class Attention(Mixer):
         return min(length, self.window - 1) if self.sliding else length % self.window
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """All positions at once, ``[B, H, T, K]`` each, to ``[B, T, D]``."""
+        """All positions at once, ``[B, H or kv_heads, T, K]`` each, to ``[B, T, D]``."""
+        k, v = self._shared(k), self._shared(v)
         if self.window is None or q.shape[2] <= self.window:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         elif self.sliding:
@@ -128,10 +145,34 @@ class Attention(Mixer):
         return self.out(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k (with ``rope`` rotated) and v, each ``[B, H, T, K]``, of ``x [B, T, D]`` at positions from ``first``."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        return (*rotary(qkv, first, self.rope_theta), v) if self.rotary else (q, k, v)
+        """q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``, q and k rotated with ``rope``, of ``x [B, T, D]`` at
+        positions from ``first``."""
+        qkv = self.qkv(x)
+        if self.kv_heads == self.heads:
+            qkv = qkv.unflatten(-1, (3, self.heads, -1))
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            if self.rotary and self.rotary_size in (None, q.shape[-1]):
+                return *rotary(qkv, first, self.rope_theta), v
+        else:
+            heads = qkv.unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
+            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        if not self.rotary:
+            return q, k, v
+        size = self.rotary_size or q.shape[-1]
+        compute_dtype = torch.promote_types(q.dtype, torch.float32)
+        cos, sin = rotation(first, q.shape[2], size, self.rope_theta, compute_dtype, q.device)
+        return self._rotated(q, cos, sin), self._rotated(k, cos, sin), v
+
+    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """``x`` with its first components rotated, two for each angle."""
+        size = 2 * cos.shape[-1]
+        if size == x.shape[-1]:
+            return rotate(x, cos, sin)
+        return torch.cat([rotate(x[..., :size], cos, sin), x[..., size:]], dim=-1)
+
+    def _shared(self, x: torch.Tensor) -> torch.Tensor:
+        """Keys or values ``[B, kv_heads, T, K]`` as each of the H query heads sees them."""
+        return x if self.kv_heads == self.heads else x.repeat_interleave(self.heads // self.kv_heads, dim=1)
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 Legend: B batch, T positions, D width, N the filter's taps.
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -11,10 +12,10 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
-from argap.models.filters import ExplicitFilter, ImplicitFilter
+from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
 from argap.models.mixer import Mixer
 
-Filter = Literal["explicit", "implicit"]
+Filter = Literal["explicit", "implicit", "listing"]
 Bias = Literal["vector", "definition"]
 State = tuple[torch.Tensor, int]
 
@@ -24,13 +25,16 @@ class BaseConv(Mixer):
 
     Options:
 
-    - ``filter``: ``explicit``, a free parameter for each tap; ``implicit``, an MLP of the tap's position
-      (listings 1 and 2 of the paper's appendix B, without their ``+ u``: the block adds the residual).
+    - ``filter``: ``explicit``, a free parameter for each tap (listing 1 of the paper's appendix B); ``listing``, the
+      MLP of the tap's position that listing 2 prints; ``implicit``, ours, with octaves as features and scaled.
     - ``kernel_size``: taps N of the filter; None: as long as the longest sequence, which the model's
       ``max_position_embeddings`` must then give.
     - ``bias``: ``vector``, b1 and b2 in R^D as in the listings; ``definition``, in R^{N_max×D}, one for
       each position of the longest sequence, as in definition 4.1.
-    - ``bands``, ``filter_width``: octaves of the implicit filter's features, and its MLP's hidden width.
+    - ``skip``: adds u, as both listings and the published code do; the block adds its residual besides. b1 then
+      starts at 0, and an explicit filter with its b2 as the Conv1d of the published code.
+    - ``bands``, ``filter_width``: frequencies of an MLP's features and its hidden width; None: 1 and 16 for
+      ``listing``, 8 and 32 for ``implicit``.
 
     Raises `ArgapError` for an option's value that is none of these.
     """
@@ -45,8 +49,9 @@ class BaseConv(Mixer):
         filter: Filter = "explicit",
         kernel_size: int | None = 3,
         bias: Bias = "vector",
-        bands: int = 8,
-        filter_width: int = 32,
+        skip: bool = False,
+        bands: int | None = None,
+        filter_width: int | None = None,
     ) -> None:
         super().__init__()
         for name, value, known in (("filter", filter, get_args(Filter)), ("bias", bias, get_args(Bias))):
@@ -57,25 +62,34 @@ class BaseConv(Mixer):
                 raise ArgapError(f"base_conv: {name} {value}; expected at least 1")
         taps = _longest(max_positions, "kernel_size null") if kernel_size is None else kernel_size
         shape = (width,) if bias == "vector" else (_longest(max_positions, "bias 'definition'"), width)
-        self.taps, self.spectra = taps, SpectrumCache()
+        self.taps, self.skip, self.spectra = taps, skip, SpectrumCache()
         self.projection = nn.Linear(width, width, bias=False)
         self.gate_bias = nn.Parameter(torch.empty(shape))
-        self.filter = (
-            ExplicitFilter(width, taps) if filter == "explicit" else ImplicitFilter(width, taps, bands, filter_width)
-        )
+        if filter == "explicit":
+            self.filter = ExplicitFilter(width, taps, conv1d=skip)
+        else:
+            made, usual_bands, usual_width = (ListingFilter, 1, 16) if filter == "listing" else (ImplicitFilter, 8, 32)
+            self.filter = made(width, taps, bands or usual_bands, filter_width or usual_width)
         self.conv_bias = nn.Parameter(torch.empty(shape))
 
     def initialize(self, std: float, residual_std: float) -> None:
         """b1 = 1 and b2 = 0, so that the layer starts as a convolution that its gate modulates: with both
-        at 0 it would be quadratic in a small input, and its gradient would vanish."""
-        nn.init.ones_(self.gate_bias)
-        nn.init.zeros_(self.conv_bias)
+        at 0 it would be quadratic in a small input, and its gradient would vanish. With ``skip`` u itself
+        passes: b1 = 0, and b2 of an explicit filter is uniform within ±1/√N."""
+        if not self.skip:
+            nn.init.ones_(self.gate_bias)
+            nn.init.zeros_(self.conv_bias)
+            return
+        bound = 1 / math.sqrt(self.taps) if isinstance(self.filter, ExplicitFilter) else 0.0
+        nn.init.zeros_(self.gate_bias)
+        nn.init.uniform_(self.conv_bias, -bound, bound)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         length = x.shape[1]
         (convolve,) = self.spectra.convolutions(x, self.filter, self.taps, lambda: [self.filter(length)])
         gate_bias, conv_bias = (_at(bias, slice(length)) for bias in (self.gate_bias, self.conv_bias))
-        return gated_product(self.projection(x), convolve(x), gate_bias=gate_bias, value_bias=conv_bias)
+        y = gated_product(self.projection(x), convolve(x), gate_bias=gate_bias, value_bias=conv_bias)
+        return y + x if self.skip else y
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""
@@ -90,17 +104,17 @@ class BaseConv(Mixer):
         mixed, past = convolution_step(x, past, self.filter(past.shape[1] + 1), self.taps - 1)
         gate = self.projection(x) + _at(self.gate_bias, position)
         y = gate * (mixed + _at(self.conv_bias, position))
-        return y, (past, position + 1)
+        return y + x if self.skip else y, (past, position + 1)
 
     def state_size(self, length: int) -> int:
         """The inputs that the filter still reaches: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.projection.in_features
 
     def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the biases and the gate 3·B·T·D, the filter, and the convolution as
+        """The projection 2·B·T·D², the biases, the gate and the skip 3 or 4·B·T·D, the filter, and the convolution as
         `convolution_flops` has it."""
         width = self.projection.in_features
-        pointwise = batch * length * (2 * width**2 + 3 * width)
+        pointwise = batch * length * (2 * width**2 + (3 + self.skip) * width)
         return pointwise + self.filter.flops(length) + convolution_flops(batch, length, width, self.taps)
 
 

@@ -13,7 +13,7 @@ MLP = Literal["swiglu", "none"]
 
 
 class ArgapConfig(PreTrainedConfig):
-    """``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter pattern repeats up to
+    """``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter list is repeated to fill
     ``num_hidden_layers``, so that ``config.json`` always lists every layer.
 
     ``max_position_embeddings``: the longest sequence, for mixers with a fixed length (long filters); None if every
@@ -53,7 +53,7 @@ class ArgapConfig(PreTrainedConfig):
             raise ArgapError(f"mixers: expected a list of at least one entry, found {mixers!r}")
         if len(mixers) > num_hidden_layers:
             raise ArgapError(
-                f"mixers: {len(mixers)} entries for {num_hidden_layers} layers; expected one a layer at most"
+                f"mixers: {len(mixers)} entries for {num_hidden_layers} layers; expected at most one per layer"
             )
         if learned_positions and max_position_embeddings is None:
             raise ArgapError("learned_positions: set max_position_embeddings, the longest sequence")
@@ -73,7 +73,7 @@ class ArgapConfig(PreTrainedConfig):
         self.embedding_norm = embedding_norm
         self.initializer_range = initializer_range
         super().__init__(**kwargs)
-        self.tie_word_embeddings = tie_word_embeddings  # after: versions differ in whether the base sets it
+        self.tie_word_embeddings = tie_word_embeddings  # last, because some versions of the base class set it
 
 
 def default_intermediate_size(hidden_size: int) -> int:

@@ -19,24 +19,23 @@ from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
 
-SHORT, DIRECT = 32, 64
-"""Filters of up to ``SHORT`` taps are applied directly, longer ones by FFT; a kernel is faster up to ``DIRECT``."""
+SHORT = 32
+"""Filters of up to this many taps are applied directly, longer ones by FFT."""
 
 
 def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """``x [B, T, D]`` with ``taps [N, D]``, where tap s weighs the input s positions back. Same shape and
-    dtype as ``x``; sums are in float32 or wider."""
-    taps = taps[: x.shape[1]]  # the others reach before the first position
+    """``x [B, T, D]`` with ``taps [N, D]``, where tap s weights the input s positions back. Returns the shape
+    and dtype of ``x``; accumulates in float32 or wider."""
+    taps = taps[: x.shape[1]]  # further taps would reach before the first position
     return short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
 
 
 class SpectrumCache:
-    """The transforms of a mixer's filters, cached until their parameters change: a scorer runs thousands of batches
-    with the same filters.
+    """Caches the transforms of a mixer's filters, because scoring runs thousands of batches with the same filters.
 
-    A change shows in the version that torch increments with every write to a parameter, or in its address. A CUDA
-    graph that trains writes without incrementing, so the cache is used under `torch.inference_mode` only. It holds
-    one sequence length, the last one used.
+    A write to a parameter is detected by torch's version counter or a new address. A training CUDA graph writes without
+    incrementing the counter, so the cache is active under `torch.inference_mode` only. It stores the latest sequence
+    length only.
     """
 
     def __init__(self) -> None:
@@ -78,8 +77,8 @@ def convolution_step(
 
 
 def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
-    """Operations of `causal_convolution`: directly 2·N a value. By FFT, with real transforms of length
-    M = 2T at 2.5·M·log₂ M: two for each channel of each sequence, one for each filter, 3·M of products."""
+    """Operations of `causal_convolution`. Direct: 2·N per value. By FFT, with real transforms of length M = 2T at
+    2.5·M·log₂ M each: two per channel of each sequence, one per filter, and 3·M for products."""
     taps = min(taps, length)
     if taps <= SHORT:
         return 2 * taps * batch * length * width
@@ -97,7 +96,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """torch's own initialisation of a convolution: uniform within ±1/√N, filter and bias."""
+        """PyTorch's default for convolutions: filter and bias uniform within ±1/√N."""
         bound = 1 / math.sqrt(len(self.weight))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -106,7 +105,7 @@ class ShortConvolution(nn.Module):
     def forward(self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None) -> torch.Tensor:
         """``x [B, T, D]``, to the same shape and dtype; SiLU and multiplication by ``gate [B, T, D]`` are
         fused into the kernel."""
-        if len(self.weight) <= (DIRECT if runs_kernels(x, self.weight, self.bias, gate) else SHORT):
+        if len(self.weight) <= SHORT:
             return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate)[0]
         y = self._biased(causal_convolution(x, self.weight))
         y = F.silu(y) if silu else y
@@ -121,12 +120,12 @@ class ShortConvolution(nn.Module):
         return x[:, max(0, x.shape[1] - len(self.weight) + 1) :]
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``x [B, D]`` of one position."""
+        """One position: ``x [B, D]``."""
         y, state = convolution_step(x, state, self.weight, len(self.weight) - 1)
         return self._biased(y), state
 
     def state_size(self, length: int) -> int:
-        """The inputs that the filter still reaches: min(N − 1, T)·D."""
+        """The inputs still within the filter's reach: min(N − 1, T)·D."""
         taps, width = self.weight.shape
         return min(taps - 1, length) * width
 

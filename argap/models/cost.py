@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, the operations of a window, and the state that generation keeps."""
+"""The cost of a model: parameters, FLOPs per window, and the size of its generation state."""
 
 from dataclasses import dataclass
 
@@ -10,25 +10,25 @@ from argap.models.modeling import ArgapForCausalLM
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one model and one window."""
+    """The cost of one model on one window."""
 
     parameters: int
-    """Trained numbers; a tied head is counted once."""
+    """Trainable parameters; a tied head counts once."""
     flops: int
-    """Floating-point operations of one forward pass over the window, a multiply-add counting 2."""
+    """Floating-point operations of one forward pass over the window; a multiply-add counts 2."""
     state_size: int
-    """Elements that generation keeps for one sequence at the window's end, over all layers."""
+    """Elements of the recurrent state of one sequence at the end of the window, over all layers."""
 
     @property
     def train_tflops(self) -> float:
-        """10¹² operations of a training step on the window: the backward pass takes twice the forward's."""
+        """10¹² operations of a training step on the window; the backward pass costs twice the forward pass."""
         return 3 * self.flops / 1e12
 
 
 def cost(config: ArgapConfig, length: int) -> Cost:
     """The cost of a model on windows of ``length`` tokens, without building its weights.
 
-    Raises `ArgapError` for a mixer that is unknown and for a window that the model does not take.
+    Raises `ArgapError` for an unknown mixer and for a window longer than the model allows.
     """
     with torch.device("meta"):
         model = ArgapForCausalLM(config)
@@ -42,9 +42,10 @@ def cost(config: ArgapConfig, length: int) -> Cost:
 
 
 def _dense_flops(config: ArgapConfig, length: int) -> int:
-    """What every architecture has beside its mixers: 6·T·D·I for each layer's SwiGLU of inner width I, where
-    there is one, and 2·T·D·V for the head. Norms, the nonlinearity and the embedding's look-up are left out:
-    together they are O(T·D) a layer."""
+    """Operations outside the mixers: 6·T·D·I for each SwiGLU of inner width I, and 2·T·D·V for the head.
+
+    Norms, nonlinearities and the embedding lookup are not counted; together they are O(T·D) per layer.
+    """
     inner = config.intermediate_size if config.mlp == "swiglu" else 0
     mlp = 6 * config.hidden_size * inner * config.num_hidden_layers
     return length * (mlp + 2 * config.hidden_size * config.vocab_size)

@@ -1,4 +1,4 @@
-"""A model in one record: its parameters, the operations and state of a window, its layers and their sources."""
+"""Describe a model in one record: parameters, FLOPs and state for a window, layers and their sources."""
 
 from dataclasses import dataclass
 from math import prod
@@ -31,8 +31,8 @@ class Backbone:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """One row of ``argap models list --json``. Where argap has no native form of the model type, the fields from
-    `flops` to `source` are None."""
+    """One row of ``argap models list --json``. The fields from `flops` to `source` are None for a model type without
+    a native implementation."""
 
     name: str
     model_type: str
@@ -42,21 +42,21 @@ class ModelDescription:
     train_tflops: float | None = None
     """10¹² operations of one training step on the window."""
     state_size: int | None = None
-    """Elements that generation keeps for one sequence at the end of the window."""
+    """Elements of the recurrent state of one sequence at the end of the window."""
     window: int | None = None
     mixers: list[dict[str, Any]] | None = None
     """Name and options of each layer's mixer."""
     source: str | None = None
     size: str | None = None
-    """The paper's size, as is the rest below: None at any other size."""
+    """The paper's size. This field and those below are None at any other size."""
     printed: Printed | None = None
     note: str | None = None
 
 
 def backbone_at(size: str | None, **given: int | None) -> Backbone:
-    """The backbone of a named size, or the demo's with what is ``given``.
+    """The backbone of a named size, or the demo's with the ``given`` fields replaced.
 
-    Raises `ArgapError` for an unknown size, and where fields are given beside a size.
+    Raises `ArgapError` for an unknown size, and if both a size and fields are given.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
     if size is None:
@@ -91,9 +91,9 @@ def describe_architecture(
 def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) -> ModelDescription:
     """The checkpoint in ``folder``, called ``name``.
 
-    Of a model type without a native form only the parameters are known, counted from its safetensors. ``seq_len``: by
-    default 1,024, or the longest window of the checkpoint if that is shorter. Raises `ArgapError` for a mixer from a
-    module that is not trusted, and for an option without a native form.
+    For a model type without a native implementation only the parameters are known, counted from the safetensors.
+    ``seq_len``: by default 1,024, or the checkpoint's maximum if that is shorter. Raises `ArgapError` for a mixer from
+    an untrusted module, and for an option that the native implementation lacks.
     """
     values = ArgapConfig.get_config_dict(folder)[0]
     family = find_family(values)
@@ -108,7 +108,7 @@ def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) 
 
 
 def _describe(name: str, config: ArgapConfig, window: int, **fields: Any) -> ModelDescription:
-    spent = cost(config, window)
+    costs = cost(config, window)
     sources = dict.fromkeys(resolve(mixer["name"]).source for mixer in config.mixers)
     if name in ARCHITECTURES:
         sources[ARCHITECTURES[name].source] = None
@@ -116,10 +116,10 @@ def _describe(name: str, config: ArgapConfig, window: int, **fields: Any) -> Mod
         **{
             "name": name,
             "model_type": config.model_type,
-            "params": spent.parameters,
-            "flops": spent.flops,
-            "train_tflops": spent.train_tflops,
-            "state_size": spent.state_size,
+            "params": costs.parameters,
+            "flops": costs.flops,
+            "train_tflops": costs.train_tflops,
+            "state_size": costs.state_size,
             "window": window,
             "mixers": config.mixers,
             "source": "; ".join(filter(None, sources)),

@@ -1,7 +1,7 @@
-"""Feature maps φ of linear attention: φ(q)·φ(k) stands in for exp(q·k).
+"""Feature maps φ for linear attention, where φ(q)·φ(k) replaces exp(q·k).
 
-Legend: T positions, K key size, F feature size. All take ``x [..., T, K]`` in float32 or wider and the
-positions ``[T]``, and give ``[..., T, F]``.
+All map ``x [..., T, K]``, in float32 or wider, and positions ``[T]`` to ``[..., T, F]``. Legend: T positions, K key
+size, F feature size.
 """
 
 import math
@@ -18,10 +18,10 @@ from argap.kernels.taylor_attention import taylor_features
 
 
 class FeatureMap(nn.Module, ABC):
-    """φ, made for a key size, the longest sequence (or None) and a number of random features."""
+    """φ for a given key size, maximum sequence length (or None) and number of random features."""
 
     positive: ClassVar[bool] = True
-    """Whether φ(q)·φ(k) ≥ 0, so that the outputs can be divided by its sum."""
+    """Whether φ(q)·φ(k) ≥ 0, so that the weights can be normalised by their sum."""
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class FeatureMap(nn.Module, ABC):
 
 
 class Identity(FeatureMap):
-    """φ(x) = x: of either sign, so that there is no sum to divide by."""
+    """φ(x) = x. Weights can be negative, so their sum cannot normalise the output."""
 
     positive = False
 
@@ -55,8 +55,10 @@ class Relu(FeatureMap):
 
 
 class CosFormer(FeatureMap):
-    """φ(x) at t = relu(x)·(cos α, sin α), α = π·t / 2M, so that a pair's weight falls with its distance
-    as cos(π·(i − j) / 2M) (arXiv 2202.08791, its cosine re-weighting). M is the longest sequence."""
+    """φ(x) = relu(x)·(cos α, sin α) with α = π·t / 2M at position t (cosine re-weighting, arXiv 2202.08791).
+
+    The weight of a pair decays with its distance as cos(π·(i − j) / 2M). M is the longest sequence.
+    """
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__(key_size, max_positions, random_features)
@@ -75,8 +77,10 @@ class CosFormer(FeatureMap):
 
 
 class Taylor(FeatureMap):
-    """φ(x) = (1, x / K^¼, x ⊗ x / √(2K)), so that φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K, the second
-    order of exp(s) (arXiv 2402.18668, section 3.1). It is at least ½."""
+    """φ(x) = (1, x / K^¼, x ⊗ x / √(2K)) (arXiv 2402.18668, section 3.1).
+
+    φ(q)·φ(k) = 1 + s + s²/2 with s = q·k / √K: the second-order Taylor expansion of exp(s), never below ½.
+    """
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__(key_size, max_positions, random_features)
@@ -87,11 +91,13 @@ class Taylor(FeatureMap):
 
 
 class Performer(FeatureMap):
-    """φ(x) = exp(Ωz − |z|²/2) / √F with z = x / K^¼ (arXiv 2009.14794, lemma 1), so that φ(q)·φ(k) has the
-    mean exp(q·k / √K) over draws of Ω, whose rows ω are normal, and orthogonal in blocks of K (its section
-    2.4). Drawn once and saved with the model.
+    """φ(x) = exp(Ωz − |z|²/2) / √F with z = x / K^¼ (arXiv 2009.14794, lemma 1).
 
-    An element is at most exp(|ω|²/2). A query's are divided by their largest, which the sum cancels.
+    φ(q)·φ(k) is an unbiased estimate of exp(q·k / √K) over draws of Ω, whose rows ω are Gaussian and orthogonal within
+    blocks of K (section 2.4). Ω is drawn once and saved with the model.
+
+    Features are at most exp(|ω|²/2). A query's features are divided by their maximum for stability; normalising by
+    the sum cancels that factor.
     """
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
@@ -101,13 +107,13 @@ class Performer(FeatureMap):
         self.register_buffer("omega", torch.empty(random_features, key_size))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Blocks of orthogonal rows, uniform over directions and as long as normal vectors are."""
+        """Blocks of orthogonal rows with uniform directions and the lengths of Gaussian vectors."""
         key_size = self.key_size
         normal = torch.randn(
             -(-self.size // key_size), key_size, key_size, device=self.omega.device, dtype=torch.float32
         )
         rows = torch.linalg.qr(normal).Q.flatten(0, 1)[: self.size]
-        # By transformers' own copy, which passes over what a checkpoint has filled.
+        # transformers' copy_ skips buffers already loaded from a checkpoint.
         copy_(self.omega, rows * torch.randn_like(self.omega, dtype=torch.float32).norm(dim=-1, keepdim=True))
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:

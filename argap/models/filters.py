@@ -4,23 +4,40 @@ Legend: D width, N taps; tap s weighs the input s positions back.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 
-class ExplicitFilter(nn.Module):
-    """A free parameter for each tap and channel."""
+def position_features(count: int, taps: int, bands: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Time s/(N − 1), and cosine and negative sine of 2π·s/N times frequencies from 0 (10⁻⁴) to ``bands`` − 1, evenly
+    spaced, for the first ``count`` taps s: ``[count, 1 + 2·bands]`` (arXiv 2302.10866, appendix D.3; arXiv 2312.04927,
+    listing 2)."""
+    position = torch.arange(count, device=device, dtype=dtype)[:, None]
+    frequencies = torch.linspace(1e-4, bands - 1, bands, device=device, dtype=dtype)
+    angles = 2 * torch.pi / taps * position * frequencies
+    return torch.cat([position / max(1, taps - 1), angles.cos(), -angles.sin()], dim=-1)
 
-    def __init__(self, width: int, taps: int) -> None:
+
+class ExplicitFilter(nn.Module):
+    """A free parameter for each tap and channel; ``conv1d`` starts it as torch's depthwise Conv1d."""
+
+    def __init__(self, width: int, taps: int, *, conv1d: bool = False) -> None:
         super().__init__()
+        self.conv1d = conv1d
         self.weight = nn.Parameter(torch.empty(taps, width))
 
     def initialize(self, std: float, residual_std: float) -> None:
         """A filter of gain ``residual_std``. All layers together then write about as much as the token
-        embeddings hold; a gain near 1 would bury these under the first layer's output."""
-        nn.init.normal_(self.weight, std=residual_std / math.sqrt(len(self.weight)))
+        embeddings hold; a gain near 1 would bury these under the first layer's output. As a Conv1d: uniform within
+        ±1/√N."""
+        if self.conv1d:
+            bound = 1 / math.sqrt(len(self.weight))
+            nn.init.uniform_(self.weight, -bound, bound)
+        else:
+            nn.init.normal_(self.weight, std=residual_std / math.sqrt(len(self.weight)))
 
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[≤ taps, D]``."""
@@ -33,7 +50,8 @@ class ExplicitFilter(nn.Module):
 
 class ImplicitFilter(nn.Module):
     """An MLP of the tap's position: time s/(N − 1) in [0, 1], and sines and cosines of π·time times the
-    first ``bands`` powers of 2 (arXiv 2312.04927, listing 2; the idea: arXiv 2302.10866, section 3.3).
+    first ``bands`` powers of 2. Features and scale are ours; `ListingFilter` is arXiv 2312.04927's (the idea: arXiv
+    2302.10866, section 3.3).
 
     The MLP's output is divided by √N. Its weights then have the size that weights usually have, and a
     step of AdamW, whose size is the learning rate whatever the gradient, does not overturn N taps at once.
@@ -57,18 +75,43 @@ class ImplicitFilter(nn.Module):
 
     def forward(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filter, ``[≤ taps, D]``, in float32 or wider whatever autocast says."""
-        device = self.inner_weight.device
-        compute_dtype = torch.promote_types(self.inner_weight.dtype, torch.float32)
-        with torch.autocast(device.type, enabled=False):
-            time = torch.arange(min(taps, self.taps), device=device, dtype=compute_dtype) / max(1, self.taps - 1)
-            octaves = 2.0 ** torch.arange(self.bands, device=device, dtype=compute_dtype)
-            angles = torch.pi * time[:, None] * octaves
-            features = torch.cat([time[:, None], angles.sin(), angles.cos()], dim=-1)
-            inner = F.gelu(F.linear(features, self.inner_weight.to(compute_dtype), self.inner_bias.to(compute_dtype)))
-            outer = F.linear(inner, self.outer_weight.to(compute_dtype), self.outer_bias.to(compute_dtype))
-            return outer / math.sqrt(self.taps)
+        with torch.autocast(self.inner_weight.device.type, enabled=False):
+            return self._mlp(min(taps, self.taps), F.gelu) / math.sqrt(self.taps)
+
+    def _features(self, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """``[count, 1 + 2·bands]``."""
+        time = torch.arange(count, device=device, dtype=dtype) / max(1, self.taps - 1)
+        octaves = 2.0 ** torch.arange(self.bands, device=device, dtype=dtype)
+        angles = torch.pi * time[:, None] * octaves
+        return torch.cat([time[:, None], angles.sin(), angles.cos()], dim=-1)
+
+    def _mlp(self, count: int, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The MLP's output for the first ``count`` taps, ``[count, D]``."""
+        dtype = torch.promote_types(self.inner_weight.dtype, torch.float32)
+        features = self._features(count, dtype, self.inner_weight.device)
+        inner = activation(F.linear(features, self.inner_weight.to(dtype), self.inner_bias.to(dtype)))
+        return F.linear(inner, self.outer_weight.to(dtype), self.outer_bias.to(dtype))
 
     def flops(self, taps: int) -> int:
         """The two maps of the MLP, for each tap."""
         hidden, features = self.inner_weight.shape
         return 2 * min(taps, self.taps) * hidden * (features + len(self.outer_weight))
+
+
+class ListingFilter(ImplicitFilter):
+    """The implicit filter as printed (arXiv 2312.04927, listing 2; HazyResearch/zoology, zoology/mixers/listing.py): an
+    MLP of `position_features` with ReLU, without a scale."""
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """As the authors' model starts every linear map (zoology/model.py): normal(0.02), biases 0."""
+        for weight in (self.inner_weight, self.outer_weight):
+            nn.init.normal_(weight, std=std)
+        for bias in (self.inner_bias, self.outer_bias):
+            nn.init.zeros_(bias)
+
+    def forward(self, taps: int) -> torch.Tensor:
+        with torch.autocast(self.inner_weight.device.type, enabled=False):
+            return self._mlp(min(taps, self.taps), F.relu)
+
+    def _features(self, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return position_features(count, self.taps, self.bands, dtype, device)

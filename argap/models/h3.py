@@ -24,8 +24,9 @@ class H3(Mixer):
     The shift matrix hands on the last M inputs, so that SSM_shift is a convolution of M taps and a free
     filter; SSM_diag is S4D with a filter a head. Each SSM adds a skip of its input.
 
-    Options: ``head_size`` P; ``shift_states`` M and ``states``, real dimensions of a diagonal model's state.
-    Raises `ArgapError` for values out of range.
+    Options: ``head_size`` P; ``shift_states`` M and ``states``, real dimensions of a diagonal model's state; None: as
+    many as the longest sequence has positions (``states`` rounded up to an even number), as in the Zoology authors'
+    configuration of figure 2, where it makes H3 as expressive as Hyena. Raises `ArgapError` for values out of range.
     """
 
     source = "arXiv 2212.14052, section 3.1; S4D: arXiv 2206.11893"
@@ -36,12 +37,21 @@ class H3(Mixer):
         max_positions: int | None = None,
         *,
         head_size: int = 1,
-        shift_states: int = 64,
-        states: int = 64,
+        shift_states: int | None = 64,
+        states: int | None = 64,
     ) -> None:
         super().__init__()
         if head_size < 1 or width % head_size:
             raise ArgapError(f"h3: width {width} does not split into heads of {head_size}; set its option head_size")
+        if max_positions is None and None in (shift_states, states):
+            raise ArgapError(
+                "h3: shift_states or states null needs the longest sequence; set the model's max_position_embeddings"
+            )
+        if max_positions is not None:
+            shift_states = max_positions if shift_states is None else shift_states
+            states = max_positions + max_positions % 2 if states is None else states
+        assert shift_states is not None
+        assert states is not None
         if shift_states < 1:
             raise ArgapError(f"h3: shift_states {shift_states}; expected at least 1")
         if states < 2 or states % 2:

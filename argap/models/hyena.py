@@ -13,7 +13,8 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.filters import position_features
+from argap.models.mixer import Mixer, ResidualLinear, without_decay
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
@@ -73,6 +74,7 @@ class Hyena(Mixer):
         self.filter = HyenaFilter(channels, max_positions, bands, filter_width, filter_depth, sine_frequency)
         self.skip = nn.Parameter(torch.empty(order, width))
         self.out = ResidualLinear(width, width, bias=False)
+        without_decay(self.skip, *self.filter.parameters())  # as the authors register them (safari, hyena.py)
 
     def initialize(self, std: float, residual_std: float) -> None:
         """b of unit variance, as the published code has it."""
@@ -122,8 +124,8 @@ class Hyena(Mixer):
 class HyenaFilter(nn.Module):
     """h_s = (e^{−α s/(N−1)} + shift)·MLP(features of s)/√N, each channel with a decay rate α of its own.
 
-    The features are s/(N − 1) and cosine and negative sine of 2π·s/N times frequencies from 0 to the
-    number of bands less one; the MLP's nonlinearity is sin(ω·), with an ω a unit that is learned. 1/√N is
+    The features are `argap.models.filters.position_features`; the MLP's nonlinearity is sin(ω·), with an ω a unit that
+    is learned. 1/√N is
     ours, as in `argap.models.filters.ImplicitFilter`.
     """
 
@@ -145,11 +147,8 @@ class HyenaFilter(nn.Module):
         weight = self.outer.weight
         compute_dtype = torch.promote_types(weight.dtype, torch.float32)
         with torch.autocast(weight.device.type, enabled=False):
-            position = torch.arange(min(taps, self.taps), device=weight.device, dtype=compute_dtype)[:, None]
-            bands = torch.linspace(1e-4, self.bands - 1, self.bands, device=weight.device, dtype=compute_dtype)
-            angles = 2 * torch.pi / self.taps * position * bands
-            time = position / max(1, self.taps - 1)
-            z = torch.cat([time, angles.cos(), -angles.sin()], dim=-1)
+            z = position_features(min(taps, self.taps), self.taps, self.bands, compute_dtype, weight.device)
+            time = z[:, :1]
             for layer, frequency in zip(self.inner, self.frequency.to(compute_dtype), strict=True):
                 z = torch.sin(frequency * layer(z))
             fall = -math.log(TARGET)

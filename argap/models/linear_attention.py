@@ -1,4 +1,4 @@
-"""Linear attention: attention whose weights φ(q)·φ(k) factor, so that a fixed state serves any length.
+"""Linear attention: the weights φ(q)·φ(k) factor, so that the state has a fixed size at any length.
 
 Legend: B batch, T positions, D width, H heads, K key size, F feature size, V = D / H.
 """
@@ -24,17 +24,17 @@ class LinearAttention(Mixer):
 
     Options:
 
-    - ``heads``: by default one for each 64 of the width.
+    - ``heads``: by default D / 64.
     - ``feature_map``: ``elu`` (1 + elu, the paper's), ``identity``, ``relu``, ``performer`` (arXiv
       2009.14794), ``cosformer`` (arXiv 2202.08791), ``taylor`` (order 2, arXiv 2402.18668).
-    - ``feature_dim``: K; by default V, with ``taylor`` 16, whose F is 1 + K + K².
+    - ``feature_dim``: K; by default V, but 16 for ``taylor``, where F = 1 + K + K².
     - ``random_features``: F of ``performer``.
-    - ``normalization``: ``sum``, as above; ``rms``, RMSNorm of each head's undivided output (arXiv
-      2210.10340, section 4.1), the default of ``identity``, whose sum may vanish.
-    - ``norm_eps``: epsilon of that norm.
-    - ``chunk_size``: positions compared at once; None: all, the parallel form.
+    - ``normalization``: ``sum``, as above; ``rms``, RMSNorm of each head's unnormalised output (arXiv 2210.10340,
+      section 4.1), the default for ``identity``, whose sum may vanish.
+    - ``norm_eps``: epsilon of the RMSNorm.
+    - ``chunk_size``: positions per chunk; None: all of them, the parallel form.
 
-    Raises `ArgapError` for an option's value that is none of these.
+    Raises `ArgapError` for an invalid option.
     """
 
     source = "arXiv 2006.16236, eqs. 9 to 12 and, step by step, 16 to 20"
@@ -90,8 +90,8 @@ class LinearAttention(Mixer):
         return y, (memory, x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]``, with ``sum`` a further column for Σ φ(k_s), in float32 or wider,
-        and the number of positions so far."""
+        """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]`` in float32 or wider, and the number of positions so far. With ``sum``
+        normalization an extra column accumulates Σ φ(k_s)."""
         state_dtype = torch.promote_types(dtype, torch.float32)
         return torch.zeros(batch, self.heads, self.features.size, self._columns, dtype=state_dtype, device=device), 0
 
@@ -107,12 +107,12 @@ class LinearAttention(Mixer):
         return self._merge(y.to(v.dtype)), (memory, position + 1)
 
     def state_size(self, length: int) -> int:
-        """H·F·V, and H·F more for the sum: the same for any length."""
+        """H·F·V, plus H·F with ``sum`` normalization; independent of the length."""
         return self.heads * self.features.size * self._columns
 
     def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·H·K + 2·D), and `recurrence_flops`; the feature maps are left out,
-        but for Performer's projection, 2·F·K for each query and key."""
+        """The projections, 2·B·T·D·(2·H·K + 2·D), and `recurrence_flops`. Of the feature maps only Performer's
+        projection counts, 2·F·K per query and key."""
         width = self.out.in_features
         dense = 2 * batch * length * width * (self.qk.out_features + 2 * width)
         random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())
@@ -121,7 +121,7 @@ class LinearAttention(Mixer):
 
     @property
     def _columns(self) -> int:
-        """The values of a head, and the 1 that counts the sum."""
+        """Columns of the state: the values of a head, plus one for the normalising sum."""
         return self.out.in_features // self.heads + (self.norm is None)
 
     def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -130,14 +130,14 @@ class LinearAttention(Mixer):
         return q, k, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _features(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, made in float32 or wider, in the type of q and k."""
+        """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, computed in float32 or wider, in the dtype of q and k."""
         compute_dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             q_features, k_features = (self.features(x.to(compute_dtype), positions, query=x is q) for x in (q, k))
         return q_features.to(q.dtype), k_features.to(k.dtype)
 
     def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """All positions of ``x [B, T, D]`` at once, and the memory after the last where it is to be kept."""
+        """All positions of ``x [B, T, D]`` at once; with ``keep_state`` also the state after the last one."""
         q, k, v = self._heads(x)
         options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
         if isinstance(self.features, Taylor):
@@ -148,5 +148,5 @@ class LinearAttention(Mixer):
         return self._merge(y.transpose(1, 2)), memory
 
     def _merge(self, y: torch.Tensor) -> torch.Tensor:
-        """Outputs of the heads ``[..., H, V]`` to ``[..., D]``."""
+        """Combine the heads' outputs ``[..., H, V]`` into ``[..., D]``."""
         return self.out((y if self.norm is None else self.norm(y)).flatten(-2))

@@ -1,6 +1,6 @@
-"""Liquid-S4: a state space model whose filters also meet the products of consecutive inputs.
+"""Liquid-S4: a state space model that also convolves products of consecutive inputs.
 
-Legend: B batch, T positions, D width, P degree, N states a channel.
+Legend: B batch, T positions, D width, P degree, N states per channel.
 """
 
 import math
@@ -22,16 +22,16 @@ State = tuple[torch.Tensor, torch.Tensor]
 class LiquidS4(Mixer):
     """y = W GELU(K ∗ u + Σ_p K_p ∗ u^(p) + D ⊙ u) (arXiv 2209.12951, section 3), p from 2 to P.
 
-    Where the input also drives the state's transition, x_t = (Ā + B̄ u_t) x_{t−1} + B̄ u_t, the output
-    gathers products of inputs. Kept are those of p consecutive ones, u^(p)_t = u_t ⋯ u_{t−p+1}, which
-    enter the state as B̄^p: K_p has the taps C Ā^s B̄^p (``kb``), or the one tap C B̄^p (``pb``), where the
-    transition is left out for the products.
+    If the input also modulates the transition, x_t = (Ā + B̄ u_t) x_{t−1} + B̄ u_t, the output contains products of
+    inputs. The paper keeps products of p consecutive inputs, u^(p)_t = u_t ⋯ u_{t−p+1}, which enter the state through
+    B̄^p. K_p has the taps C Ā^s B̄^p (``kb``), or the single tap C B̄^p (``pb``), which drops the transition for
+    products.
 
-    The model is diagonal with zero-order hold (S4D, arXiv 2206.11893) in place of S4's low-rank term and
-    bilinear rule. The paper's gated linear unit after W is left out: the backbone's SwiGLU follows.
+    The state space model is diagonal with zero-order hold (S4D, arXiv 2206.11893) instead of S4's low-rank term and
+    bilinear rule. The paper's gated linear unit after W is omitted because the backbone's SwiGLU follows.
 
-    Options: ``kernel``, ``pb`` (the paper's better one) or ``kb``; ``degree`` P; ``states`` N, real dimensions
-    of the state. Raises `ArgapError` for values that are none of these.
+    Options: ``kernel``, ``pb`` (better in the paper) or ``kb``; ``degree`` P; ``states`` N, real dimensions of the
+    state. Raises `ArgapError` for invalid values.
     """
 
     source = "arXiv 2209.12951, section 3, liquid kernel; S4D: arXiv 2206.11893"
@@ -58,7 +58,7 @@ class LiquidS4(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """The skip at variance ½, as in `argap.models.long_conv.LongConv`."""
+        """The skip gets variance ½, as in `argap.models.long_conv.LongConv`."""
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,8 +71,7 @@ class LiquidS4(Mixer):
         return self.out(F.gelu(y))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The last P − 1 inputs ``[B, P − 1, D]``, the latest first and 0 where there was none, and the
-        diagonal model's state."""
+        """The last P − 1 inputs ``[B, P − 1, D]``, latest first and padded with zeros, and the SSM's state."""
         past = torch.zeros(batch, self.degree - 1, self.out.in_features, dtype=dtype, device=device)
         return past, self.ssm.init_state(batch, dtype, device)
 
@@ -87,12 +86,12 @@ class LiquidS4(Mixer):
         return self.out(F.gelu(y)), (torch.cat([x[:, None], past[:, :-1]], dim=1), ssm)
 
     def state_size(self, length: int) -> int:
-        """The inputs (P − 1)·D and the state N·D, whatever the length."""
+        """(P − 1)·D inputs and N·D states, at any length."""
         return (self.degree - 1) * self.out.in_features + self.ssm.state_size()
 
     def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the skip 2·B·T·D, the convolution and the making of its filter; for each
-        power B·T·D of its product, and its own convolution and filter."""
+        """The projection 2·B·T·D², the skip 2·B·T·D, and the convolution with its filter's generation; for each power
+        the product B·T·D, plus its own convolution and filter."""
         width = self.out.in_features
         pointwise = batch * length * (2 * width**2 + 2 * width + (self.degree - 1) * width)
         taps = length if self.kernel == "kb" else 1
@@ -102,9 +101,9 @@ class LiquidS4(Mixer):
 
 
 def _products(x: torch.Tensor, earlier: list[torch.Tensor]) -> list[torch.Tensor]:
-    """u^(2), u^(3), …: the input times the one before it, times the one before that, …"""
+    """u^(2), u^(3), …: products of the input with one, two, … of its predecessors."""
     products = []
-    for before in earlier:
-        x = x * before
+    for previous in earlier:
+        x = x * previous
         products.append(x)
     return products

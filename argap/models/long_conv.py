@@ -1,6 +1,6 @@
-"""The ungated long convolution: a free filter as long as the sequence, held short by its regularisation.
+"""Ungated long convolution: an explicit filter as long as the sequence, regularised towards short ones.
 
-Legend: B batch, T positions, D width, N the filter's taps.
+Legend: B batch, T positions, D width, N filter taps.
 """
 
 import math
@@ -16,23 +16,23 @@ from argap.models.mixer import Mixer, ResidualLinear
 
 
 class DecayingFilter(nn.Module):
-    """A free parameter for each tap and channel, which starts with a decay and is squashed towards 0.
+    """An explicit filter, one parameter per tap and channel, initialised with a decay and regularised by squashing.
 
-    Squash (arXiv 2302.06646, section 3.2) takes ``squash`` off every tap's magnitude, down to 0 at least:
-    sign(h)·max(|h| − λ, 0). Taps that the loss does not hold up vanish.
+    Squash (arXiv 2302.06646, section 3.2) soft-thresholds every tap at λ = ``squash``: sign(h)·max(|h| − λ, 0). Taps
+    that do not reduce the loss vanish.
     """
 
     def __init__(self, width: int, taps: int, squash: float) -> None:
         super().__init__()
         self.squash = squash
         self.weight = nn.Parameter(torch.empty(taps, width))
-        # Squash is what regularises it; its own repository gives it no weight decay either.
+        # Squash already regularises the filter; the paper's code exempts it from weight decay too.
         self.weight._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Normal values times the paper's decay e^{−(s/N)·(D/2)^{c/D}} at tap s of channel c, from one
-        that reaches over the whole sequence to one that ends early. Each channel is scaled to gain √½: with
-        the skip, unit variance in gives unit variance out."""
+        """Gaussian times the paper's decay e^{−(s/N)·(D/2)^{c/D}} at tap s of channel c: the first channels span the
+        whole sequence, the last ones decay early. Each filter is scaled to gain √½, so that together with the skip
+        it preserves unit variance."""
         taps, width = self.weight.shape
         like = {"dtype": torch.float32, "device": self.weight.device}
         rates = (width / 2) ** (torch.arange(width, **like) / width)
@@ -45,18 +45,17 @@ class DecayingFilter(nn.Module):
 
 
 class LongConv(Mixer):
-    """y = W GELU(h ∗ u + b ⊙ u) (arXiv 2302.06646, section 3), with a filter h a channel and no gate.
+    """y = W GELU(h ∗ u + b ⊙ u) (arXiv 2302.06646, section 3), with one filter h per channel and no gate.
 
-    The paper's language models add the gates of H3, its other ones a gated linear unit after W; without
-    both, what is left is the convolution, as arXiv 2312.04927 measures it.
+    The paper's language models add H3's gates and its other models a gated linear unit after W. This mixer has
+    neither, like the plain convolution measured in arXiv 2312.04927.
 
     Options:
 
-    - ``kernel_size``: taps N of the filter; None: as long as the longest sequence, which the model's
-      ``max_position_embeddings`` must then give.
-    - ``squash``: λ of the filter's regularisation, by default 0.001 as in the paper's image models.
+    - ``kernel_size``: filter taps N. None means the model's ``max_position_embeddings``, which must then be set.
+    - ``squash``: λ of the filter's regularisation; by default 0.001, as in the paper's image models.
 
-    Raises `ArgapError` for values that are none of these.
+    Raises `ArgapError` for invalid values.
     """
 
     source = "arXiv 2302.06646, section 3"
@@ -85,7 +84,7 @@ class LongConv(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """b of variance ½, as the filter's gain is √½."""
+        """b gets variance ½, to match the filter's gain of √½."""
         nn.init.normal_(self.skip, std=math.sqrt(0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -101,12 +100,11 @@ class LongConv(Mixer):
         return self.out(F.gelu(mixed + self.skip * x)), state
 
     def state_size(self, length: int) -> int:
-        """The inputs that the filter still reaches: min(N − 1, T)·D."""
+        """The inputs still within the filter's reach: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.out.in_features
 
     def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the skip 2·B·T·D, and the convolution as `convolution_flops` has it;
-        squash and GELU are left out."""
+        """The projection 2·B·T·D², the skip 2·B·T·D and `convolution_flops`; squash and GELU are not counted."""
         width = self.out.in_features
         pointwise = batch * length * (2 * width**2 + 2 * width)
         return pointwise + convolution_flops(batch, length, width, self.taps)

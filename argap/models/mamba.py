@@ -1,6 +1,6 @@
-"""Mamba: a diagonal state space model whose step, input and readout the input itself selects.
+"""Mamba: a diagonal state space model whose step size, input and output matrices depend on the input.
 
-Legend: B batch, T positions, D width, E inner width, N states a channel, R rank of the step's map.
+Legend: B batch, T positions, D width, E inner width, N states per channel, R rank of the step-size projection.
 """
 
 import math
@@ -19,16 +19,15 @@ State = tuple[torch.Tensor, torch.Tensor]
 
 
 class Mamba(Mixer):
-    """The selective state space model S6 between a short convolution and a gate (arXiv 2312.00752,
+    """The selective state space model S6 with a short convolution and an output gate (arXiv 2312.00752,
     algorithm 2 and section 3.4).
 
-    With u = SiLU(conv(W_u x)): Δ = softplus(W_Δ s_Δ + b), where s_Δ (of rank R), B and C are linear maps
-    of u; h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t B_t and y_t = C_t · h_t + D ⊙ u_t, for each of E channels with N
-    states; W_O (y ⊙ SiLU(W_z x)) goes out. A is discretised by zero-order hold, B to first order, as in the
-    paper's code.
+    Let u = SiLU(conv(W_u x)). B, C and a rank-R vector s_Δ are linear in u, and Δ = softplus(W_Δ s_Δ + b). Each of
+    the E channels has N states: h_t = e^{Δ_t A} ⊙ h_{t−1} + Δ_t u_t B_t and y_t = C_t · h_t + D ⊙ u_t. The output is
+    W_O (y ⊙ SiLU(W_z x)). As in the paper's code, A is discretised by zero-order hold and B to first order.
 
-    Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R,
-    None: ⌈D/16⌉. Raises `ArgapError` for values below 1.
+    Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R, by default
+    ⌈D/16⌉. Raises `ArgapError` for values below 1.
     """
 
     source = "arXiv 2312.00752, algorithm 2 and section 3.4"
@@ -65,7 +64,7 @@ class Mamba(Mixer):
         self.out = ResidualLinear(inner, width, bias=False)
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """S4D-Real: A = −1, …, −N in every channel (section 3.6); the skip at 1."""
+        """S4D-Real: A = −1, …, −N in every channel (section 3.6); the skip starts at 1."""
         numbers = torch.arange(1, self.states + 1, device=self.log_decay.device, dtype=torch.float32)
         copy_(self.log_decay, numbers.log().expand_as(self.log_decay))
         nn.init.ones_(self.skip)
@@ -82,7 +81,7 @@ class Mamba(Mixer):
         return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The short convolution's, and h ``[B, E, N]`` in float32 or wider."""
+        """The short convolution's state, and h ``[B, E, N]`` in float32 or wider."""
         state_dtype = torch.promote_types(dtype, torch.float32)
         h = torch.zeros(batch, *self.log_decay.shape, dtype=state_dtype, device=device)
         return self.short.init_state(batch, dtype, device), h
@@ -100,29 +99,28 @@ class Mamba(Mixer):
         return self.out(y * F.silu(gate)), (short, h)
 
     def state_size(self, length: int) -> int:
-        """E·N, and the short convolution's."""
+        """E·N plus the short convolution's state."""
         return self.log_decay.numel() + self.short.state_size(length)
 
     def flops(self, batch: int, length: int) -> int:
-        """The maps 2·B·T·(3·D·E + E·(R + 2·N) + R·E), the convolution, the recurrence 6·B·T·E·N (exponent,
-        input, two of the step, two of the readout), and 4·B·T·E of Δ u, skip and gate."""
+        """Projections 2·B·T·(3·D·E + E·(R + 2·N) + R·E), the convolution, the recurrence 6·B·T·E·N (1 for the
+        exponent, 1 for the input, 2 for the update, 2 for the readout), and 4·B·T·E for Δ u, skip and gate."""
         inner, width = self.out.in_features, self.out.out_features
         maps = 2 * (3 * width * inner + inner * (self.rank + 2 * self.states) + self.rank * inner)
         recurrence = 6 * inner * self.states + 4 * inner
         return batch * length * (maps + recurrence) + self.short.flops(batch, length)
 
     def _selected(self, u: torch.Tensor) -> list[torch.Tensor]:
-        """What u ``[..., E]`` selects: its step of rank R, B and C of N states."""
+        """The input-dependent parameters of u ``[..., E]``: s_Δ (R), B (N) and C (N)."""
         return list(self.selection(u).split([self.rank, self.states, self.states], dim=-1))
 
 
 class StepSize(nn.Linear):
-    """The map from R numbers to a step for each of E channels, before softplus."""
+    """Projects R values to the step sizes of the E channels, before softplus."""
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Weights uniform within ±1/√R, and a bias with which steps are log-uniform from 0.001 to 0.1
-        (section 3.6): softplus's inverse of these."""
+        """Weights uniform within ±1/√R; the bias makes initial step sizes log-uniform in [0.001, 0.1] (section 3.6)."""
         bound = 1 / math.sqrt(self.in_features)
         nn.init.uniform_(self.weight, -bound, bound)
         exponents = torch.empty_like(self.bias, dtype=torch.float32).uniform_(math.log(0.001), math.log(0.1))
-        copy_(self.bias, exponents.exp().expm1().log())
+        copy_(self.bias, exponents.exp().expm1().log())  # the inverse of softplus

@@ -19,12 +19,12 @@ def _no_step(self: "Mixer", *inputs: Any) -> tuple[torch.Tensor, State]:
 
 
 class Mixer(nn.Module, ABC):
-    """Maps ``[B, T, D]`` to ``[B, T, D]``, where position t sees positions up to t.
+    """Maps ``[B, T, D]`` to ``[B, T, D]`` causally: position t sees positions up to t.
 
     Besides the two abstract methods, a subclass defines:
 
-    - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options, against
-      which a configuration is checked. ``max_positions`` is the longest sequence, or None.
+    - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options; a
+      configuration is checked against them. ``max_positions`` is the longest sequence, or None.
     - ``forward(self, x)``, the parallel form on ``x [B, T, D]``; with ``needs_ids = True``
       ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``.
     - if there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
@@ -38,7 +38,7 @@ class Mixer(nn.Module, ABC):
     """
 
     causal: ClassVar[bool] = True
-    """False for mixers that see the future: they serve synthetic tasks only."""
+    """False for mixers that see the future, which are only for synthetic tasks."""
     needs_ids: ClassVar[bool] = False
     """Whether ``forward`` and ``step`` also take the tokens (to select positions by token, for instance)."""
     source: ClassVar[str] = ""
@@ -46,7 +46,7 @@ class Mixer(nn.Module, ABC):
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 
-    # Declared as nn.Module declares forward, so that a mixer takes the arguments that it uses and no others.
+    # Declared like nn.Module.forward, so that each mixer may define its own signature.
     step: Callable[..., tuple[torch.Tensor, State]] = _no_step
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -60,14 +60,19 @@ class Mixer(nn.Module, ABC):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         """``forward`` from the first position, and the state after the last one, from which generation continues.
 
-        ``x [B, T, D]``, with ``needs_ids`` followed by the tokens ``[B, T]``, to ``[B, T, D]``. Stepwise here,
-        T steps; a mixer whose parallel form knows its last state overrides this.
+        Takes ``x [B, T, D]``, with ``needs_ids`` followed by the tokens ``[B, T]``; the output is ``[B, T, D]``. This
+        default takes T steps; a mixer whose parallel form knows its last state overrides it.
         """
         state, outputs = self.init_state(x.shape[0], x.dtype, x.device), []
         for position in range(x.shape[1]):
             y, state = self.step(x[:, position], state, *(ids[:, position] for ids in input_ids))
             outputs.append(y)
         return torch.stack(outputs, dim=1), state
+
+    def set_depth(self, layer: int, layers: int) -> None:
+        """Tells the mixer, before it is initialised, that it is number ``layer`` (from 0) of the model's ``layers``
+        with mixers of this name. For mixers whose initial values depend on it; nothing here."""
+        return
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
         """This mixer's term of the training loss for its input ``x [B, T, D]``, in nats per token, or None. The
@@ -76,16 +81,22 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def state_size(self, length: int) -> int:
-        """Number of elements that generation keeps for one sequence after ``length`` positions."""
+        """Elements of the recurrent state of one sequence after ``length`` positions."""
 
     @abstractmethod
     def flops(self, batch: int, length: int) -> int:
         """Floating-point operations of ``forward`` on ``[batch, length, D]`` (a multiply-add counts 2)."""
 
 
+def without_decay(*parameters: nn.Parameter) -> None:
+    """Mark parameters that weight decay leaves alone (`argap.train.optimizer`)."""
+    for parameter in parameters:
+        parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class ResidualLinear(nn.Linear):
-    """A projection that writes to the residual stream. It starts smaller, so that the variance of the stream
-    does not grow with depth."""
+    """A projection that writes to the residual stream, initialised smaller so that the stream's variance does not
+    grow with depth."""
 
 
 @runtime_checkable
@@ -93,9 +104,10 @@ class OwnInitialization(Protocol):
     """A module with parameters of its own, besides linear maps, embeddings and norms, initialises them here."""
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """Set the parameters held directly by this module, through `torch.nn.init` and, for computed values,
-        `transformers.initialization.copy_` alone (while a checkpoint loads, these skip parameters that
-        are already loaded).
+        """Initialise the parameters of this module itself, not of its children.
+
+        Use only `torch.nn.init` and, for computed values, `transformers.initialization.copy_`: while a checkpoint
+        loads, these skip parameters that are already loaded.
 
         ``std`` is the standard deviation of a weight matrix, ``residual_std`` of a projection to the residual stream.
         """

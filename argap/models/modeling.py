@@ -45,7 +45,7 @@ def build_norm(config: ArgapConfig) -> nn.Module:
 
 def add_and_norm(norm: nn.Module, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm of ``x + added``, and the sum itself."""
-    if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
+    if type(norm) is nn.RMSNorm and norm.eps is not None:
         return rms_norm(x, norm.weight, norm.eps, added)
     total = x if added is None else x + added
     return norm(total), total
@@ -58,19 +58,21 @@ class Block(nn.Module):
         super().__init__()
         self.mixer_norm = build_norm(config)
         self.mixer = build_mixer(config.mixers[layer], config.hidden_size, config.max_position_embeddings)
+        name, names = config.mixers[layer]["name"], [mixer["name"] for mixer in config.mixers]
+        self.mixer.set_depth(names[:layer].count(name), names.count(name))
         self.has_mlp = config.mlp == "swiglu"
         if self.has_mlp:
             self.mlp_norm = build_norm(config)
             self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        x, added = self.terms(x, None, input_ids)
-        return x + added
+        ids = (input_ids,) if self.mixer.needs_ids else ()
+        return self._through_mlp(x + self.mixer(self.mixer_norm(x), *ids))
 
     def terms(
         self, x: torch.Tensor, added: torch.Tensor | None, input_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The layer's output for ``x + added``, as two terms: the norm that follows fuses their sum."""
+        """`forward` of ``x + added``, as two terms: the norm that follows adds them in its kernel."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
         normed, x = add_and_norm(self.mixer_norm, x, added)
         mixed = self.mixer(normed, *ids)
@@ -80,7 +82,7 @@ class Block(nn.Module):
         return x, self.mlp(normed)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The mixer's, for ``x [B, T, D]``, the layer's input."""
+        """The mixer's, for ``x [B, T, D]``, the input of `forward`."""
         return self.mixer.auxiliary_loss(self.mixer_norm(x))
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
@@ -90,7 +92,7 @@ class Block(nn.Module):
         return self._through_mlp(x + mixed), state
 
     def prefill(self, x: torch.Tensor, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        """The layer's output, and the state after the last position."""
+        """`forward`, and the state after the last position."""
         ids = (input_ids,) if self.mixer.needs_ids else ()
         mixed, state = self.mixer.prefill(self.mixer_norm(x), *ids)
         return self._through_mlp(x + mixed), state
@@ -194,19 +196,32 @@ class ArgapModel(ArgapPreTrainedModel):
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ArgapError("padding on the left: a native model would read it as text; pad on the right")
         x = self._embed(input_ids, torch.arange(input_ids.shape[1], device=input_ids.device))
-        auxiliary = added = None
-        # Hooks on a layer (a user's, or accelerate's between devices) expect its whole output.
-        hooked = any(block._forward_hooks or hasattr(block, "_hf_hook") for block in self.blocks)
-        fused = runs_kernels(x, self.embed_tokens.weight) and not self.training and not hooked
+        if self._fuses(x):
+            return TrunkOutput(last_hidden_state=self._fused(x, input_ids))
+        auxiliary = None
         for block in self.blocks:
-            if fused:
-                x, added = block.terms(x, added, input_ids)
-                continue
             loss = block.auxiliary_loss(x) if self.training else None
             if loss is not None:
                 auxiliary = loss if auxiliary is None else auxiliary + loss
             x = block(x, input_ids)
-        return TrunkOutput(last_hidden_state=add_and_norm(self.norm, x, added)[0], auxiliary_loss=auxiliary)
+        return TrunkOutput(last_hidden_state=self.norm(x), auxiliary_loss=auxiliary)
+
+    def _fuses(self, x: torch.Tensor) -> bool:
+        """Whether layers may leave their last sum to the next norm. A hook on a layer or a norm (a user's, or
+        accelerate's between devices) expects it to be called with its whole input."""
+        if self.training or torch.is_grad_enabled() or not runs_kernels(x):
+            return False
+        called = [self.norm]
+        for block in self.blocks:
+            called += [block, block.mixer_norm, *([block.mlp_norm] if block.has_mlp else [])]
+        return not any(m._forward_hooks or m._forward_pre_hooks or hasattr(m, "_hf_hook") for m in called)
+
+    def _fused(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
+        """The normed hidden states of embedded tokens ``x [B, T, D]``, each sum in the kernel of the next norm."""
+        added = None
+        for block in self.blocks:
+            x, added = block.terms(x, added, input_ids)
+        return add_and_norm(self.norm, x, added)[0]
 
     def init_state(self, batch: int) -> RecurrentState:
         """The state before the first token. Raises `ArgapError` if a mixer has no recurrent step."""

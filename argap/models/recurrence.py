@@ -1,12 +1,11 @@
-"""What the recurrent mixers share: a step of each recurrence, the operations of its chunked form, and the norm of
-the heads' outputs.
+"""Shared by the recurrent mixers: one step of each recurrence, the FLOPs of its chunked form, and the output norm.
 
 Linear attention with decay: S_t = a_t ⊙ S_{t−1} + k_tᵀ v_t and y_t = q_t S_t. The delta rule: S_t = S_{t−1} +
 β_t k_tᵀ (v_t − k_t S_{t−1}), which moves the value stored for a key towards the new one by β instead of adding to it
 (arXiv 2406.06484, section 2.2, transposed). The parallel forms are in `argap.kernels.linear_attention`,
 `argap.kernels.gla` and `argap.kernels.delta_rule`.
 
-Legend: B batch, H heads, T positions, C positions of a chunk, K key size, V value size, G the size of a decay: 1 or K.
+Legend: B batch, H heads, T positions, C chunk size, K key size, V value size, G decay size: 1 or K.
 """
 
 import math
@@ -30,8 +29,8 @@ def recurrence_step(
 
 
 def recurrence_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
-    """The matrix products of the chunked form: in each chunk, filled up to C positions, C² scores and their
-    use, 2·C²·(K + V), and 4·C·K·V to read and to write S. The decays, O(C²·G), are left out."""
+    """Matrix products of the chunked form. Each chunk, padded to C positions, takes 2·C²·(K + V) for scores and
+    weighted values, and 4·C·K·V to read and update S. Decays, O(C²·G), are not counted."""
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
     return batch * heads * chunks * (2 * size**2 * (key + value) + 4 * size * key * value)
@@ -49,19 +48,19 @@ def delta_rule_step(
 
 
 def delta_rule_flops(batch: int, heads: int, length: int, key: int, value: int, chunk: int | None) -> int:
-    """The matrix products of `argap.kernels.delta_rule`: in each chunk, filled up to C positions, 4·C²·K for
-    K Kᵀ and Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the scores' use, 6·C·K·V for S."""
+    """Matrix products of `argap.kernels.delta_rule`. Each chunk, padded to C positions, takes 4·C²·K for K Kᵀ and
+    Q Kᵀ, C²·(K + V) for the triangular solve, 2·C²·V for the weighted values and 6·C·K·V for S."""
     size = length if chunk is None else min(chunk, length)
     chunks = -(-length // size)
-    a_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value
-    return batch * heads * chunks * a_chunk
+    per_chunk = size**2 * (4 * key + (key + value) + 2 * value) + 6 * size * key * value
+    return batch * heads * chunks * per_chunk
 
 
 class HeadNorm(nn.RMSNorm):
-    """RMSNorm over a head's values ``[..., V]``, one weight for each of the V that all heads share.
+    """RMSNorm over a head's values ``[..., V]``, with V weights shared by all heads.
 
-    The weight starts at the size of a projection of the normed input. At 1 the layer would write several
-    times what the token embeddings hold, however small its values.
+    The weight starts at the scale of a projection of the normed input. Starting at 1 would make the layer's output
+    several times larger than the token embeddings.
     """
 
     def __init__(self, size: int, width: int, eps: float = EPSILON) -> None:

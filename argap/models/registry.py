@@ -1,4 +1,4 @@
-"""Mixers by name: each name stands for a class, or for a ``"module:Class"`` that is imported on first use."""
+"""Mixers by name. Each name maps to a class, or to a ``"module:Class"`` that is imported on first use."""
 
 import importlib
 import inspect
@@ -28,9 +28,9 @@ MIXERS: dict[str, type[Mixer] | str] = {
     "liquid_s4": "argap.models.liquid_s4:LiquidS4",
 }
 SHIPPED = frozenset(MIXERS.values())
-"""The classes that a file may name without being trusted."""
+"""Classes that a file may name without `trust_remote_code`."""
 BUILT_WITH = ("width", "max_positions")
-"""What every mixer is built with; its other arguments are its options."""
+"""Arguments that every mixer takes; the others are its options."""
 
 
 def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
@@ -39,7 +39,7 @@ def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
     A checkpoint may name its mixer as ``module:Class``. Registering the class under exactly that name lets the
     checkpoint load without `trust_remote_code`: ``register_mixer("my_module:MyMixer", MyMixer)``.
 
-    Raises `ArgapError` if the name already stands for another class, or for a string without a class.
+    Raises `ArgapError` if the name is already registered for another class, or for a string without a class.
     """
     known = MIXERS.get(name, mixer)
     if known != mixer:

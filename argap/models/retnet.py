@@ -34,9 +34,11 @@ class RetNet(Mixer):
     - ``norm_eps``: its epsilon.
     - ``rope_theta``: the rotary base.
     - ``chunk_size``: positions compared at once; None: all, the parallel form.
+    - ``cross_chunk``: False: no state passes from one chunk to the next, so that a position sees its own chunk
+      alone, as the chunk lengths of arXiv 2312.04927, figure 6, limit recall.
 
     Raises `ArgapError` where the width does not split into heads of even width, and for an option's value
-    below 1 or a norm that is none of these.
+    below 1, a norm that is none of these, or ``cross_chunk`` false without a chunk size.
     """
 
     source = "arXiv 2307.08621, eqs. 5 (parallel) to 8 (gated, multi-scale)"
@@ -52,6 +54,7 @@ class RetNet(Mixer):
         norm_eps: float = EPSILON,
         rope_theta: float = 10_000.0,
         chunk_size: int | None = 64,
+        cross_chunk: bool = True,
     ) -> None:
         super().__init__()
         self.heads = max(4, width // 256) if heads is None else heads
@@ -62,6 +65,8 @@ class RetNet(Mixer):
         for name, value in (("value_expansion", value_expansion), ("chunk_size", chunk_size)):
             if value is not None and value < 1:
                 raise ArgapError(f"retnet: {name} {value}; expected at least 1")
+        if not cross_chunk and chunk_size is None:
+            raise ArgapError("retnet: cross_chunk false needs a chunk_size, at which the state starts anew")
         if norm not in get_args(Norm):
             raise ArgapError(f"retnet: norm {norm!r}; expected {' or '.join(get_args(Norm))}")
         self.width, self.inner = width, value_expansion * width
@@ -72,7 +77,7 @@ class RetNet(Mixer):
             if norm == "rms"
             else nn.LayerNorm(size, eps=norm_eps, elementwise_affine=False)
         )
-        self.rope_theta, self.chunk_size = rope_theta, chunk_size
+        self.rope_theta, self.chunk_size, self.cross_chunk = rope_theta, chunk_size, cross_chunk
         self.qk = nn.Linear(width, 2 * width, bias=False)
         self.v = nn.Linear(width, self.inner, bias=False)
         self.gate = nn.Linear(width, self.inner, bias=False)
@@ -90,8 +95,31 @@ class RetNet(Mixer):
         """All positions of ``x [B, T, D]`` at once, and S after the last where it is to be kept."""
         q, k, v = self._heads(x)
         decay = self._log_decay(x.device)
+        if not self.cross_chunk:
+            y, memory = self._within_chunks(q, k, v, decay)
+            return self._merge(y.transpose(1, 2), x), memory
         y, memory = linear_attention(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x), memory
+
+    def _within_chunks(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each chunk as a sequence of its own, and S after the last one. A full last chunk's S is unused: `step`
+        starts the next chunk with zeros."""
+        assert self.chunk_size is not None
+        length = q.shape[2]
+        full = (length - 1) // self.chunk_size * self.chunk_size  # positions before the last chunk, full or not
+        parts = []
+        if full:
+            chunks = [part[:, :, :full].unflatten(2, (-1, self.chunk_size)).transpose(1, 2) for part in (q, k, v)]
+            heads, _ = linear_attention(
+                *(part.flatten(0, 1) for part in chunks), log_decay=decay, keep_state=False, chunk=None
+            )
+            parts.append(heads.unflatten(0, (len(q), -1)).transpose(1, 2).flatten(2, 3))
+        last = (part[:, :, full:] for part in (q, k, v))
+        heads, memory = linear_attention(*last, log_decay=decay, keep_state=True, chunk=None)
+        assert memory is not None
+        return torch.cat([*parts, heads], dim=2), memory
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
@@ -101,6 +129,8 @@ class RetNet(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
+        if not self.cross_chunk and position % (self.chunk_size or 1) == 0:
+            memory = torch.zeros_like(memory)
         q, k, v = self._heads(x[:, None], position)
         y, memory = recurrence_step(
             q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device)[None, :, None]
@@ -112,9 +142,13 @@ class RetNet(Mixer):
         return self.width * self.inner // self.heads
 
     def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`; what is O(B·T·D) is left out."""
+        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`, without ``cross_chunk`` of each chunk alone
+        without its S; what is O(B·T·D) is left out."""
         dense = 2 * batch * length * self.width * (2 * self.width + 3 * self.inner)
         sizes = self.width // self.heads, self.inner // self.heads
+        if not self.cross_chunk and self.chunk_size is not None:
+            chunk = min(self.chunk_size, length)
+            return dense + 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
         return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:

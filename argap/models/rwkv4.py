@@ -1,4 +1,4 @@
-"""RWKV-4: an average of the values with exponential weights, beside a shift by one token.
+"""RWKV-4: an exponentially weighted average of past values, with token shift.
 
 Legend: B batch, T positions, D width.
 """
@@ -13,31 +13,30 @@ from transformers.initialization import copy_
 from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
-from argap.kernels.short_convolution import short_convolution
 from argap.kernels.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import Mixer, ResidualLinear
 
 DEPTH = 0.5
-"""Where the layer stands among all, l / L: the paper starts some parameters by it. A mixer does not know
-its place, so that all start as the middle layer does."""
+"""The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
 
 
 class RWKV4(Mixer):
     """Time mixing: W_o (σ(r) ⊙ wkv) (arXiv 2305.13048, section 3.1: token shift, WKV operator,
     output gating).
 
-    r, k and v are linear maps of μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, each with a μ of its own, and wkv_t is the mean
-    of v_t with weight e^{u + k_t} and of the earlier v_i with weights e^{k_i − (t−1−i) w}. Sums are kept
-    relative to their largest exponent, as in the paper's appendix, so that no exponential overflows.
+    r, k and v are linear in μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, each with its own μ. wkv_t is the weighted mean of v_t, with
+    weight e^{u + k_t}, and of the earlier v_i, with weights e^{k_i − (t−1−i) w}. As in the paper's appendix, sums are
+    stored relative to their largest exponent so that nothing overflows.
 
-    The backbone's SwiGLU stands in the place of channel mixing; `RWKV4Channel` is the paper's own.
+    The backbone's SwiGLU replaces channel mixing; `RWKV4Channel` implements the paper's.
     """
 
     source = "arXiv 2305.13048, section 3.1, WKV operator"
 
     def __init__(self, width: int, max_positions: int | None = None) -> None:
         super().__init__()
-        self.shift = nn.ModuleDict({name: TokenShift(width, *start) for name, start in SHIFTS.items()})
+        self.shift = nn.ModuleDict({name: TokenShift(width) for name in ("receptance", "key", "value")})
+        self._set_start(DEPTH, 1 - DEPTH)
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
@@ -45,25 +44,37 @@ class RWKV4(Mixer):
         self.bonus = nn.Parameter(torch.empty(width))
         self.out = ResidualLinear(width, width, bias=False)
 
+    def set_depth(self, layer: int, layers: int) -> None:
+        """l of L: decays by l/(L − 1), token shifts by 1 − l/L and l/(L − 1)."""
+        self._set_start(layer / max(1, layers - 1), 1 - layer / layers)
+
+    def _set_start(self, depth: float, rest: float) -> None:
+        self.depth = depth
+        starts = {"receptance": (rest / 2, 0.0), "key": (rest, 0.0), "value": (rest, 0.3 * depth)}
+        for name, (exponent, offset) in starts.items():
+            shift = self.shift[name]
+            assert isinstance(shift, TokenShift)
+            shift.exponent, shift.offset = exponent, offset
+
     def initialize(self, std: float, residual_std: float) -> None:
-        """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/L}, from averages over the far
+        """The paper's: log w_i = −5 + 8·(i/(D − 1))^{0.7 + 1.3·l/(L − 1)}, from averages over the far
         past to the last token's value, and u_i = log 0.3 + (−½, 0 or ½ in turn)."""
         width = len(self.bonus)
         channel = torch.arange(width, device=self.bonus.device, dtype=torch.float32)
-        copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * DEPTH))
+        copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * self.depth))
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
-        r, k, v = self._maps(x, _previous(x, self.key.weight))
+        r, k, v = self._maps(x, _previous(x))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
-        """The last input, and the two sums and their largest exponent in float32 or wider, all ``[B, D]``."""
+        """The last input, then the two sums and their largest exponent in float32 or wider; all ``[B, D]``."""
         state_dtype = torch.promote_types(dtype, torch.float32)
         size = (batch, self.out.in_features)
         zeros = torch.zeros(size, dtype=state_dtype, device=device)
@@ -86,22 +97,22 @@ class RWKV4(Mixer):
         return 4 * self.out.in_features
 
     def flops(self, batch: int, length: int) -> int:
-        """The four maps 8·B·T·D², and 27·B·T·D: three shifts of 3, the recurrence of 17 (exponentials and
-        maxima left out) and a gate."""
+        """The four projections 8·B·T·D², plus 27·B·T·D: 9 for the three shifts, 17 for the recurrence (without
+        exponentials and maxima) and 1 for the gate."""
         width = self.out.in_features
         return batch * length * (8 * width**2 + 27 * width)
 
-    def _maps(self, x: torch.Tensor, previous: torch.Tensor | None) -> list[torch.Tensor]:
-        """r, k and v of inputs and the inputs one position earlier (see `TokenShift`)."""
+    def _maps(self, x: torch.Tensor, previous: torch.Tensor) -> list[torch.Tensor]:
+        """r, k and v from the inputs and the inputs one position earlier."""
         maps = {"receptance": self.receptance, "key": self.key, "value": self.value}
         return [linear(self.shift[name](x, previous)) for name, linear in maps.items()]
 
 
 class RWKV4Channel(Mixer):
-    """Channel mixing: σ(r) ⊙ W_v max(k, 0)² (arXiv 2305.13048, section 3.1), as a layer's mixer.
+    """Channel mixing as a mixer: σ(r) ⊙ W_v max(k, 0)² (arXiv 2305.13048, section 3.1).
 
-    It mixes the channels of this token and the one before. Option: ``expand``, the inner width over D.
-    Raises `ArgapError` for one below 1.
+    Mixes the channels of the current and the previous token. Option: ``expand``, inner width over D. Raises
+    `ArgapError` for a value below 1.
     """
 
     source = "arXiv 2305.13048, section 3.1, channel mixing"
@@ -110,13 +121,19 @@ class RWKV4Channel(Mixer):
         super().__init__()
         if expand < 1:
             raise ArgapError(f"rwkv4_channel: expand {expand}; expected at least 1")
-        self.shift = nn.ModuleDict({name: TokenShift(width, 1 - DEPTH, 0.0) for name in ("receptance", "key")})
+        self.shift = nn.ModuleDict({name: TokenShift(width) for name in ("receptance", "key")})
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, expand * width, bias=False)
         self.value = ResidualLinear(expand * width, width, bias=False)
 
+    def set_depth(self, layer: int, layers: int) -> None:
+        """l of L: token shifts by 1 − l/L."""
+        for shift in self.shift.values():
+            assert isinstance(shift, TokenShift)
+            shift.exponent = 1 - layer / layers
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mixed(x, _previous(x, self.key.weight))
+        return self._mixed(x, _previous(x))
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.forward(x), x[:, -1]
@@ -133,11 +150,12 @@ class RWKV4Channel(Mixer):
         return self.receptance.in_features
 
     def flops(self, batch: int, length: int) -> int:
-        """The maps 2·B·T·D² and 4·B·T·D·E for an inner width E, two shifts of 3·B·T·D, the gate and E squares."""
+        """Projections 2·B·T·D² + 4·B·T·D·E for an inner width E, plus B·T·(7·D + E) for two
+        shifts, the gate and the squares."""
         inner, width = self.value.in_features, self.value.out_features
         return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
 
-    def _mixed(self, x: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
+    def _mixed(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
         r = self.receptance(self.shift["receptance"](x, previous))
         k = self.key(self.shift["key"](x, previous))
         squared = gated_product(k, k, "relu") if runs_kernels(k) else k.relu().square()
@@ -145,31 +163,24 @@ class RWKV4Channel(Mixer):
 
 
 class TokenShift(nn.Module):
-    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, with a μ a channel."""
+    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, with one μ per channel."""
 
-    def __init__(self, width: int, exponent: float, offset: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.exponent, self.offset = exponent, offset
+        self.exponent, self.offset = 1 - DEPTH, 0.0
         self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, std: float, residual_std: float) -> None:
-        """μ_i = (i/D)^exponent + offset: from channels of the past to channels of the present."""
+        """μ_i = (i/D)^exponent + offset, as in the published code: low channels look at the previous token, high ones
+        at the current."""
         width = len(self.weight)
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
-    def forward(self, x: torch.Tensor, previous: torch.Tensor | None) -> torch.Tensor:
-        """``x [..., D]`` mixed with the inputs one position earlier; None: those of `_previous`."""
-        if previous is None:  # a convolution of two taps
-            present = self.weight.float()
-            return short_convolution(x, torch.stack([present, 1 - present]))[0]
+    def forward(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
         return previous + self.weight * (x - previous)
 
 
-SHIFTS = {"receptance": ((1 - DEPTH) / 2, 0.0), "key": (1 - DEPTH, 0.0), "value": (1 - DEPTH, 0.3 * DEPTH)}
-"""Exponent and offset with which each μ of time mixing starts, as in the published code."""
-
-
-def _previous(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
-    """``x [B, T, D]`` one position later, 0 at the first; None where a kernel on ``x`` and ``weight`` shifts it."""
-    return None if runs_kernels(x, weight) else F.pad(x[:, :-1], (0, 0, 1, 0))
+def _previous(x: torch.Tensor) -> torch.Tensor:
+    """``x [B, T, D]`` shifted right by one position, with zeros first."""
+    return F.pad(x[:, :-1], (0, 0, 1, 0))

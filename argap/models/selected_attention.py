@@ -1,6 +1,6 @@
-"""Sparse attention by selection: some positions attend to all before them, the others put out nothing.
+"""Sparse attention by query selection: selected positions attend to the whole past, the others output zero.
 
-Legend: B batch, T positions, D width, k positions that a learned selection keeps.
+Legend: B batch, T positions, D width, k positions kept by a learned selection.
 """
 
 from typing import ClassVar, Literal, get_args
@@ -21,27 +21,29 @@ State = tuple[AttentionState, torch.Tensor]
 
 
 class SelectedAttention(Mixer):
-    """y_i = f(u)_i · softmax(q_i Kᵀ / √d) V over the positions up to i, f(u)_i in {0, 1} (arXiv 2312.04927,
-    eq. 2): what attention adds to gated convolutions where recall asks for it. Options:
+    """y_i = f(u)_i · softmax(q_i Kᵀ / √d) V over positions up to i, with f(u)_i in {0, 1} (arXiv 2312.04927, eq. 2).
 
-    - ``select``, the function f. ``programmatic``: the token occurred before (eq. 3). ``random``: as many
-      positions, drawn as `random_as_many` says. ``learned``: the score σ(u_i W) is among the ``k`` highest
-      of positions 0 to i. ``full``: all positions, which is `Attention`.
-    - ``by``: what must have occurred before, the ``token`` or the ``bigram`` that it ends (appendix C.2); of
-      ``programmatic`` and ``random``.
-    - ``k``, 256 in the paper, and ``noise``, of ``learned``: in training, Gaussian noise of this standard
-      deviation is added to the scores that are compared, so that other positions get their turn.
-    - ``heads``, ``positions``, ``rope_theta``: as `Attention` has them.
+    Adds attention to a gated convolution only where recall may need it. Options:
 
-    ``learned`` compares with the past alone, in training too, so that nothing sees the future; where a
-    sequence is longer than k, it may select more than k of it in all. Its `auxiliary_loss` keeps high scores
-    few. W learns from the model's loss too, as if f were the score where it is 1 (a straight-through
-    estimate; it, the size of the noise and the weight of the auxiliary loss, 1, are ours).
+    - ``select``: the function f. ``programmatic``: the token occurred before (eq. 3). ``random``: equally many
+      positions, drawn by `random_as_many`. ``learned``: the score σ(u_i W) is among the ``k`` highest of positions
+      0 to i. ``full``: all positions, equivalent to `Attention`.
+    - ``by``: for ``programmatic`` and ``random``, whether the ``token`` or the ``bigram`` that it ends must have
+      occurred before (appendix C.2).
+    - ``k``: for ``learned``; 256 in the paper.
+    - ``noise``: for ``learned``, the standard deviation of Gaussian noise added to the compared scores in training,
+      so that the selection explores.
+    - ``heads``, ``positions``, ``rope_theta``: as for `Attention`.
 
-    All queries are computed, by attention's own kernel, and those not selected are then put out: text
-    repeats so many of its tokens that gathering the others saves nothing.
+    ``learned`` ranks a position only among its past, in training too, so that it stays causal. It can therefore select
+    more than k positions of a longer sequence in total; `auxiliary_loss` penalises this. W also learns from the
+    language modeling loss through a straight-through estimate of f. That estimate, the default noise and the
+    auxiliary loss's weight of 1 are our choices.
 
-    Raises `ArgapError` as `Attention` does, and for an option's value that is none of these.
+    All queries are computed with the dense kernel and then masked: text repeats most of its tokens, so gathering the
+    selected ones would save nothing.
+
+    Raises `ArgapError` as `Attention` does, and for an invalid option.
     """
 
     needs_ids: ClassVar[bool] = True
@@ -73,19 +75,21 @@ class SelectedAttention(Mixer):
         self.score = nn.Linear(width, 1, bias=False) if select == "learned" else None
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        return self._passed(self.attention(x), x, input_ids)
+        return self._masked(self.attention(x), x, input_ids)
 
     def auxiliary_loss(self, x: torch.Tensor) -> torch.Tensor | None:
-        """max(0, Σ_i σ(u_i W) − k) / T, the mean over sequences (the paper's section on learned selection): no
-        more than k positions shall score high. None for the other functions, which learn nothing."""
+        """max(0, Σ_i σ(u_i W) − k) / T, averaged over sequences: penalises more than k high scores.
+
+        From the paper's section on learned selection. None for the other selections, which have no parameters.
+        """
         if self.score is None:
             return None
         excess = _scores(x, self.score).sum(dim=1) - self.k
         return F.relu(excess).mean() / x.shape[1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """Attention's state, and what the next selection looks at: the tokens so far ``[B, T]``; for
-        ``learned`` the highest scores ``[B, ≤ k]``; nothing for ``full``."""
+        """Attention's state, and the state of the selection: the tokens so far ``[B, T]``, the highest scores
+        ``[B, ≤ k]`` for ``learned``, or nothing for ``full``."""
         state_dtype = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
         return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=state_dtype, device=device)
 
@@ -97,7 +101,7 @@ class SelectedAttention(Mixer):
             seen = scores.topk(min(self.k, scores.shape[1]), dim=1).values
         else:
             seen = ids[:, :0] if self.select == "full" else ids
-        return self._passed(y, x, ids), (after, seen)
+        return self._masked(y, x, ids), (after, seen)
 
     def step(self, x: torch.Tensor, state: State, input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         before, seen = state
@@ -114,28 +118,27 @@ class SelectedAttention(Mixer):
         return y * self._by_tokens(seen)[:, -1:], (after, seen)
 
     def state_size(self, length: int) -> int:
-        """Keys and values, 2·T·D, and T tokens or, for ``learned``, min(T, k) scores, or nothing for ``full``."""
-        looked_at = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
-        return self.attention.state_size(length) + looked_at
+        """Keys and values 2·T·D, plus T tokens; min(T, k) scores instead for ``learned``, nothing for ``full``."""
+        selection = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
+        return self.attention.state_size(length) + selection
 
     def flops(self, batch: int, length: int) -> int:
-        """Attention's, of all positions, and 2·B·T·D for the scores of ``learned``; comparing tokens or scores
-        is left out."""
+        """Those of dense attention, plus 2·B·T·D for the scores of ``learned``; comparisons are not counted."""
         scores = 0 if self.score is None else 2 * batch * length * self.score.in_features
         return self.attention.flops(batch, length) + scores
 
-    def _passed(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """What attention puts out, ``y [B, T, D]`` for inputs ``x [B, T, D]``, where the position is selected."""
+    def _masked(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Attention's output ``y [B, T, D]`` for inputs ``x [B, T, D]``, with unselected positions set to zero."""
         if self.score is None:
             return y * self._by_tokens(ids)[..., None]
         scores = _scores(x, self.score)
         compared = scores + self.noise * torch.randn_like(scores) if self.training else scores
         selected = among_highest(compared, self.k)
-        passed = selected * (1 + (scores - scores.detach()))  # 0 or 1, with the gradient of the score
-        return y * passed.to(y.dtype)[..., None]
+        mask = selected * (1 + (scores - scores.detach()))  # 0 or 1, with the gradient of the score
+        return y * mask.to(y.dtype)[..., None]
 
     def _by_tokens(self, ids: torch.Tensor) -> torch.Tensor:
-        """Which of ``ids [B, T]`` are selected, by what occurred before."""
+        """Which positions of ``ids [B, T]`` are selected, based on earlier tokens."""
         if self.select == "full":
             return torch.ones_like(ids, dtype=torch.bool)
         chosen = repeated_tokens(ids) if self.by == "token" else repeated_bigrams(ids)
@@ -143,8 +146,10 @@ class SelectedAttention(Mixer):
 
 
 def _scores(x: torch.Tensor, score: nn.Linear) -> torch.Tensor:
-    """σ(u W) of ``x [B, T, D]``, ``[B, T]``, in float32 or wider whatever autocast says: what is rounded
-    ties."""
+    """Scores σ(u W) of ``x [B, T, D]``, as ``[B, T]``.
+
+    Computed in float32 or wider even under autocast, because lower precision would create ties.
+    """
     compute_dtype = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.to(compute_dtype), score.weight.to(compute_dtype))[..., 0].sigmoid()

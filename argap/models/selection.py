@@ -1,16 +1,16 @@
-"""Which positions of a sequence attend: selection functions f of sparse attention, each seeing the past alone.
+"""Causal selection functions f for sparse attention: which positions of a sequence attend.
 
-A function maps the tokens ``[B, T]`` to booleans ``[B, T]``, and what it says of a position depends on the
-tokens up to that position: of a prefix it says the same. Legend: B batch, T positions.
+Each maps tokens ``[B, T]`` to booleans ``[B, T]``. The result at a position depends only on tokens up to it, so a
+prefix gives the same selection as the whole sequence. Legend: B batch, T positions.
 """
 
 import torch
 import torch.nn.functional as F
 
 BLOCK = 16
-"""Positions among which `random_as_many` draws at once: its count is at most so many behind."""
+"""Positions per draw in `random_as_many`, whose count lags by at most one block."""
 PRIME = 2**31 - 1
-"""Modulus of the hash: products of two residues fit in int64."""
+"""Modulus of the hash; products of two residues fit in int64."""
 
 
 def repeated_tokens(ids: torch.Tensor) -> torch.Tensor:
@@ -21,25 +21,24 @@ def repeated_tokens(ids: torch.Tensor) -> torch.Tensor:
 
 
 def repeated_bigrams(ids: torch.Tensor) -> torch.Tensor:
-    """Positions whose token and the one before it occurred before as neighbours (arXiv 2312.04927,
-    appendix C.2)."""
-    previous = F.pad(ids, (1, 0), value=-1)[:, :-1]  # −1, no token: position 0 ends no bigram
+    """Positions that end a bigram seen earlier in the sequence (arXiv 2312.04927, appendix C.2)."""
+    previous = F.pad(ids, (1, 0), value=-1)[:, :-1]  # −1 matches no token: position 0 ends no bigram
     return repeated_tokens((previous.long() << 32) + ids)
 
 
 def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Positions drawn at random, as many as the booleans ``chosen [B, T]`` of a function of the past.
+    """Draw as many random positions as the causal selection ``chosen [B, T]`` has.
 
-    How many a whole sequence has is known only at its end. So each block of `BLOCK` positions draws, all
-    equally likely, as many as ``chosen`` has in the block before; the count of a sequence is what ``chosen``
-    has in all blocks but the last. The draw is seeded by the tokens before the block and the position:
-    a sequence is drawn alike whenever and wherever it is seen.
+    The count of a whole sequence is known only at its end. Each block of `BLOCK` positions therefore draws, uniformly,
+    as many as ``chosen`` has in the previous block, so the total is the count of ``chosen`` without its last block.
+    The draw is seeded by the tokens before the block and by the position: a given sequence always gets the same
+    positions.
     """
     length = ids.shape[1]
-    filling = -length % BLOCK
-    quota = F.pad(_in_blocks(chosen, filling).sum(dim=2)[:, :-1], (1, 0))
-    position = torch.arange(length + filling, device=ids.device)
-    tokens = _mixed((F.pad(ids.long(), (0, filling)) + 1) * 50021 + position * 69997).cumsum(dim=1)
+    padding = -length % BLOCK
+    quota = F.pad(_in_blocks(chosen, padding).sum(dim=2)[:, :-1], (1, 0))
+    position = torch.arange(length + padding, device=ids.device)
+    tokens = _mixed((F.pad(ids.long(), (0, padding)) + 1) * 50021 + position * 69997).cumsum(dim=1)
     seed = F.pad(_in_blocks(tokens, 0)[:, :-1, -1:], (0, 0, 1, 0))
     lots = _mixed(seed + _mixed(position + 1).unflatten(0, (-1, BLOCK)))
     ranks = lots.argsort(dim=2).argsort(dim=2)
@@ -47,8 +46,7 @@ def random_as_many(ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def among_highest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions whose score is among the ``count`` highest of all up to them, of ``scores [B, T]``; of equal
-    scores the earlier one is the higher."""
+    """Positions of ``scores [B, T]`` whose score is among the ``count`` highest so far; ties go to the earlier one."""
     length = scores.shape[1]
     if length <= count:
         return torch.ones_like(scores, dtype=torch.bool)
@@ -57,14 +55,13 @@ def among_highest(scores: torch.Tensor, count: int) -> torch.Tensor:
     return higher.sum(dim=2) < count
 
 
-def _in_blocks(values: torch.Tensor, filling: int) -> torch.Tensor:
-    """``[B, T]`` with ``filling`` zeros to ``[B, blocks, BLOCK]``."""
-    return F.pad(values, (0, filling)).unflatten(1, (-1, BLOCK))
+def _in_blocks(values: torch.Tensor, padding: int) -> torch.Tensor:
+    """Append ``padding`` zeros to ``[B, T]`` and reshape to ``[B, blocks, BLOCK]``."""
+    return F.pad(values, (0, padding)).unflatten(1, (-1, BLOCK))
 
 
 def _mixed(values: torch.Tensor) -> torch.Tensor:
-    """A hash of whole numbers from 0: x⁵ modulo `PRIME`, which is one to one because 5 does not divide
-    `PRIME` − 1; nothing overflows int64."""
+    """Hash non-negative integers: x⁵ mod `PRIME`, a bijection because 5 does not divide `PRIME` − 1."""
     x = values % PRIME
     fourth = (x * x % PRIME) ** 2 % PRIME
     return fourth * x % PRIME

@@ -1,7 +1,7 @@
-"""The papers' sizes: width, depth and MLP for a name, and the parameters and TFLOPs that the paper prints.
+"""The paper's model sizes: width, depth and MLP of each, with the printed parameters and TFLOPs.
 
-All have the vocabulary of GPT-2, a tied head and windows of 2,048 tokens. The tables that state the paper's
-widths and depths are not at hand: what is taken from elsewhere or chosen, each `Size` says.
+All use GPT-2's vocabulary, a tied head and windows of 2,048 tokens. The paper's tables of widths and depths were not
+available; each `Size` states where its values come from.
 """
 
 from dataclasses import dataclass
@@ -19,26 +19,28 @@ STEP = 16
 
 @dataclass(frozen=True)
 class Size:
-    """The backbone of a size, as attention has it."""
+    """The backbone of the attention model of a size."""
 
     hidden_size: int
     num_hidden_layers: int
     intermediate_size: int
     """8/3 of the width, rounded up to a multiple of 256 (1.4b: three times the width)."""
     note: str
-    """Where width and depth are from."""
+    """Source of width and depth."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What arXiv 2312.04927 prints of a model."""
+    """Figures that arXiv 2312.04927 prints for a model."""
 
     params_m: int
     """Parameters in millions."""
     tflops: float | None
-    """Of training on one window of T = 2,048; None where the table repeats another size's. The tables do not say
-    how it is counted. 6·T·N for N parameters is RWKV's at 125m and 360m, 2.08 and 4.31; with the embedding as
-    a product too and all T² scores, 6·T·(N + V·D) + 12·L·D·T², attention's would be 1.55, 2.46 and 6.29."""
+    """Training on one window of T = 2,048 tokens; None where the table repeats the value of another size.
+
+    The tables do not define the count. 6·T·N for N parameters matches RWKV at 125m and 360m (2.08 and 4.31). Counting
+    the embedding as a product and all T² scores, 6·T·(N + V·D) + 12·L·D·T², would give attention 1.55, 2.46 and 6.29.
+    """
 
 
 SIZES: dict[str, Size] = {
@@ -48,7 +50,7 @@ SIZES: dict[str, Size] = {
     "1.4b": Size(2048, 24, 6144, "width and depth of GPT-3's 1.3B (arXiv 2005.14165, table 2.1); the MLP is ours"),
 }
 
-# Tables 2, 4 and 5, by the name of the architecture here.
+# Tables 2, 4 and 5, keyed by our names of the architectures.
 PRINTED: dict[str, dict[str, Printed]] = {
     "70m": {
         "attention": Printed(73, 1.52),
@@ -91,10 +93,10 @@ PRINTED: dict[str, dict[str, Printed]] = {
 def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapConfig:
     """The configuration of a named architecture at a named size.
 
-    All have the width and depth of the size. Attention has its MLP too; of the others the MLP's inner width
-    is such that the model has the parameters that the paper prints for it, or, where it prints none, those
-    of attention. (The paper's own models differ in width and depth; ``rwkv4_channel``, without an MLP, has
-    the parameters that width and depth give.) Raises `ArgapError` for an unknown size or architecture.
+    All architectures share the size's width and depth. For all but attention, the inner width of the MLP is chosen to
+    match the parameters that the paper prints for the architecture, or attention's where it prints none. (The paper's
+    models differ in width and depth instead. ``rwkv4_channel`` has no MLP to adjust.) Raises `ArgapError` for an
+    unknown size or architecture.
     """
     if size not in SIZES:
         raise ArgapError(f"size {size!r}: unknown; known are {', '.join(SIZES)}")
@@ -114,18 +116,18 @@ def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapCon
     if architecture == "attention" or config.mlp == "none":
         return config
     if printed := PRINTED[size].get(architecture):
-        aim = 1_000_000 * printed.params_m
+        target = 1_000_000 * printed.params_m
     else:
-        aim = cost(built("attention", chosen.intermediate_size), seq_len).parameters
-    missing = aim - cost(config, seq_len).parameters
-    a_column = 3 * chosen.hidden_size * chosen.num_hidden_layers
-    inner = max(1, round((chosen.intermediate_size + missing / a_column) / STEP)) * STEP
+        target = cost(built("attention", chosen.intermediate_size), seq_len).parameters
+    missing = target - cost(config, seq_len).parameters
+    per_column = 3 * chosen.hidden_size * chosen.num_hidden_layers
+    inner = max(1, round((chosen.intermediate_size + missing / per_column) / STEP)) * STEP
     return built(architecture, inner)
 
 
 def note_on(architecture: str, size: str, config: ArgapConfig, parameters: int) -> str:
-    """What of a model's size is the paper's and what is ours, and how far its ``parameters`` are from those
-    printed, in a sentence."""
+    """One sentence on a model's size: which values are the paper's, which are ours, and how far ``parameters`` are
+    from the printed number."""
     chosen, printed = SIZES[size], PRINTED[size].get(architecture)
     if printed is None:
         return f"{chosen.note}; the paper prints no such model"

@@ -1,7 +1,7 @@
-"""Training and generation speed of a model, and its memory, by length and batch.
+"""Training and generation speed and peak memory of a model, by length and batch size.
 
-As the papers measure their mixers: training throughput at equal tokens a step (DeltaNet, arXiv 2406.06484,
-figure 4), generation throughput by batch (second blog post on the Zoology paper, section 3).
+Follows the papers' protocols: training throughput at a constant number of tokens per step (DeltaNet, arXiv 2406.06484,
+figure 4), and generation throughput by batch size (second blog post on the Zoology paper, section 3).
 """
 
 import resource
@@ -26,16 +26,16 @@ from argap.progress import say
 Mode = Literal["training", "generation"]
 TRAINING = ("512x8", "1024x4", "2048x2", "4096x1")
 GENERATION = ("256x1", "256x4", "256x16", "256x64")
-"""The shapes that are measured by default, length x batch."""
+"""Shapes measured by default, as length x batch."""
 WARM_UP, STEPS = 2, 5
-"""Training steps before the measured ones, and measured."""
+"""Training steps for warm-up, and measured ones."""
 WARM_TOKENS = 8
-"""Tokens generated before the measured ones."""
+"""Tokens generated for warm-up."""
 
 
 @dataclass(frozen=True)
 class SpeedCase:
-    """One model, what it does, and on which device."""
+    """One measurement to make: a model, a mode and shape, and a device."""
 
     architecture: str
     mode: Mode
@@ -48,10 +48,10 @@ class SpeedCase:
     vocab_size: int
     device: str
     dtype: str
-    """``float32`` or ``bfloat16``: the arithmetic of training (whose weights stay float32, as in the trainer), or
-    weights and arithmetic of generation."""
+    """``float32`` or ``bfloat16``. In training this is the autocast dtype over float32 weights, as in the trainer; in
+    generation the weights have it too."""
     compile: bool = False
-    """Whether training goes through `torch.compile`, as the trainer does on CUDA."""
+    """Whether to train with `torch.compile`, as the trainer does on CUDA."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Speed:
 
     parameters: int
     seconds: float
-    """Of one training step (forward, backward, AdamW; the median of `STEPS`), or of the whole generation."""
+    """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
     tokens_per_s: float
     peak_bytes: int
-    """Peak memory of model, optimizer and activations: on CUDA what torch allocated, on a CPU the growth of the
-    process (a few MiB are libraries that load late)."""
+    """Peak memory of model, optimizer and activations. On CUDA the memory allocated by torch; on a CPU the growth of
+    the process, which includes a few MiB of lazily loaded libraries."""
 
 
 def speed_cases(
@@ -74,10 +74,10 @@ def speed_cases(
     generation: Sequence[str] | None,
     **options: Any,
 ) -> list[SpeedCase]:
-    """All combinations of architectures and shapes (``LENGTHxBATCH``), in order; ``options``: the other fields.
+    """All combinations of architectures and shapes (``LENGTHxBATCH``), in order. ``options``: the other fields.
 
-    If only one of ``training`` and ``generation`` is given, only that is measured; without both, `TRAINING` and
-    `GENERATION`. Raises `ArgapError` for an unknown architecture and for text that is not a shape.
+    If only one of ``training`` and ``generation`` is given, only that mode is measured; with neither, `TRAINING` and
+    `GENERATION`. Raises `ArgapError` for an unknown architecture or an invalid shape.
     """
     if unknown := [name for name in architectures if name not in ARCHITECTURES]:
         raise ArgapError(f"architecture {unknown[0]!r}: unknown; known are {', '.join(ARCHITECTURES)}")
@@ -96,12 +96,12 @@ def speed_cases(
 def _shape(text: str) -> tuple[int, int]:
     length, times, batch = text.lower().partition("x")
     if not (times and length.isdecimal() and batch.isdecimal() and int(length) and int(batch)):
-        raise ArgapError(f"{text}: expected LENGTHxBATCH, two whole numbers from 1, such as 1024x4")
+        raise ArgapError(f"{text}: expected LENGTHxBATCH, two positive integers, such as 1024x4")
     return int(length), int(batch)
 
 
 def measure_all(cases: Sequence[SpeedCase]) -> list[dict[str, Any]]:
-    """`measure_apart` of each case, with a line of progress on stderr after each."""
+    """Measure each case in its own process, printing a line of progress to stderr after each."""
     rows = []
     for number, case in enumerate(cases, start=1):
         rows.append(measure_apart(case))
@@ -111,14 +111,14 @@ def measure_all(cases: Sequence[SpeedCase]) -> list[dict[str, Any]]:
 
 
 def in_words(row: dict[str, Any]) -> tuple[str, str]:
-    """Speed and peak memory of a row, or the error and nothing."""
+    """Speed and peak memory of a row, formatted; for a failed case the error and an empty string."""
     if "error" in row:
         return row["error"], ""
     return f"{row['tokens_per_s']:,.0f} tokens/s", f"{row['peak_bytes'] / 2**20:,.0f} MiB"
 
 
 def measure(case: SpeedCase) -> Speed:
-    """Measure in this process. On a CPU the memory is right only in a fresh process: see `measure_apart`.
+    """Measure in this process. On a CPU, peak memory is correct only in a fresh process: see `measure_apart`.
 
     Raises `ArgapError` for an unknown architecture, and `torch.OutOfMemoryError` as torch does.
     """
@@ -144,27 +144,27 @@ def measure(case: SpeedCase) -> Speed:
 
 
 def measure_apart(case: SpeedCase) -> dict[str, Any]:
-    """The case and its `Speed` as one row, measured in a separate process; without enough memory the row has an
-    ``error`` instead. (The peak of a process never falls, and one case can slow the next.)
+    """Measure in a separate process; returns the case and its `Speed` as one row, with an ``error`` if memory ran out.
 
-    Raises `ArgapError` as `measure` does, and if the process dies.
+    A separate process because peak memory never falls and one case can slow down the next. Raises `ArgapError` as
+    `measure` does, and if the process dies.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return asdict(case) | asdict(pool.submit(measure, case).result())
         except BrokenProcessPool:
             raise ArgapError(
-                f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the process that measured it died "
-                "(usually killed by the system when memory runs out); choose smaller lengths or batches"
+                f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the measuring process died "
+                "(usually killed by the system for lack of memory); choose smaller lengths or batches"
             ) from None
-        except RuntimeError as error:  # on a CPU torch has no class of its own for this
+        except RuntimeError as error:  # on a CPU torch raises a plain RuntimeError
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
                 return asdict(case) | {"error": "out of memory"}
             raise
 
 
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
-    """Seconds of the median training step."""
+    """Median seconds per training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     forward: Callable[..., Any] = torch.compile(model) if case.compile else model
     dtype = getattr(torch, case.dtype)
@@ -184,7 +184,7 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
 
 @torch.inference_mode()
 def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
-    """Seconds of ``length`` greedy tokens for each sequence, in the recurrent form, from an empty state."""
+    """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state."""
     model = model.to(getattr(torch, case.dtype)).eval()
     took = 0.0
     for tokens in (min(WARM_TOKENS, case.length), case.length):
@@ -199,14 +199,14 @@ def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) ->
 
 
 def _now(device: torch.device) -> float:
-    """The time once the device has finished all work in its queue."""
+    """The time after the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def _memory(device: torch.device) -> Callable[[], int]:
-    """Start to watch memory; the function returned gives the peak since, in bytes."""
+    """Start tracking memory. Returns a function that gives the peak since then, in bytes."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -218,7 +218,7 @@ def _memory(device: torch.device) -> Callable[[], int]:
 def _peak_rss() -> int:
     """Peak memory of this process in bytes.
 
-    On Linux from /proc, because getrusage includes what the parent used when it started this process.
+    On Linux read from /proc, because getrusage includes the parent's memory at the time of the fork.
     """
     status = Path("/proc/self/status")
     if status.exists():

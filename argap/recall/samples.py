@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex
+from argap.checksums import check_files
 from argap.parquet import read_parquet, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
@@ -192,6 +193,7 @@ def read_samples(folder: Path) -> list[Sample]:
     """The samples of a model on a task, in order. Raises `FormatError` for a broken file."""
     remedy = "remove it and run the same `argap recall` command again"
     paths = sorted((folder / "samples").glob("part-*.parquet"))
+    check_files(folder, paths, remedy=remedy)
     rows = [row for path in paths for row in read_parquet(path, schema=SCHEMA, remedy=remedy).to_pylist()]
     return sorted((Sample(**row) for row in rows), key=lambda sample: sample.row)
 

@@ -1,6 +1,6 @@
-"""Suites: a list of models trained alike, scored alike and put into one table.
+"""Suites: several models trained and scored under the same conditions, compared in one table.
 
-``config`` what a suite is · ``layout`` where things lie and what is finished · ``members`` train and score each ·
-``curve``, ``distances``, ``prevalence`` and ``trajectory`` what is kept besides cells · ``collect`` from runs to a
-result · ``result`` reading it back.
+``config`` the YAML file · ``layout`` paths, and which models are finished · ``members`` train and score each model ·
+``curve``, ``distances``, ``prevalence`` and ``trajectory`` further tables beside the cells · ``collect`` write the
+result · ``result`` read it · ``run`` all of this in order · ``ray_tasks`` on a Ray cluster.
 """

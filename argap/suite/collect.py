@@ -141,7 +141,7 @@ def _gap(
         index=labels.record.index,
         base=suite.base if suite.base in models else None,
         runs={name: runs[name].record.checkpoint.fingerprint for name in models},
-        parameters={name: done.parameters for name in models if (done := runs[name].finished)},
+        parameters={name: done.parameters for name in models if (done := runs[name].finished) and done.parameters},
     )
 
 

@@ -1,4 +1,4 @@
-"""What a suite is: one data order and one schedule, and the members that differ in their mixers alone."""
+"""Suite configuration: one data order and one schedule for members that differ only in their mixers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ SEEDS = "seeds"
 RESERVED = {"sizes": ("tokens",), "members": ("index", "runs", "trajectories", "mqar")}
 """Names of the work folder's own folders (`argap.suite.layout`)."""
 SEQ_LEN = 1024
-"""Tokens a window of the evaluation text, by default."""
+"""Default tokens per window of the evaluation text."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,31 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The member's name; further seeds say which."""
+        """The member's name, with a suffix for seeds other than 0."""
         return self.member if self.seed == 0 else f"{self.member}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite as its YAML file has it."""
+    """The content of a suite's YAML file."""
 
     reference: str
-    """The member that the gap of the others is measured to."""
+    """The member that the others are compared with."""
     train: Mapping[str, Any]
     """Fields of `argap.train.TrainConfig` that all members share: tokenizer, data, seq_len, ..."""
     sizes: Mapping[str, Any]
-    """Name of a size to the fields it sets: hidden_size, num_layers, tokens, lr, ..."""
+    """The fields that each size sets, by its name: hidden_size, num_layers, tokens, lr, ..."""
     members: Mapping[str, Any]
-    """Name of a member to the fields it sets; by default ``architecture``: its name. ``seeds: [0, 1]`` trains
-    it from several seeds."""
+    """The fields that each member sets, by its name. ``architecture`` defaults to the name; ``seeds: [0, 1]`` trains
+    the member from several seeds."""
     evaluation: EvaluationSpec
-    """The text that every member is scored on; windows of 1,024 tokens where no ``seq_len`` is given."""
+    """The text that every member is scored on, in windows of 1,024 tokens unless ``seq_len`` is given."""
     base: str | None = None
-    """The member of whose gap the others close a share."""
+    """The base model of the "share of the gap closed" table."""
     mqar: PretrainedTest | None = None
-    """Recall of pairs that every trained model is scored on; None: not measured."""
+    """MQAR test for every trained model; None: not measured."""
     labels: Mapping[str, Any] = field(default_factory=dict)
-    """Name of a member to its name in the paper's tables, whose figures are then shown beside it."""
+    """Members' names in the paper's tables, by member; the paper's figures are then shown next to ours."""
 
     @property
     def windows(self) -> EvaluationSpec:
@@ -71,24 +71,24 @@ class Suite:
                 raise ArgapError(f"{field_name}: {name!r} is not a member; members are {', '.join(self.members)}")
         if not self.sizes:
             raise ArgapError("sizes: expected at least one")
-        for kind, named in (("members", self.members), ("sizes", self.sizes)):
+        for section, named in (("members", self.members), ("sizes", self.sizes)):
             for name, own in named.items():
-                if plain_name(f"{kind}:", name) in RESERVED[kind]:
-                    raise ArgapError(f"{kind}: {name}: the work folder has a folder of that name; choose another name")
+                if plain_name(f"{section}:", name) in RESERVED[section]:
+                    raise ArgapError(f"{section}: {name}: this name is reserved in the work folder; choose another")
                 if own is not None and not isinstance(own, Mapping):
-                    raise ArgapError(f"{kind}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
+                    raise ArgapError(f"{section}: {name}: expected KEY: VALUE lines or nothing, found {own!r}")
         for name, own in self.members.items():
             own = own or {}
             seeds = own.get(SEEDS, [0])
             if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
                 raise ArgapError(f"members: {name}: seeds: expected a list of different numbers, found {seeds!r}")
             if name in (self.reference, self.base) and 0 not in seeds:
-                raise ArgapError(f"members: {name}: seeds: expected 0 among them, others are compared with it")
+                raise ArgapError(f"members: {name}: seeds: expected 0 among them, because others are compared with it")
         for size in self.sizes:
-            self.entries(size)  # a field that is wrong is found before any work
+            self.entries(size)  # report invalid fields before any work starts
 
     def check_architectures(self) -> None:
-        """Raise `ArgapError` for a member without mixers whose name is not an architecture's. Imports torch."""
+        """Raise `ArgapError` for a member without mixers whose name is not an architecture. Imports torch."""
         from argap.models.presets import ARCHITECTURES
 
         for name, own in self.members.items():
@@ -100,9 +100,9 @@ class Suite:
                 )
 
     def entries(self, size: str) -> list[Entry]:
-        """The models of one size, in order, all members from seed 0 before any further seed.
+        """The models of one size, in training order: every member from seed 0 first, then further seeds.
 
-        Raises `ArgapError` for an unknown size and for fields that make no `TrainConfig`.
+        Raises `ArgapError` for an unknown size and for fields that are not a valid `TrainConfig`.
         """
         if size not in self.sizes:
             raise ArgapError(f"size {size!r}: not in the suite; its sizes are {', '.join(self.sizes)}")
@@ -124,9 +124,9 @@ class Suite:
 
 
 def load_suite(path: Path, *, to_run: bool = True) -> Suite:
-    """Read a suite. ``to_run`` False: for its tables alone, without torch and without a check of the architectures.
+    """Read a suite. With ``to_run=False``, skip the check of architectures, which imports torch; tables do not need it.
 
-    Raises `ArgapError`, one line that begins with the file's name.
+    Raises `ArgapError`, one line that starts with the file's name.
     """
     values = read_yaml(path)
     try:

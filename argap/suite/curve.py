@@ -1,7 +1,7 @@
-"""The share of the gap that is associative recall, for every threshold τ at once.
+"""The share of the gap due to AR as a function of the threshold τ.
 
-Repeated tokens are sorted into fine bins of their bigram's training count; the AR hits of any τ that is a
-bin's upper end are the bins up to it.
+Repeated tokens are binned finely by their bigram's training count. The AR hits at a threshold that is the upper end of
+a bin are the tokens in all bins up to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,37 +15,39 @@ from argap.gap import gap_due_to_ar
 from argap.labels import Labels
 
 SINGLE = 10
-"""Counts up to this have a bin each."""
-A_DECADE = 20
-"""Bins a decade above."""
+"""Each count up to this one has its own bin."""
+PER_DECADE = 20
+"""Bins per decade above `SINGLE`."""
 
 
 def fine_bounds(highest: int, thresholds: Sequence[int] = ()) -> np.ndarray:
-    """Upper ends of the bins, int64 ascending: 0 … 10, then 20 a decade, up to at least ``highest``, and
-    every one of ``thresholds``."""
+    """Upper ends of the bins, int64 ascending: 0 … 10, then 20 per decade up to at least ``highest``, and all
+    ``thresholds``."""
     decades = np.log10(max(highest, SINGLE) / SINGLE)
-    grid = SINGLE * 10 ** (np.arange(0, np.ceil(decades * A_DECADE) + 1) / A_DECADE)
+    grid = SINGLE * 10 ** (np.arange(0, np.ceil(decades * PER_DECADE) + 1) / PER_DECADE)
     return np.unique(np.concatenate([np.arange(SINGLE), np.ceil(grid).astype(np.int64), thresholds]).astype(np.int64))
 
 
 def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: Sequence[int] = ()) -> pd.DataFrame:
-    """One row a bin of repeated, scored tokens: ``high``, ``n`` and each model's sum of log p (float64).
-    ``thresholds`` are ends of bins."""
+    """Bin the repeated, scored tokens; one row per bin: ``high``, ``n`` and each model's sum of log p (float64).
+
+    Every value of ``thresholds`` is the upper end of a bin.
+    """
     rows = np.flatnonzero(labels.repeated & labels.scored)
     if labels.train_count is None:
         raise ArgapError("labels without training counts have no curve over thresholds; label them with an index")
     counts = labels.train_count[rows]
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
-    place = np.searchsorted(bounds, counts)
-    columns: dict[str, np.ndarray] = {"high": bounds, "n": np.bincount(place, minlength=len(bounds))}
+    bins = np.searchsorted(bounds, counts)
+    columns: dict[str, np.ndarray] = {"high": bounds, "n": np.bincount(bins, minlength=len(bounds))}
     for model, values in logprobs.items():
-        columns[PREFIX + model] = np.bincount(place, values[rows].astype(np.float64), minlength=len(bounds))
+        columns[PREFIX + model] = np.bincount(bins, values[rows].astype(np.float64), minlength=len(bounds))
     return pd.DataFrame(columns)
 
 
 def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> pd.DataFrame:
-    """For each bin's upper end as τ: ``threshold``, ``share_ar_hits``, and each model's raw share of the gap
-    (NaN where there is none).
+    """With each bin's upper end as τ: ``threshold``, ``share_ar_hits``, and each model's raw share of the gap (NaN
+    without a gap).
 
     ``totals``: ``n`` and each model's sum of log p over all scored tokens.
     """

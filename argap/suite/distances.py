@@ -1,9 +1,9 @@
-"""How far back AR hits reach, and the power law d^−α that fits their distances.
+"""Distances of AR hits, and a power law d^−α fitted to them.
 
-A window allows the distances 1 … L, and d only where d tokens are before: at L + 1 − d positions. So what is
-seen is p(d) ∝ (L + 1 − d) d^−α; without the first factor long distances would be missed that had no room. α by
-maximum likelihood: the α at which the law's mean of log d is the data's, for which Σ log d is a sufficient
-statistic. Its interval: a bootstrap over documents.
+A window has room for distance d at L + 1 − d positions, d = 1 … L. The fitted density is therefore
+p(d) ∝ (L + 1 − d) d^−α; without the first factor, the fit would mistake lack of room for a scarcity of long distances.
+The maximum-likelihood α equates the model's mean of log d with the sample's (Σ log d is a sufficient statistic). Its
+interval is a bootstrap over documents.
 """
 
 from typing import cast
@@ -16,12 +16,15 @@ from argap.intervals import DocumentBootstrap, interval
 from argap.labels import Labels
 
 GRID = np.linspace(-2, 6, 1601)
-"""Exponents between which the solution is interpolated."""
+"""Grid of exponents; solutions are interpolated on it."""
 
 
 def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of the AR hits at ``threshold``: the histogram ``domain, distance, n``, and of each ``document, domain``
-    ``n`` and ``log_distance``, the sum of log d."""
+    """Summarise the AR hits at ``threshold`` in two tables.
+
+    The first is a histogram, ``domain, distance, n``. The second has the sums for each ``document, domain``: ``n`` and
+    ``log_distance``, the sum of log d.
+    """
     rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
     hits = pd.DataFrame(
         {
@@ -37,9 +40,9 @@ def build_distances(labels: Labels, threshold: int) -> tuple[pd.DataFrame, pd.Da
 
 
 def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
-    """One row a domain, and one for ``all``: ``domain, n, exponent, low, high`` (α and its 95% interval).
+    """Fit α for all documents and for each domain: rows ``domain, n, exponent, low, high`` with the 95% interval.
 
-    ``longest``: the largest distance that a window allows. The interval is NaN for a single document.
+    ``longest``: the largest distance possible in a window. The interval is NaN for a single document.
     """
     names = ["all", *documents["domain"].unique().tolist()]
     means = expected_log(GRID, longest)
@@ -54,19 +57,19 @@ def fit_exponents(documents: pd.DataFrame, longest: int) -> pd.DataFrame:
 
 
 def power_law(exponents: np.ndarray, longest: int) -> np.ndarray:
-    """p(d) ∝ (L + 1 − d) d^−α for d = 1 … L = ``longest``: α ``[..., 1]`` to ``[..., L]``."""
+    """p(d) ∝ (L + 1 − d) d^−α for d = 1 … L = ``longest``. Maps α ``[..., 1]`` to ``[..., L]``."""
     distance = np.arange(1, longest + 1)
     weights = (longest + 1 - distance) * distance**-exponents
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def expected_log(exponents: np.ndarray, longest: int) -> np.ndarray:
-    """The mean of log d under `power_law`, for each α."""
+    """E[log d] under `power_law`, for each α."""
     return power_law(exponents[:, None], longest) @ np.log(np.arange(1, longest + 1))
 
 
 def _solve(mean: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The exponent of each mean of log d; ``means`` (of `GRID`) falls."""
+    """The exponent for each mean of log d. ``means``, the values on `GRID`, decrease."""
     return np.asarray(np.interp(-mean, -means, GRID))
 
 

@@ -1,9 +1,9 @@
-"""Where a suite's files are below the work folder, and which models are finished.
+"""Paths of a suite's files below the work folder, and which models are finished.
 
-``tokens/`` (packed, shared by all that have them alike), and for each size ``SIZE/index/`` of its training text,
-``SIZE/NAME/`` (a trained checkpoint and its log), ``SIZE/runs/NAME/`` (its log-probs),
-``SIZE/trajectories/NAME/step-N/`` (those of its checkpoints on the way, where it keeps all of them) and
-``SIZE/mqar/NAME.json`` (its recall of pairs, where the suite asks for it).
+``tokens/`` holds packed tokens, shared by models with the same data. Each size has ``SIZE/index/`` of the training
+text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (log-probs),
+``SIZE/trajectories/NAME/step-N/`` (log-probs of intermediate checkpoints, if all were kept) and ``SIZE/mqar/NAME.json``
+(MQAR scores, if the suite asks for them).
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from argap.suite.config import Entry
 from argap.train.log import read_log
 
 MAY_DIFFER = ("micro_batch_size",)
-"""Fields of a training configuration that decide how a batch is cut, not the trained weights."""
+"""Training fields that split a batch but do not change the result."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Layout:
 
 
 def open_finished(folder: Path) -> Run | None:
-    """The run in ``folder``, None where it is not finished."""
+    """The run in ``folder``, or None if it is not finished."""
     try:
         return open_run(folder)
     except (ArgapError, FormatError):
@@ -54,13 +54,12 @@ def open_finished(folder: Path) -> Run | None:
 
 
 def finished_run(entry: Entry, layout: Layout) -> Run | None:
-    """The run of a member that is trained and scored; None where it is not."""
+    """The run of a trained and scored member, or None."""
     return open_finished(layout.run(entry))
 
 
 def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
-    """The runs of a member's intermediate checkpoints by step, in order, the finished model last; empty where only the
-    last was scored."""
+    """The scored checkpoints of a member by step, in order, the finished model last. Empty if only that was scored."""
     from argap.train.checkpoint import checkpoints
 
     folders = checkpoints(layout.trajectory(entry))
@@ -71,28 +70,31 @@ def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
 
 
 def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
-    """Raise `MismatchError` where a finished member was trained by another configuration than the suite has now, or it
-    or a checkpoint of it was scored on another evaluation set than that of ``fingerprint``."""
+    """Raise `MismatchError` if a finished member does not match the suite.
+
+    Its training configuration must equal the suite's, and it and its checkpoints must have been scored on the
+    evaluation set with this ``fingerprint``.
+    """
     folder = layout.checkpoint(entry)
-    trained, asked = read_json(folder / "train.json")["config"], entry.config.as_json()
-    for key in sorted(trained.keys() & asked.keys() - set(MAY_DIFFER)):
-        if trained[key] != asked[key]:
+    trained, expected = read_json(folder / "train.json")["config"], entry.config.as_json()
+    for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
+        if trained[key] != expected[key]:
             raise MismatchError(
-                f"{folder}: trained with {key} {trained[key]}, the suite has {asked[key]}; name another `work`, or "
-                f"remove {folder} and {layout.run(entry)}"
+                f"{folder}: trained with {key} {trained[key]}, the suite has {expected[key]}; "
+                f"choose another `work`, or remove {folder} and {layout.run(entry)}"
             )
     runs = [finished_run(entry, layout), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
         scored = run.record.evaluation.fingerprint
         if scored != fingerprint:
             raise MismatchError(
-                f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; name "
-                f"another `work`, or remove {run.folder}"
+                f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; "
+                f"choose another `work`, or remove {run.folder}"
             )
 
 
 def steps_done(entry: Entry, layout: Layout) -> int:
-    """Optimizer steps that a member's log shows."""
+    """Optimizer steps finished, according to the member's log."""
     log = layout.checkpoint(entry) / "log.jsonl"
     lines = read_log(log) if log.is_file() else []
     return max((line["step"] for line in lines), default=0)

@@ -1,8 +1,7 @@
-"""How common repeated bigrams are, by domain and by position, with and without function words and punctuation.
+"""How common repeated bigrams are, by domain and position, with and without function words and punctuation.
 
-A bigram of function words repeats in any text and says little of recall: figure 4 and appendix D.2 of arXiv
-2312.04927 leave them out. Here a bigram is left out where either of its tokens is a function word, or holds
-no letter and no digit.
+Bigrams of function words repeat in any text and say little about recall, so figure 4 and appendix D.2 of arXiv
+2312.04927 exclude them. Here a bigram is excluded if either token is a function word or has no letter or digit.
 """
 
 import numpy as np
@@ -27,18 +26,18 @@ FUNCTION_WORDS = frozenset(WORDS.split())
 
 
 def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -> pd.DataFrame:
-    """One row for each ``domain, position, content``: ``n`` scored tokens and how many are ``repeated``.
+    """Count scored tokens ``n`` and ``repeated`` ones for each ``domain, position, content``.
 
-    ``position``: a part of the window (`argap.bins.position_bins`); ``content``: whether both tokens of the
-    bigram carry content. ``tokens``: int32 ``[N]``, the ids of the evaluation set.
+    ``position``: bin of the position (`argap.bins.position_bins`); ``content``: whether both tokens of the bigram are
+    content tokens. ``tokens``: int32 ``[N]``, the ids of the evaluation set.
     """
-    carries = content_tokens(tokenizer)[tokens]
+    content = content_tokens(tokenizer)[tokens]
     rows = np.flatnonzero(labels.scored)
     frame = pd.DataFrame(
         {
             "domain": np.array(labels.domains, dtype=object)[labels.domain[rows]],
             "position": position_bins(labels.record.evaluation.seq_len).index(labels.position[rows]),
-            "content": carries[rows] & carries[rows - 1],
+            "content": content[rows] & content[rows - 1],
             "n": 1,
             "repeated": labels.repeated[rows].astype(np.int64),
         }
@@ -47,6 +46,6 @@ def build_prevalence(labels: Labels, tokens: np.ndarray, tokenizer: Tokenizer) -
 
 
 def content_tokens(tokenizer: Tokenizer) -> np.ndarray:
-    """bool ``[vocab]``: the tokens that are no function word and hold a letter or a digit."""
+    """bool ``[vocab]``: tokens with a letter or digit that are not function words."""
     texts = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
     return np.array([text.strip().lower() not in FUNCTION_WORDS and any(map(str.isalnum, text)) for text in texts])

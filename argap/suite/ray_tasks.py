@@ -1,4 +1,4 @@
-"""Members of a suite as tasks of a Ray cluster, a GPU each; the work folder lies where all nodes reach it."""
+"""Train and score members as tasks of a Ray cluster, one GPU each. All nodes must share the work folder."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ def run_on_ray(
 ) -> None:
     """Train and score ``entries`` of the file ``suite`` on the cluster at ``address`` (None: this machine).
 
-    What is finished is passed over, and a member whose worker was lost goes on from its last checkpoint. Raises
-    `ArgapError` as `argap.ray_tasks` does, and what a member raises.
+    Finished members are skipped, and a member whose worker died resumes from its last checkpoint. Raises as
+    `argap.ray_tasks.completed` and `run_members`.
     """
     ray = connect(address)
     chosen = task_device(ray, device)

@@ -1,4 +1,4 @@
-"""Reading a suite's result back: rows, intervals and curves rebuilt from the committed files alone."""
+"""Read a suite's result. Rows, intervals and curves are rebuilt from its files alone."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, Record, read_record
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
-from argap.summary import gap_rows
+from argap.summary import documents_of, gap_rows
 from argap.train.log import read_log
 
 
@@ -37,7 +37,7 @@ class TrainingData(Record, frozen=True):
 
 
 class Training(Record, frozen=True):
-    """The parts of a member's ``train.json`` that reports read."""
+    """The parts of a member's ``train.json`` that reports use."""
 
     device: str
     data: TrainingData
@@ -49,14 +49,14 @@ class Member(Record, frozen=True):
 
     name: str
     member: str
-    """The name without the seed."""
+    """Name without the seed's suffix."""
     size: str
     seed: int
     parameters: int
     flops: int
-    """Of the forward pass of one window."""
+    """Forward pass of one window."""
     state_size: int
-    """Elements a sequence."""
+    """Elements per sequence."""
     checkpoint: str
     """Fingerprint."""
     evaluation: str
@@ -72,11 +72,11 @@ class Members(Record, frozen=True):
 
 @dataclass(frozen=True)
 class SizeResult:
-    """One size of a suite, as `argap.suite.collect` wrote it."""
+    """The result of one size, written by `argap.suite.collect`."""
 
     folder: Path
     gap: Gap
-    """``gap.json``, its rows rebuilt from the cells."""
+    """``gap.json`` with its rows rebuilt from the cells."""
     cells: pd.DataFrame
     members: tuple[Member, ...]
 
@@ -106,15 +106,15 @@ class SizeResult:
         return {name: float(self.cells[name].to_numpy().sum()) for name in columns}
 
     def member(self, name: str) -> Member:
-        """The member of that name; `KeyError` for an unknown one."""
+        """The member called ``name``. Raises `KeyError` for an unknown name."""
         return {member.name: member for member in self.members}[name]
 
     def curve(self) -> pd.DataFrame:
-        """The share of the gap for every threshold (`argap.suite.curve.share_by_threshold`)."""
+        """The share of the gap at every threshold (`argap.suite.curve.share_by_threshold`)."""
         return share_by_threshold(self._table("curve"), self.totals, self.reference)
 
     def distances(self) -> pd.DataFrame:
-        """``domain, distance, n`` of the AR hits."""
+        """Histogram of the AR hits: ``domain, distance, n``."""
         return self._table("distances")
 
     def exponents(self) -> pd.DataFrame:
@@ -132,12 +132,12 @@ class SizeResult:
         return sum_by(repeated, ["distance", "frequency"])
 
     def mqar(self) -> dict[str, Any] | None:
-        """Recall of pairs by the models it was measured for (`argap.synthetics`); None where it was not."""
+        """MQAR scores of the models that were tested (`argap.synthetics`), or None."""
         path = self.folder / "mqar.json"
         return read_json(path) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
-        """NLL along training (`argap.suite.trajectory.COLUMNS`); None where no intermediate checkpoint was scored."""
+        """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
         return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
 
     def log(self, name: str) -> list[dict[str, Any]]:
@@ -145,8 +145,10 @@ class SizeResult:
         return read_log(self.folder / "logs" / f"{name}.jsonl")
 
     def spread(self) -> dict[str, list[float]]:
-        """For each member trained from several seeds, the share of the gap from each: against the reference of the
-        same seed, or of seed 0 where there is none. NaN: no gap."""
+        """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.
+
+        Each is compared with the reference of the same seed, or of seed 0 if that is missing.
+        """
         hits = ar_hits(self.cells, self.gap.threshold)
         names = {(m.member, m.seed): m.name for m in self.members}
         shares: dict[str, list[float]] = {}
@@ -168,7 +170,7 @@ class SizeResult:
 
 
 def read_size(folder: Path) -> SizeResult:
-    """One size's folder. Raises `FormatError` where a file of it is missing or broken."""
+    """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
     if not (folder / "gap.json").is_file():
         raise FormatError(f"{folder}: no gap.json there; `argap suite run` writes it")
     gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT)
@@ -183,11 +185,11 @@ def read_size(folder: Path) -> SizeResult:
         runs={row.model: row.run for row in gap.rows},
     )
     members = read_record(folder / "members.json", Members).members
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **documents_of(cells)), cells, members)
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:
-    """The sizes of a suite that have a result, in order. Raises `FormatError` where none has."""
+    """Read the given sizes that have a result, in order. Raises `FormatError` if none has."""
     results = [read_size(out / size) for size in sizes if (out / size / "gap.json").is_file()]
     if not results:
         raise FormatError(f"{out}: no result there; `argap suite run` writes one for each size")

@@ -1,4 +1,4 @@
-"""A suite from its file to its result: train and score what is missing, then collect."""
+"""Run a suite: train and score the unfinished members, then collect the result."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from argap.threshold import Threshold, resolve_threshold
 
 
 class Status(Record, frozen=True):
-    """How far a model of a suite is."""
+    """Progress of one model of a suite."""
 
     size: str
     name: str
     steps: int
-    """Optimizer steps done."""
+    """Optimizer steps finished."""
     total_steps: int
     scored: bool
 
@@ -46,13 +46,13 @@ def run_suite(
     address: str | None = None,
     collects: bool = True,
 ) -> bool:
-    """Train and score the models that are not finished, and write the result of each size to ``out/SIZE``.
+    """Train and score the unfinished models, and write the result of each size to ``out/SIZE``.
 
-    ``path``: the suite's file, which Ray's workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
-    as tasks of the cluster at ``address``. ``collects`` False: write no result. Returns whether this process wrote the
-    result: of several processes only the main one does.
+    ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
+    run as tasks of the cluster at ``address``. ``collects=False``: write no result. Returns whether this process wrote
+    the result; with several processes only the main one does.
 
-    Raises `ArgapError` for models that are not in the suite, and what `argap.suite.members` raises.
+    Raises `ArgapError` for models that are not in the suite, and as `argap.suite.members`.
     """
     chosen_sizes = list(sizes) or list(suite.sizes)
     entries = _chosen(suite, chosen_sizes, members)
@@ -75,7 +75,7 @@ def run_suite(
 
 
 def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
-    """How far each model is, in the order in which they are trained."""
+    """Progress of each model, in training order."""
     entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
     return [
         Status(
@@ -94,5 +94,5 @@ def _chosen(suite: Suite, sizes: Sequence[str], members: Sequence[str]) -> list[
     chosen = [entry for entry in entries if not members or entry.name in members]
     if not chosen:
         known = ", ".join(dict.fromkeys(entry.name for entry in entries))
-        raise ArgapError(f"`member` {', '.join(members)}: not in the suite, whose models are {known}")
+        raise ArgapError(f"`member` {', '.join(members)}: not in the suite; its models are {known}")
     return chosen

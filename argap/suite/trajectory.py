@@ -1,4 +1,4 @@
-"""What a model has learned when: NLL on AR hits and on all other tokens along its training."""
+"""How recall develops: NLL on AR hits and on other tokens over the course of training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +14,11 @@ COLUMNS = ("model", "step", "tokens", "n_ar_hits", "nll_ar_hits", "n_other", "nl
 
 
 def build_trajectory(
-    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_a_step: Mapping[str, int], threshold: int
+    labels: Labels, trajectories: Mapping[str, Mapping[int, Run]], tokens_per_step: Mapping[str, int], threshold: int
 ) -> pd.DataFrame:
-    """One row a checkpoint: `COLUMNS`, ``tokens`` trained on until then, NLL in nats.
+    """One row per checkpoint with `COLUMNS`: ``tokens`` seen in training so far, NLL in nats.
 
-    ``trajectories``: by model the run of each step. ``tokens_a_step``: by model, of its training.
+    ``trajectories``: for each model its runs by step. ``tokens_per_step``: for each model, in training.
     """
     hits = labels.ar_hit(threshold) & labels.scored
     slices = {"ar_hits": np.flatnonzero(hits), "other": np.flatnonzero(labels.scored & ~hits)}
@@ -26,7 +26,7 @@ def build_trajectory(
     for model, runs in trajectories.items():
         for step, run in runs.items():
             logprob = read_logprobs(run)[0]
-            row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_a_step[model]}
+            row: dict[str, Any] = {"model": model, "step": step, "tokens": step * tokens_per_step[model]}
             for name, chosen in slices.items():
                 row[f"n_{name}"] = len(chosen)
                 row[f"nll_{name}"] = -float(logprob[chosen].mean(dtype=np.float64)) if len(chosen) else np.nan
@@ -35,8 +35,10 @@ def build_trajectory(
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    """At the steps that both have: tokens trained on, and the raw share of the gap that is AR (NaN where the model
-    has no gap)."""
+    """The raw share of the gap due to AR at the steps that both models have, as (training tokens, share).
+
+    NaN where the model has no gap.
+    """
     own, ref = (trajectory.loc[trajectory["model"] == name].set_index("step") for name in (model, reference))
     steps = own.index.intersection(ref.index)
     own, ref = own.loc[steps], ref.loc[steps]

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from argap.configuration import build
 from argap.errors import ArgapError
@@ -23,7 +23,7 @@ LEARNING_RATES = (1e-4, 10**-3.3333333333333335, 10**-2.6666666666666665, 1e-2)
 """The paper's four learning rates, evenly spaced on a logarithmic scale."""
 LAYERS = 2
 """Minimum number of layers."""
-MQAR_ONLY = ("vocab_size", "alpha", "fill")
+MQAR_ONLY = ("vocab_size", "alpha", "fill", "layout")
 """Fields of a run that only MQAR uses; other tasks have a vocabulary of their own."""
 AT_LEAST_ONE = (
     "width",
@@ -80,6 +80,8 @@ class RunConfig:
     task: Mapping[str, Any] | None = None
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
     ``{"name": "noisy_recall", "noise": 0.4}``; if None, MQAR. The run sets the length and the number of examples."""
+    layout: Literal["paper", "zoology"] = "paper"
+    """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
 
     def __post_init__(self) -> None:
         minima = dict.fromkeys(AT_LEAST_ONE, 1) | {"seed": 0}
@@ -154,6 +156,7 @@ class RunConfig:
     def as_json(self) -> dict[str, Any]:
         """All fields that the task uses, as JSON values."""
         unused = ("task",) if self.task is None else MQAR_ONLY  # keeps existing run hashes stable
+        unused = unused if self.layout != "paper" else (*unused, "layout")
         return json.loads(json.dumps({key: value for key, value in asdict(self).items() if key not in unused}))
 
     def examples(self, split: str) -> int:
@@ -162,7 +165,8 @@ class RunConfig:
 
     def mqar(self, examples: int, pairs: int) -> MqarConfig:
         """An MQAR data set with ``pairs`` KV pairs per example."""
-        return MqarConfig(examples, self.length, pairs, vocab_size=self.vocab_size, alpha=self.alpha, fill=self.fill)
+        own = {key: getattr(self, key) for key in MQAR_ONLY}
+        return MqarConfig(examples, self.length, pairs, **own)
 
     def data(self, split: str) -> Any:
         """The configuration of the training, validation or test set of a task other than MQAR."""

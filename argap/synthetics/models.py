@@ -28,25 +28,30 @@ class Member:
     """Add a SwiGLU after each mixer. The published configurations of figure 2 have none."""
 
 
-SHORT_CONV: MixerSpec = {"name": "base_conv", "filter": "implicit", "kernel_size": 3}
-LONG_CONV: MixerSpec = {"name": "base_conv", "filter": "implicit", "kernel_size": None}
+SHORT_CONV: MixerSpec = {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True}
+LONG_CONV: MixerSpec = {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True}
 ONE_HEAD: MixerSpec = {"name": "attention", "heads": 1, "positions": "none"}
 
 MEMBERS: dict[str, Member] = {
     "attention": Member((ONE_HEAD,), learned_positions=True),
     "base_conv": Member((SHORT_CONV, LONG_CONV)),
-    "hyena": Member(("hyena",)),
-    "h3": Member(({"name": "h3", "head_size": 2},)),
+    "hyena": Member(({"name": "hyena", "bands": 1, "sine_frequency": 1.0},)),
+    "h3": Member(({"name": "h3", "head_size": 2, "shift_states": None, "states": None},)),
     "rwkv4": Member(("rwkv4",)),
     "mamba": Member(("mamba",)),
-    "based": Member((SHORT_CONV, {"name": "linear_attention", "heads": 1, "feature_map": "taylor"})),
-    "delta_net": Member(({"name": "delta_net", "heads": 1},)),
+    "based": Member((SHORT_CONV, {"name": "linear_attention", "heads": 1, "feature_map": "taylor", "feature_dim": 8})),
+    "delta_net": Member(({"name": "delta_net", "heads": 2, "conv_size": None},)),
     "gla": Member(({"name": "gla", "heads": 1},)),
     "retnet": Member(("retnet",)),
     "linear_attention": Member(({"name": "linear_attention", "heads": 1},)),
 }
-"""Members by name. As in the paper's synthetic models, attention has one head and only attention has positions. H3's
-head size and Based's pair of layers are those of the authors' published configurations of figure 2."""
+"""Members by name. As in the paper's synthetic models, attention has one head and only attention has positions.
+
+Of figure 2 of arXiv 2312.04927 as published (HazyResearch/zoology, experiments/iclr24_zoology_figure2): BaseConv's
+short filter is a depthwise Conv1d of 3 taps; Hyena's filter has ω = 1 and 3 features; H3 has heads of 2 and N states;
+Based alternates the short convolution and Taylor features of 8 dimensions. BaseConv's long filter is listing 2's; the
+published code has Hyena's there. DeltaNet is that of arXiv 2406.06484, section 5.1: "2 heads", "we do not use
+convolutions". A sweep lists four layers where the publication has them."""
 
 
 def member_from(name: str, value: Any = None) -> Member:

@@ -51,8 +51,9 @@ class ScoreRow:
 
     model: str
     pairs: int
-    slice: Literal["ar", "other"]
-    """``ar``: the values after the queries; ``other``: all other scored tokens."""
+    slice: Literal["ar", "other", "pairs"]
+    """``ar``: the values after the queries; ``other``: the fill token or text between the pairs, the other tokens of
+    figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
     measures: Measures
 
     def as_json(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class PretrainedScores:
     def as_json(self) -> dict[str, Any]:
         """The content of ``scores.json``: the test, the rows, the device and the versions."""
         return {
-            "format": 1,
+            "format": 2,
             **self.test.as_json(),
             "between": self.test.between,
             "rows": [row.as_json() for row in self.rows],
@@ -101,11 +102,21 @@ def score_pretrained(
             for pairs, each in zip(test.pairs, data, strict=True):
                 logprob, correct = _score(model, each.inputs, device)
                 advance(test.examples)
-                ar = each.labels[:, 1:] != IGNORED
-                rows.append(ScoreRow(target.name, pairs, "ar", _measure(logprob, correct, ar, test.seed)))
-                rows.append(ScoreRow(target.name, pairs, "other", _measure(logprob, correct, ~ar, test.seed)))
+                for name, chosen in _slices(each, pairs).items():
+                    rows.append(ScoreRow(target.name, pairs, name, _measure(logprob, correct, chosen, test.seed)))
         del model
     return PretrainedScores(test, tuple(rows), str(device), str(dtype))
+
+
+def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:
+    """The slices of `ScoreRow`, a partition of tokens 1 to N − 1: bool ``[E, N − 1]`` each. ``other`` is left out where
+    pairs fill the whole length."""
+    ar = examples.labels != IGNORED
+    drawn = np.zeros_like(ar)
+    drawn[:, : 2 * pairs] = True
+    drawn[:, :-1] |= ar[:, 1:]  # the query before each answer
+    made: dict[Literal["ar", "other", "pairs"], np.ndarray] = {"ar": ar, "other": ~ar & ~drawn, "pairs": drawn & ~ar}
+    return {name: chosen[:, 1:] for name, chosen in made.items() if chosen.any()}
 
 
 def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:

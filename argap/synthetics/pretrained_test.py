@@ -11,7 +11,7 @@ class PretrainedTest:
     """The examples of a test. Models with the same tokenizer see the same ones."""
 
     pairs: tuple[int, ...] = PAIRS
-    examples: int = 100
+    examples: int = 1000
     """Per number of KV pairs."""
     length: int = 1024
     fill: str | None = None

@@ -24,7 +24,7 @@ class Supervision(NamedTuple):
     inputs: torch.Tensor
     """Token ids ``[E, N]``, int32."""
     positions: torch.Tensor
-    """``[E, M]`` int64: the position whose output predicts the target, one before the label's own."""
+    """``[E, M]`` int64: the position whose output predicts the target, by default one before the label's own."""
     targets: torch.Tensor
     """``[E, M]`` int64, padded with `IGNORED`."""
     slices: dict[str, np.ndarray]
@@ -44,15 +44,18 @@ class Supervision(NamedTuple):
         return Supervision(inputs, positions, targets, self.slices, valid)
 
 
-def supervise(examples: Examples, valid: np.ndarray | None = None) -> Supervision:
-    """Collect the labelled positions of each example in order; ``valid [E, N, V]`` are the tokens correct at each."""
+def supervise(examples: Examples, valid: np.ndarray | None = None, *, own_position: bool = False) -> Supervision:
+    """Collect the labelled positions of each example in order; ``valid [E, N, V]`` are the tokens correct at each.
+
+    The output at t − 1 predicts the label at t; with ``own_position`` the output at t does.
+    """
     labelled = examples.labels != IGNORED
     counts = labelled.sum(axis=1)
     most = int(counts.max())
     order = np.argsort(~labelled, axis=1, kind="stable")[:, :most]  # the labelled positions come first
     real = np.arange(most) < counts[:, None]
     targets = np.where(real, np.take_along_axis(examples.labels, order, axis=1), IGNORED)
-    positions = np.where(real, order - 1, 0)
+    positions = np.where(real, order - (not own_position), 0)
     slices = {
         name: np.where(real, np.take_along_axis(values, order, axis=1), 0) for name, values in examples.slices.items()
     }
@@ -90,7 +93,8 @@ def supervision(config: RunConfig, split: str) -> Supervision:
 def _task_supervision(name: str, data: Any, seed: int, scored: bool) -> Supervision:
     """The examples of a task other than MQAR, cached for the next model; with ``valid`` only if they are scored."""
     task = TASKS[name]
-    return supervise(task.build(data, seed), task.valid(data, seed) if task.valid is not None and scored else None)
+    valid = task.valid(data, seed) if task.valid is not None and scored else None
+    return supervise(task.build(data, seed), valid, own_position=task.own_position(data))
 
 
 @lru_cache(maxsize=6)

@@ -73,8 +73,8 @@ class Sweep:
             raise ArgapError(f"tasks: {twice[0].task_label} is listed twice")
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {**vars(self), "members": dict(self.members), "run": dict(self.run)}
+        """All fields as JSON values; members with every field, so that a later default does not change them."""
+        return {**vars(self), "members": dict(self._members()), "run": dict(self.run)}
 
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, group by group."""

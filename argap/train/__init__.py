@@ -1,8 +1,7 @@
-"""Training: `train` makes a checkpoint from a `TrainConfig`, the same on every machine and after a kill.
+"""Training: `train` turns a `TrainConfig` into a checkpoint and resumes after an interruption.
 
-``config`` what a run is · ``tokens`` the packed data · ``windows`` their order · ``model`` · ``objective``
-the loss · ``optimizer`` · ``loop`` the steps · ``checkpoint`` · ``log`` · ``interrupt`` ·
-``run`` the folder of a run.
+``config`` all settings · ``tokens`` packed data · ``windows`` data order · ``model`` · ``objective`` the loss ·
+``optimizer`` · ``loop`` · ``checkpoint`` · ``log`` · ``records`` the files · ``interrupt`` · ``run`` everything above.
 """
 
 import importlib
@@ -20,7 +19,7 @@ MODULES = {
     "read_log": "argap.train.log",
     "train": "argap.train.run",
 }
-"""Imported when they are first used: configurations and logs are read without torch."""
+"""Imported on first use, so that configurations and logs can be read without torch."""
 
 __all__ = ["DataSource", "TrainConfig", "load_config", "read_log", "train"]
 

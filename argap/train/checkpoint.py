@@ -1,8 +1,8 @@
-"""Checkpoints: ``checkpoints/step-N/``, complete or absent, each also a model that `argap score` loads.
+"""Training checkpoints in ``checkpoints/step-N/``, written atomically; `argap score` can load each as a model.
 
-``model.safetensors`` (float32) and ``config.json`` with the tokenizer beside them are the model after N
-steps, ``optimizer.safetensors`` the two moments of AdamW by parameter name, ``state.json`` the step and
-the losses not yet logged. There is no pickle. Random generators need no state: every step seeds them.
+``model.safetensors`` (float32), ``config.json`` and the tokenizer are the model after N steps.
+``optimizer.safetensors`` has AdamW's two moments by parameter name, ``state.json`` the step and the losses not yet
+logged. Nothing is pickled. Random states are not saved, because every step seeds its generators.
 """
 
 import re
@@ -16,12 +16,15 @@ from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel
 
 from argap.atomic import read_json, replacing_folder, write_json
+from argap.checksums import check_files, write_checksums
 from argap.errors import FormatError
 from argap.train.model import copy_tokenizer, save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-REMEDY = "free some space and run the same command again: it resumes from the previous checkpoint"
-"""What to do about a disk that refuses a checkpoint."""
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+AGAIN = "run the same command again: it resumes from the previous checkpoint"
+REMEDY = f"free some space and {AGAIN}"
+"""Advice when a checkpoint cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class Position:
     """The progress of a run."""
 
     step: int
-    """Steps done."""
+    """Steps finished."""
     losses: tuple[float, ...] = ()
-    """Losses of the steps since the last line of the log."""
+    """Losses since the last line of the log."""
     seconds: float = 0.0
     """Time spent training so far."""
 
@@ -60,33 +63,34 @@ def save_checkpoint(
         }
         save_file(moments, temporary / "optimizer.safetensors")
         write_json(temporary / "state.json", asdict(position))
+        write_checksums(temporary, [temporary / name for name in FILES])
     for old in checkpoints(folder)[:-keep] if keep else []:
         shutil.rmtree(old)
 
 
 def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Position:
-    """Bring ``model`` and ``optimizer`` to a checkpoint, in place.
+    """Load a checkpoint into ``model`` and ``optimizer``.
 
-    Raises `FormatError` naming the file that is broken or belongs to another model.
+    Raises `FormatError` if it is broken or belongs to another model.
     """
-    state = read_json(folder / "state.json")
-    position = Position(state["step"], tuple(state["losses"]), state["seconds"])
     try:
+        check_files(folder, [folder / name for name in FILES])
+        state = read_json(folder / "state.json")
+        position = Position(state["step"], tuple(state["losses"]), state["seconds"])
         load_model(model, folder / "model.safetensors")
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
             if f"{MOMENTS[0]}.{name}" not in moments:
-                continue  # no gradient so far
+                continue  # has had no gradient yet
             fused = bool(optimizer.defaults.get("fused"))
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
                 **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
-    except (SafetensorError, OSError, RuntimeError, KeyError) as error:
+    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
-            f"{folder}: not a whole checkpoint of this model ({reason}); remove the folder and run the same "
-            "command again: it resumes from the previous checkpoint"
+            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and {AGAIN}"
         ) from error
     return position
 

@@ -1,4 +1,4 @@
-"""The configuration of a training run: one frozen record; flags override a YAML file, which overrides defaults."""
+"""Training configuration. Flags override the YAML file, which overrides the defaults."""
 
 import json
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ WARMUP = 100
 
 @dataclass(frozen=True)
 class DataSource:
-    """A corpus and how often it is read: ``repeat: 3`` is three copies, one after the other."""
+    """A corpus and how often to read it: ``repeat: 3`` concatenates three copies."""
 
     path: str
-    """What `argap.corpus.open_corpus` takes: a file, a folder, ``hub:...`` or ``stdlib:train``."""
+    """As for `argap.corpus.open_corpus`: a file, a folder, ``hub:...`` or ``stdlib:train``."""
     repeat: int = 1
     text_column: str = "text"
 
@@ -32,7 +32,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that determines the trained weights, and nothing else (the device is an argument).
+    """Everything that determines the trained weights. (The device is not part of it.)
 
     Two runs with equal configurations and equal data see the same windows in the same order; two
     architectures with equal ``data``, ``tokenizer``, ``seq_len``, ``batch_size`` and ``seed`` do too.
@@ -51,7 +51,7 @@ class TrainConfig:
     model: Mapping[str, Any] = field(default_factory=dict)
     """Further options of `argap.models.ArgapConfig`."""
     vocab_multiple: int = 64
-    """The embedding has the tokenizer's vocabulary rounded up to a multiple of this, which makes GEMMs faster."""
+    """Round the embedding's vocabulary up to a multiple of this, for faster matrix products."""
     seq_len: int = 1024
     batch_size: int = 64
     """Windows in one optimizer step, over all devices."""
@@ -65,25 +65,24 @@ class TrainConfig:
     min_lr_ratio: float = 0.1
     """The cosine ends at ``lr * min_lr_ratio``."""
     warmup_steps: int | None = None
-    """Steps in which the learning rate rises. None becomes 100, or a tenth of the steps in a run of fewer than 100."""
+    """Steps of linear warm-up. None: 100, or a tenth of the steps if there are fewer than 100."""
     weight_decay: float = 0.1
     """On weight matrices only: not on embeddings, biases, norms or other vectors."""
     betas: tuple[float, float] = (0.9, 0.95)
     grad_clip: float | None = 1.0
-    """Largest norm of the whole gradient; None: no clipping."""
+    """Maximum norm of the whole gradient; None: no clipping."""
     seed: int = 0
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Arithmetic of the forward and backward pass (autocast over float32 weights); auto: bfloat16 on
-    CUDA, float32 elsewhere."""
+    """Autocast dtype of the forward and backward pass over float32 weights; auto: bfloat16 on CUDA, else float32."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Type of the weights of the finished model. Checkpoints hold float32."""
+    """dtype of the finished model's weights. Checkpoints are always float32."""
     compile: Switch = "auto"
-    """torch.compile; auto: on CUDA."""
+    """Whether to use torch.compile; auto: on CUDA."""
     log_every: int = 10
     checkpoint_every: int = 500
-    """Steps between checkpoints; 0: only the one that an interrupt writes."""
+    """Steps between checkpoints; 0: checkpoint only on interruption."""
     keep_checkpoints: int = 2
-    """How many of the latest checkpoints stay; 0: all (for learning curves)."""
+    """Number of latest checkpoints to keep; 0: all (for learning curves)."""
     eval_data: tuple[DataSource, ...] = ()
     eval_every: int = 0
     """Steps between evaluations on ``eval_data``; 0: at the end only."""
@@ -113,26 +112,26 @@ class TrainConfig:
             default = WARMUP if self.total_steps >= WARMUP else self.total_steps // 10
             object.__setattr__(self, "warmup_steps", default)
         elif self.warmup_steps > self.total_steps:
-            raise ArgapError(f"warmup_steps: {self.warmup_steps} is more than all {self.total_steps} steps")
+            raise ArgapError(f"warmup_steps: {self.warmup_steps} exceeds the run's {self.total_steps} steps")
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         if self.steps is not None:
             return self.steps
-        assert self.tokens is not None  # __post_init__ holds this
+        assert self.tokens is not None  # __post_init__ checks this
         return -(-self.tokens // (self.batch_size * self.seq_len))
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON stores them: equal if and only if the configurations are."""
+        """All fields as JSON values; equal if and only if the configurations are."""
         return json.loads(json.dumps(asdict(self)))
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
     """The configuration of a YAML file (or none), with ``overrides`` applied.
 
-    Raises `ArgapError`, one line that begins with the file's name, for YAML that cannot be read, an
-    unknown key, a value of the wrong type, and a missing or contradictory field.
+    Raises `ArgapError`, one line that starts with the file's name, for invalid YAML, unknown keys, values of the wrong
+    type, and missing or contradictory fields.
     """
     values = {} if path is None else read_yaml(path)
     values.update(overrides)
@@ -147,7 +146,7 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:
-    """``["lr=3e-4", "betas=[0.9, 0.99]"]`` as a mapping; the values are YAML."""
+    """Parse ``["lr=3e-4", "betas=[0.9, 0.99]"]`` into a mapping; values are YAML."""
     values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -156,7 +155,7 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         try:
             values[key.strip()] = parse_yaml(text)
         except ArgapError as error:
-            raise ArgapError(f"--set {setting}: the value is no YAML ({error})") from None
+            raise ArgapError(f"--set {setting}: the value is not valid YAML ({error})") from None
     return values
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests: the current step ends and a checkpoint is written before the process stops."""
+"""Graceful interruption: on Ctrl-C or SIGTERM, finish the current step and write a checkpoint before stopping."""
 
 import signal
 import threading
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 @dataclass
 class Interrupt:
-    """Whether this process was asked to stop."""
+    """Whether a stop was requested."""
 
     requested: bool = False
 
 
 @contextmanager
 def listening() -> Iterator[Interrupt]:
-    """Turn the first SIGINT or SIGTERM into `Interrupt.requested`; a second one stops at once.
+    """Set `Interrupt.requested` on the first SIGINT or SIGTERM; a second signal stops at once.
 
-    Outside the main thread Python allows no handlers, and nothing is caught.
+    Python allows signal handlers in the main thread only; elsewhere this does nothing.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
@@ -26,12 +26,12 @@ def listening() -> Iterator[Interrupt]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def ask(number: int, _frame: object) -> None:
+    def request(number: int, _frame: object) -> None:
         interrupt.requested = True
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
-        signal.signal(number, ask)
+        signal.signal(number, request)
     try:
         yield interrupt
     finally:

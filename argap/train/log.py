@@ -1,4 +1,4 @@
-"""The log of a run: ``log.jsonl`` for programs, a line of progress on stderr for people."""
+"""The training log: ``log.jsonl`` for programs, a progress line on stderr for people."""
 
 import json
 import sys
@@ -12,10 +12,10 @@ from argap.train.records import EvaluationLine, StepLine
 
 
 class TrainLog:
-    """Appends to ``log.jsonl`` and shows progress."""
+    """Writes ``log.jsonl`` and shows progress."""
 
     def __init__(self, path: Path, *, total_steps: int, step: int) -> None:
-        """Open the log of a run at ``step``: lines of later steps are removed."""
+        """Open the log of a run that resumes at ``step``; lines of later steps are removed."""
         self.path = path
         self.total_steps = total_steps
         self.line_open = False
@@ -38,7 +38,7 @@ class TrainLog:
         if not sys.stderr.isatty():
             say(text)
             return
-        sys.stderr.write(f"\r\033[K{text}")  # overwrite the line before
+        sys.stderr.write(f"\r\033[K{text}")  # overwrite the previous line
         sys.stderr.flush()
         self.line_open = True
 
@@ -49,8 +49,7 @@ class TrainLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A last line cut short by a kill is left
-    out."""
+    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A truncated last line is ignored."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:

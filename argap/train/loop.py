@@ -1,7 +1,7 @@
 """The training loop: steps, with log lines, checkpoints and evaluations between them.
 
-The CPU waits for the GPU only when it needs a number: at a log line, a checkpoint or an evaluation. The losses in
-between stay on the device, so a NaN is still traced to its step, and no checkpoint is written after it.
+The CPU waits for the GPU only at log lines, checkpoints and evaluations. Losses stay on the device until then; all are
+checked before anything is written, so a NaN is reported with its step and never reaches a checkpoint.
 """
 
 import math
@@ -27,7 +27,7 @@ from argap.train.windows import Windows
 
 
 class Trainer:
-    """A model on its device with its optimizer. Legend: B windows, T = ``seq_len``."""
+    """A model with its optimizer on one device. Legend: B windows, T = ``seq_len``."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, parallel: Parallel) -> None:
         """Raises `ArgapError` if the batch cannot be split over the devices and micro-batches."""
@@ -38,7 +38,7 @@ class Trainer:
         on_cuda = parallel.device.type == "cuda"
         dtype = DTYPES[resolve_dtype(config.dtype, str(parallel.device))]
         if on_cuda:
-            torch.set_float32_matmul_precision("high")  # TF32 where autocast leaves float32
+            torch.set_float32_matmul_precision("high")  # TF32 for the matrix products that autocast leaves in float32
         self.model = model.to(parallel.device).train()
         self.objective: nn.Module = Objective(self.model, dtype)
         if config.compile == "true" or (config.compile == "auto" and on_cuda):
@@ -56,7 +56,7 @@ class Trainer:
         gradient before clipping; with an auxiliary loss ``[3]``, the auxiliary loss last.
         """
         config = self.config
-        # A mixer may draw random numbers; seeding by the step keeps them the same after a resume.
+        # A mixer may draw random numbers; seeding by step makes a resumed run draw the same ones.
         torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.parallel.rank)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
@@ -73,7 +73,7 @@ class Trainer:
                 if extra is None:
                     part.backward()
                 else:
-                    extra = extra * self.micro / self.share  # a mean over windows, as the loss is
+                    extra = extra * self.micro / self.share  # a mean over windows, like the loss
                     (part + extra).backward()
                     auxiliary = extra.detach() + (0 if auxiliary is None else auxiliary)
             loss += part.detach()
@@ -92,7 +92,7 @@ class Trainer:
             numbers = list(range(start, min(start + self.micro, windows.count)))
             batch = self._to_device(windows.numbered(numbers + [0] * (self.micro - len(numbers))))
             targets = batch[:, 1:].clone()
-            targets[len(numbers) :] = IGNORED  # the last batch is padded: one shape, one compilation
+            targets[len(numbers) :] = IGNORED  # the last batch is padded to avoid recompiling for another shape
             nll += self.objective(batch[:, :-1], targets)[0]
         self.model.train()
         return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
@@ -107,7 +107,7 @@ class Trainer:
         save: Callable[[Position], None],
         evaluation: Windows | None = None,
     ) -> Position:
-        """All steps from ``position`` to the end; returns the end.
+        """Train from ``position`` to the end; returns the final position.
 
         ``write_log`` and ``save`` are called in every process. Raises `ArgapError` naming the first step with a
         non-finite loss or gradient, and KeyboardInterrupt, after a ``save``, on ``interrupt``.
@@ -126,8 +126,8 @@ class Trainer:
             save_due = not last and config.checkpoint_every > 0 and step % config.checkpoint_every == 0
             eval_due = last or (config.eval_every > 0 and step % config.eval_every == 0)
             eval_due = eval_due and evaluation is not None
-            asked = interrupt.requested and self.parallel.world == 1
-            if not (log_due or save_due or eval_due or asked):
+            stop_due = interrupt.requested and self.parallel.world == 1
+            if not (log_due or save_due or eval_due or stop_due):
                 continue
             measured = (self.parallel.sum(torch.stack(pending)) / self.parallel.world).tolist()
             _check_finite(measured, first_step=step - len(pending) + 1)
@@ -171,7 +171,7 @@ class Trainer:
 
 
 def _check_finite(measured: Iterable[list[float]], first_step: int) -> None:
-    for step, (loss, norm, *_) in enumerate(measured, start=first_step):  # the norm is of all losses
+    for step, (loss, norm, *_) in enumerate(measured, start=first_step):  # the norm is the whole gradient's
         for name, value in (("loss", loss), ("norm of the gradient", norm)):
             if not math.isfinite(value):
                 raise ArgapError(
@@ -180,7 +180,7 @@ def _check_finite(measured: Iterable[list[float]], first_step: int) -> None:
                 )
 
 
-def _divide(whole: int, by: int, what: str, what_by: str) -> int:
-    if whole % by:
-        raise ArgapError(f"{what}: {whole} is not a multiple of {what_by}, {by}")
-    return whole // by
+def _divide(total: int, divisor: int, total_name: str, divisor_name: str) -> int:
+    if total % divisor:
+        raise ArgapError(f"{total_name}: {total} is not a multiple of {divisor_name}, {divisor}")
+    return total // divisor

@@ -1,4 +1,4 @@
-"""The model that a configuration describes, freshly initialised, and the tokenizer files beside it."""
+"""Build and save the model of a training configuration, with its tokenizer files."""
 
 import inspect
 import shutil
@@ -15,8 +15,8 @@ from argap.models.presets import build_config
 from argap.tokenizer import Tokenizer, auto_tokenizer, tokenizer_folder
 from argap.train.config import TrainConfig
 
-LAYERS = 6  # of an architecture, where num_layers is not given
-# Options of `ArgapConfig` that are fields of `TrainConfig`, or follow from them.
+LAYERS = 6  # default depth of a named architecture
+# Options of `ArgapConfig` that `TrainConfig` sets itself.
 OWN_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "mixers")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -29,10 +29,10 @@ TOKENIZER_FILES = (
 
 
 def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
-    """A float32 model on the CPU, initialised from ``config.seed``, so that every device starts alike.
+    """A float32 model initialised from ``config.seed`` on the CPU, so that every device starts from the same weights.
 
     The vocabulary is the tokenizer's, rounded up to ``config.vocab_multiple``. Raises `ArgapError` for an
-    unknown architecture, mixer or option, and for a mixer that is not causal.
+    unknown architecture, mixer or option, and for a non-causal mixer.
     """
     known = [name for name in inspect.signature(ArgapConfig).parameters if name not in (*OWN_FIELDS, "kwargs")]
     if unknown := sorted(set(config.model) - set(known)):
@@ -60,14 +60,14 @@ def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
     for block in model.model.blocks:
         if not block.mixer.causal:
             raise ArgapError(
-                f"mixer {type(block.mixer).__name__}: not causal, its loss would see the future; it serves synthetic "
-                "tasks only, see `argap synthetics train`"
+                f"mixer {type(block.mixer).__name__}: not causal, so its loss would see the future; use it "
+                "for synthetic tasks only, with `argap synthetics train`"
             )
     return model
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """``config.json`` and ``model.safetensors`` as `AutoModelForCausalLM` loads them, without a bar."""
+    """Write ``config.json`` and ``model.safetensors`` for `AutoModelForCausalLM`, without a progress bar."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     model.save_pretrained(folder)
@@ -76,7 +76,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 def save_tokenizer(source: str | Path, folder: Path) -> None:
-    """Put the files of a tokenizer (a folder, a ``tokenizer.json`` or a hub id) into ``folder``."""
+    """Save a tokenizer, given as a folder, a ``tokenizer.json`` or a hub id, to ``folder``."""
     path = Path(source)
     if path.exists():
         copy_tokenizer(path, folder)

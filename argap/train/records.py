@@ -12,7 +12,7 @@ class SourceRecord(Record, frozen=True):
     repeat: int
     text_column: str
     tokens: int
-    """Over all repeats, one EOS per document included."""
+    """Over all repeats, including one EOS per document."""
     documents: int
 
 
@@ -24,7 +24,7 @@ class TokensRecord(Record, frozen=True):
     fingerprint: str
     """SHA-256 of ``tokens.bin``."""
     dtype: str
-    """NumPy's name, such as ``<u2``."""
+    """NumPy dtype, such as ``<u2``."""
     eos: int
     tokenizer: str
     tokenizer_fingerprint: str
@@ -37,14 +37,14 @@ class TrainResult(Record, frozen=True):
     steps: int
     tokens: int
     loss: float
-    """Mean training loss over the last line of the log, in nats."""
+    """Mean training loss in the last line of the log, in nats."""
     eval_loss: float | None
     """Mean NLL of the evaluation data, in nats; None without evaluation data."""
     tokens_per_s: float
-    """Median over the lines of the log, so that compilation, which falls into the first, does not count."""
+    """Median over the lines of the log, which excludes compilation in the first."""
     wall_time_s: float
     peak_memory_bytes: int | None
-    """On CUDA only."""
+    """CUDA only."""
 
 
 class TrainRecord(Record, frozen=True):
@@ -67,17 +67,17 @@ class StepLine(Record, frozen=True):
     """A line of ``log.jsonl`` about training."""
 
     step: int
-    """Steps done."""
+    """Steps finished."""
     tokens: int
     """Tokens read."""
     loss: float
-    """Mean over the steps since the line before, without auxiliary losses."""
+    """Mean over the steps since the previous line, without auxiliary losses."""
     lr: float
     grad_norm: float
-    """Of the last step, before clipping."""
+    """At the last step, before clipping."""
     tokens_per_s: float
     auxiliary_loss: float | None = None
-    """Of the last step; absent without mixers that have one."""
+    """At the last step; absent if no mixer has one."""
 
 
 class EvaluationLine(Record, frozen=True):

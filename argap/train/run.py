@@ -1,8 +1,8 @@
-"""One training run: its folder, its data, its model, and how it resumes after a kill.
+"""Run or resume one training run in its folder.
 
-The folder: ``config.json``, ``model.safetensors`` and the tokenizer (the finished model), ``train.json``
-(configuration, data and outcome), ``log.jsonl``, ``checkpoints/step-N/`` and, unless a shared folder is
-given, ``tokens/``.
+The folder has ``config.json``, ``model.safetensors`` and the tokenizer (the finished model), ``train.json``
+(configuration, data and outcome), ``log.jsonl``, ``checkpoints/step-N/`` and, unless a shared folder is given,
+``tokens/``.
 """
 
 import os
@@ -52,19 +52,19 @@ def train(
     overwrite: bool = False,
     parallel: Parallel | None = None,
 ) -> TrainRecord:
-    """Train a model, or finish training it, and return the content of ``train.json``.
+    """Train a model, or resume an interrupted run, and return the content of ``train.json``.
 
     Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
-    ``tokens``: a folder for packed token files that other runs share; by default ``out/tokens``. ``device``: as
-    `argap.parallel.join` takes it. ``parallel``: the processes, if they have already joined.
+    ``tokens``: a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as
+    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined.
 
-    Raises `MismatchError` if ``out`` has a run of another configuration or of other data (``overwrite`` discards
+    Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards
     it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
     a checkpoint, on SIGINT or SIGTERM.
     """
     with nullcontext(parallel) if parallel else join(device) as parallel, alone_in(out, main=parallel.is_main):
         before = None if overwrite else _earlier_record(out, config)
-        parallel.wait()  # until all have looked, before anything changes
+        parallel.wait()  # every process must have read the folder before any changes it
         if before and before.finished:
             if parallel.is_main:
                 say(f"{out}: the run is finished; nothing to do")
@@ -150,7 +150,7 @@ def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFi
 
 
 def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
-    """The ``train.json`` of an earlier start of this run; None for a fresh folder."""
+    """The ``train.json`` of an earlier attempt at this run, or None for a new folder."""
     if not (out / "train.json").is_file():
         _check_model(out)
         return None
@@ -174,24 +174,24 @@ def _check_model(out: Path) -> None:
 def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> None:
     if before and before.data.fingerprint != data.fingerprint:
         raise MismatchError(
-            f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data is now "
+            f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
             f"{data.fingerprint[:12]}; choose another `out`, or `overwrite=True` to discard it"
         )
 
 
 def _discard(out: Path) -> None:
-    """Remove what an earlier run left in ``out``; packed tokens stay, because their name depends on their content.
+    """Remove an earlier run from ``out``. Packed tokens stay: their name identifies their content.
 
-    Raises `ArgapError` for a model that no run of argap wrote.
+    Raises `ArgapError` for a model that no argap run wrote.
     """
     _check_model(out)
     discard_parts(out / "checkpoints", "step-*")
-    for name in ("log.jsonl", *MODEL_FILES, "train.json"):  # last, for it says that the rest is argap's
+    for name in ("log.jsonl", *MODEL_FILES, "train.json"):  # train.json last: it marks the files as argap's
         (out / name).unlink(missing_ok=True)
 
 
 def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
-    """The finished model in ``save_dtype``, each file whole or absent."""
+    """Save the finished model in ``save_dtype``, replacing each file atomically."""
     model.to(getattr(torch, config.save_dtype))
     with replacing_folder(out / "model", remedy=REMEDY, sole_writer=True) as temporary:
         save_model(model, temporary)

@@ -1,7 +1,7 @@
-"""The packed token file: all training documents, each followed by one EOS, as one flat array on disk.
+"""Packed training tokens: all documents, each followed by one EOS, in one flat array on disk.
 
 ``tokens.bin`` is headerless little-endian (uint16 if the vocabulary fits, else uint32); ``tokens.json`` describes it.
-Both are in a folder named after the data and the tokenizer, so the models of a suite share one.
+Their folder is named for the data and the tokenizer, so that the models of a suite share it.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from argap.tokenizer import Tokenizer
 from argap.train.config import DataSource
 from argap.train.records import SourceRecord, TokensRecord
 
-COPY = 16 * 2**20  # bytes moved at a time where a source is repeated
+COPY = 16 * 2**20  # bytes per read when a repeated source is copied
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A finished ``tokens.bin`` and its ``tokens.json``."""
+    """A ``tokens.bin`` and its ``tokens.json``."""
 
     folder: Path
     about: TokensRecord
@@ -45,15 +45,13 @@ class TokenFile:
 
 
 def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path) -> TokenFile:
-    """The token file of ``sources`` below ``cache``, written if it does not exist.
+    """The token file of ``sources`` below ``cache``, written if missing.
 
-    Memory does not grow with the corpus. Raises `ArgapError` for a tokenizer without EOS and for a
-    source that cannot be read or holds no token.
+    Memory use is independent of the corpus size. Raises `ArgapError` for a tokenizer without EOS and for a source that
+    is unreadable or empty.
     """
     if tokenizer.eos is None:
-        raise ArgapError(
-            f"{tokenizer.name}: the tokenizer names no EOS token, which must stand between training documents"
-        )
+        raise ArgapError(f"{tokenizer.name}: the tokenizer has no EOS token, which must separate training documents")
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
@@ -99,7 +97,7 @@ def _write_source(
         file.write(data)
         tokens += len(document.ids) + 1
     if not tokens:
-        raise ArgapError(f"{source.path}: no tokens there; expected a corpus to train on")
+        raise ArgapError(f"{source.path}: no tokens; expected a corpus to train on")
     length = file.tell() - start
     for _ in range(source.repeat - 1):
         for offset in range(0, length, COPY):
@@ -115,7 +113,7 @@ def _write_source(
 
 
 def _key(sources: Sequence[DataSource], tokenizer: Tokenizer) -> str:
-    """A name for (data, tokenizer). It covers names and sizes of local files, so most edits change it."""
+    """A hash of data and tokenizer. It covers names and sizes of local files, so most edits change it."""
     identity = [[source.repeat, source.text_column, _contents(source.path)] for source in sources]
     text = json.dumps([identity, tokenizer.fingerprint, tokenizer.eos])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

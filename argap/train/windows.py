@@ -1,8 +1,8 @@
-"""The order in which training sees the windows: a pure function of (data, seq_len, seed).
+"""The order of training windows: a pure function of (data, seq_len, seed).
 
-Window ``w`` has tokens ``w · seq_len … (w + 1) · seq_len`` (one more than ``seq_len``: the last is only a target, and
-the first input of the next window). Each epoch is a permutation of all windows; step ``s`` takes positions
-``s · B … (s + 1) · B − 1`` of the concatenated epochs. Architecture and number of devices do not matter.
+Window ``w`` has tokens ``w · seq_len … (w + 1) · seq_len``, one more than ``seq_len``: the last is only a target, and
+the first input of the next window. Each epoch is a permutation of all windows. Step ``s`` takes positions
+``s · B … (s + 1) · B − 1`` of the concatenated epochs, whatever the architecture and the number of devices.
 """
 
 from functools import lru_cache
@@ -23,8 +23,8 @@ class Windows:
         self.count = (len(ids) - 1) // seq_len
         if self.count < 1:
             raise ArgapError(
-                f"the data holds {len(ids)} tokens; expected more than seq_len, {seq_len}: "
-                "give more data or a smaller seq_len"
+                f"the data have {len(ids)} tokens; expected more than `seq_len`, {seq_len}: "
+                "use more data or a smaller `seq_len`"
             )
 
     def in_training_order(self, start: int, count: int) -> np.ndarray:

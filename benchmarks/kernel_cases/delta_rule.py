@@ -1,4 +1,4 @@
-"""The delta rule beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+"""The delta rule vs. flash-linear-attention, which takes ``[B, T, H, D]``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def cases() -> Iterator[Case]:
             yield Case(
                 "delta rule, norms" if norm else "delta rule",
                 f"B {BATCH}, T {length}, H {heads}, D {size}",
-                flops=8 * q.numel() * size,  # a position reads S twice and writes it once, with chunks small
+                flops=8 * q.numel() * size,  # per position S is read twice and written once; valid for small chunks
                 bytes=4 * q.nbytes + beta.nbytes,
                 ours=partial(ours, q, k, v, beta, norm),
                 check=partial(error, q, k, v, beta),
@@ -40,6 +40,6 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, 
 
 
 def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64; keys are of length 1 but for rounding."""
+    """Error of the first sequence against the float64 reference; keys have unit length up to rounding."""
     q, k, v, beta = (x[:1].transpose(1, 2).double() for x in (q, k, v, beta))
     return relative_error(y[:1], delta_rule_reference(q, k, v, beta)[0].transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Gated linear attention beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+"""Gated linear attention vs. flash-linear-attention, which takes ``[B, T, H, D]``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -36,6 +36,6 @@ def ours(*inputs: torch.Tensor) -> torch.Tensor:
 
 
 def error(inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> float:
-    """Of the first sequence and head, against the reference in float64."""
+    """Error of the first sequence and head against the float64 reference."""
     q, k, v, g = (x[:1, :, :1].transpose(1, 2).double() for x in inputs)
     return relative_error(y[:1, :, :1], gla_reference(q, k, v, g)[0].transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Linear attention and retention beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+"""Linear attention and retention vs. flash-linear-attention, which takes ``[B, T, H, D]``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -51,7 +51,7 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor 
 
 
 def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor | None, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
     expected = linear_attention_reference(q, k, v, log_decay=rates)[0].transpose(1, 2)
     return relative_error(y[:1], expected)

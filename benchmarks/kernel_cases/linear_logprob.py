@@ -1,7 +1,7 @@
-"""Hidden states to the log-prob of each target, beside torch.compile, Cut Cross Entropy, Liger, FLA and PyTorch.
+"""Log-probs of targets from hidden states vs. torch.compile, Cut Cross Entropy, Liger, FLA and PyTorch.
 
-The peers give a loss of each token, except FLA, which has its mean only; ours is timed with top-1 ids too
-(``and top-1``), which no peer gives.
+The peers return a loss per token, except FLA, which returns only the mean. Ours is also timed with top-1 ids
+(``and top-1``), which no peer computes.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,9 +59,9 @@ def by_torch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -
     return -F.cross_entropy((hidden @ weight.T).float(), target, reduction="none")
 
 
-def error(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, found: torch.Tensor) -> float:
-    """Of the first tokens, against float64; of a mean, against ours."""
-    if found.dim() == 0:
-        return relative_error(found, linear_logprob(hidden, weight, target).logprob.mean())
+def error(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, output: torch.Tensor) -> float:
+    """Error of the first tokens against float64, or of a mean against ours."""
+    if output.dim() == 0:
+        return relative_error(output, linear_logprob(hidden, weight, target).logprob.mean())
     logits = hidden[:CHECKED].double() @ weight.double().T
-    return relative_error(found[:CHECKED], logits.log_softmax(-1).gather(1, target[:CHECKED, None])[:, 0])
+    return relative_error(output[:CHECKED], logits.log_softmax(-1).gather(1, target[:CHECKED, None])[:, 0])

@@ -1,6 +1,6 @@
-"""The long convolution in float32 beside torch.fft, in the models' layout and with positions side by side.
+"""The long convolution in float32 vs. torch.fft, in the models' layout and with contiguous positions.
 
-All transform the filter too, but for the rows that say that its spectrum is kept.
+Times include the transform of the filter, except in rows marked as keeping the spectrum.
 """
 
 from collections.abc import Iterator
@@ -46,12 +46,12 @@ def cases() -> Iterator[Case]:
 
 
 def side_by_side(x: torch.Tensor, taps: torch.Tensor, response: torch.Tensor | None = None) -> torch.Tensor:
-    """``x [B, D, T]`` and ``taps [D, T]``, where torch.fft is fastest; turning them is not counted."""
+    """``x [B, D, T]`` and ``taps [D, T]``, the fastest layout for torch.fft; transposing is not timed."""
     size = 2 * x.shape[-1]
     response = torch.fft.rfft(taps, n=size) if response is None else response
     return torch.fft.irfft(torch.fft.rfft(x, n=size) * response, n=size)[..., : x.shape[-1]].mT
 
 
 def error(x: torch.Tensor, taps: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the first pair of sequences, against the reference in float64."""
+    """Error of the first two sequences against the float64 reference."""
     return relative_error(y[:2], long_convolution_reference(x[:2].double(), taps.double()))

@@ -1,6 +1,6 @@
-"""Mamba's selective scan beside its PyTorch reference.
+"""Mamba's selective scan vs. its PyTorch reference.
 
-transformers' path without mamba-ssm's kernels, a Python loop over the positions, is far behind both.
+transformers without mamba-ssm loops over positions in Python and is much slower than both.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def cases() -> Iterator[Case]:
 
 
 def error(inputs: tuple[torch.Tensor, ...], extras: dict[str, torch.Tensor], y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     u, step, decay, b, c = inputs
     first = (x[:1].double() for x in (u, step, b, c))
     u, step, b, c = first

@@ -1,4 +1,4 @@
-"""The short causal convolution with SiLU beside flash-linear-attention and torch."""
+"""The short causal convolution with SiLU vs. flash-linear-attention and torch."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ def cases() -> Iterator[Case]:
     from fla.modules.causal_conv1d import causal_conv1d
 
     taps = torch.randn(TAPS, WIDTH, device="cuda", dtype=torch.bfloat16)
-    latest_last = taps.T.flip(1).contiguous()  # as the peers have it
+    latest_last = taps.T.flip(1).contiguous()  # the peers' order of taps
     for length in (512, 2048, 8192):
         x = torch.randn(BATCH, length, WIDTH, device="cuda", dtype=torch.bfloat16)
         yield Case(
@@ -39,5 +39,5 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def error(x: torch.Tensor, taps: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     return relative_error(y[:1], short_convolution_reference(x[:1].double(), taps.double(), silu=True))

@@ -1,4 +1,4 @@
-"""Sliding-window attention beside FlexAttention, SDPA with a mask, and SDPA over everything before."""
+"""Sliding-window attention vs. FlexAttention, SDPA with a mask, and SDPA over the whole past."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -42,6 +42,6 @@ def seen(window: int, _batch: object, _head: object, query: torch.Tensor, key: t
 
 
 def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     q, k, v = (x[:1].double() for x in (q, k, v))
     return relative_error(y[:1], sliding_attention_reference(q, k, v, window))

@@ -1,4 +1,4 @@
-"""Linear attention with Based's Taylor features beside flash-linear-attention, which takes ``[B, T, H, D]``."""
+"""Linear attention with Based's Taylor features vs. flash-linear-attention, which takes ``[B, T, H, D]``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -39,6 +39,6 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
     return relative_error(y[:1], taylor_attention_reference(q, k, v)[0].transpose(1, 2))

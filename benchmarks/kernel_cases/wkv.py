@@ -1,4 +1,4 @@
-"""RWKV-4's WKV beside flash-linear-attention and the PyTorch reference."""
+"""RWKV-4's WKV vs. flash-linear-attention and the PyTorch reference."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -35,6 +35,6 @@ def cases() -> Iterator[Case]:
 
 
 def error(k: torch.Tensor, v: torch.Tensor, log_decay: torch.Tensor, bonus: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the first sequence, against the reference in float64."""
+    """Error of the first sequence against the float64 reference."""
     k, v = k[:1].double(), v[:1].double()
     return relative_error(y[:1], wkv_reference(k, v, log_decay.double().exp(), bonus.double())[0])

@@ -1,4 +1,4 @@
-"""``argap index``: from text files to counts, as a user runs it."""
+"""``argap index`` as users run it, from text files to counts."""
 
 import json
 from collections import Counter
@@ -63,7 +63,7 @@ def test_build_info_count_merge(words, tmp_path):
     assert json.loads(run("count", tmp_path / "twice", "to be", "--json"))[0]["count"] == 4
 
 
-def test_refusals(words, tmp_path):
+def test_errors_are_one_line(words, tmp_path):
     data, out = tmp_path / "data.jsonl", tmp_path / "index"
     arguments = ("build", data, "--tokenizer", words, "--out", out, "--text-column", "body")
     with pytest.raises(ArgapError, match="columns are 'body'"):
@@ -90,9 +90,9 @@ def test_refusals(words, tmp_path):
         ("local", ["--work", "x"]),
     ],
 )
-def test_a_flag_that_the_engine_does_not_read_is_refused(words, tmp_path, engine, flags):
+def test_a_flag_of_the_other_engine_is_refused(words, tmp_path, engine, flags):
     arguments = [tmp_path / "data.jsonl", "--tokenizer", words, "--out", tmp_path / "index", "--engine", engine]
-    with pytest.raises(ArgapError, match=f"{flags[0]}: means nothing with --engine {engine}"):
+    with pytest.raises(ArgapError, match=f"{flags[0]}: has no effect with --engine {engine}"):
         run("build", *arguments, *flags)
     assert not (tmp_path / "index").exists()
 
@@ -111,7 +111,7 @@ def test_memory_is_parsed(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "GB", "two GB", "-1GB", "2GBs"])
-def test_memory_of_no_sense_is_refused(text):
+def test_invalid_memory_is_refused(text):
     with pytest.raises(ArgapError, match="expected an amount such as"):
         parse_bytes(text)
 
@@ -124,14 +124,14 @@ def test_plan_prints_estimates():
         parse_tokens("many")
 
 
-def test_proxy_is_said(words, tmp_path):
+def test_a_proxy_is_marked(words, tmp_path):
     (tmp_path / "counts.csv").write_text("first,second,count\n1,2,3\n")
     printed = run("from-counts", tmp_path / "counts.csv", "--tokenizer", words, "--out", tmp_path / "proxy")
     assert "proxy      not counted from documents: counts" in printed
     assert "proxy" in run("profile", tmp_path / "proxy", tmp_path / "data.jsonl", "--text-column", "body")
 
 
-def test_ngrams_of_a_text(words, tmp_path):
+def test_ngrams_counts_a_text(words, tmp_path):
     (tmp_path / "query.txt").write_text("not to be afraid")
     out = tmp_path / "ngrams.parquet"
     printed = run(
@@ -153,7 +153,7 @@ def test_time_left_by_hand(seconds, share, left):
     assert time_left(seconds, share) == left
 
 
-def test_progress_says_what_is_left(capsys, monkeypatch):
+def test_progress_shows_the_time_left(capsys, monkeypatch):
     clock = iter([0.0, 40.0, 40.0])
     monkeypatch.setattr("argap.cli.index_output.time.monotonic", lambda: next(clock))
     Meter(lambda: 0.25)(3, 10**8)

@@ -1,4 +1,4 @@
-"""Counting: against `collections.Counter`, however the tokens are cut into chunks and runs."""
+"""Counts equal `collections.Counter`, for any division into chunks and runs."""
 
 from collections import Counter
 from itertools import pairwise
@@ -15,7 +15,7 @@ from argap.errors import ArgapError, FormatError
 
 @pytest.fixture(params=["numba", "numpy"])
 def engine(request, monkeypatch):
-    """All work on one engine, whatever its size."""
+    """Use one engine for inputs of any size."""
     monkeypatch.setattr(engines, "SMALL", -1 if request.param == "numba" else 2**60)
 
 
@@ -24,7 +24,7 @@ def oracle(documents):
 
 
 def counted(counter):
-    """The counter's rows as a dict, checked to be sorted and free of repeats and zeros."""
+    """The counter's rows as a dict; checks that they are sorted, unique and nonzero."""
     pairs, counts = [], []
     for start, indptr, second, count in counter.rows():
         for row in range(len(indptr) - 1):
@@ -110,7 +110,7 @@ def test_id_outside_the_vocabulary_is_refused(bad, tmp_path):
     chunk=st.integers(1, 20),
     entries=st.integers(1, 30),
 )
-def test_chunks_and_merge_ranges_change_nothing(documents, chunk, entries, tmp_path_factory):
+def test_counts_do_not_depend_on_chunks_and_merge_ranges(documents, chunk, entries, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("counter") / "runs"
     counter = BigramCounter(6, chunk=chunk, scratch=scratch)
     for document in documents:

@@ -1,4 +1,4 @@
-"""A disk that refuses: one line, and nothing half-written."""
+"""Disk errors give one line and leave no partial files."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ except ArgapError as error:
 
 
 @pytest.mark.parametrize("chunk", [10**6, 15_000], ids=["writing the parts", "spilling a run"])
-def test_full_disk(chunk, tmp_path):
+def test_a_full_disk_is_one_line(chunk, tmp_path):
     command = [sys.executable, "-c", BUILD, str(tmp_path / "index"), str(chunk)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "could not be written" in printed
@@ -36,7 +36,7 @@ def test_full_disk(chunk, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_place_that_cannot_be_written(tmp_path):
+def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgapError, match=r"file/index: could not be written \(Not a directory\)"):
         build_index(

@@ -1,4 +1,4 @@
-"""The compiled and the SciPy path against the plain references, on streams and lookups that are awkward."""
+"""The compiled and SciPy engines equal the plain references on edge cases."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ COUNTING = [count_numpy.count_stream, count_numpy.count_stream_scipy, count_numb
 
 
 @pytest.mark.parametrize("count", COUNTING)
-def test_stream_by_hand(count):
+def test_stream_counts_match_a_worked_example(count):
     run = count(BY_HAND, 5, 4)
     assert run.indptr.tolist() == [0, 0, 1, 3, 3, 3]
     assert run.second.tolist() == [2, 1, 2]
@@ -84,8 +84,8 @@ def test_a_stream_on_the_gpu():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_gpu_that_is_not_there_is_refused_before_a_token_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ArgapError, match="no CUDA device here; use `device=cpu`"):
+def test_a_missing_gpu_is_refused_before_reading_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ArgapError, match="no CUDA device available; use `device=cpu`"):
         BigramCounter(10, chunk=100, scratch=tmp_path, device="cuda")
     assert BigramCounter(10, chunk=100, scratch=tmp_path, device="auto").device == "cpu"
 
@@ -126,7 +126,7 @@ def test_gather_in_slices_equals_the_reference(tokens, eos, inside, threads):
     assert here.tolist() == there.tolist()
 
 
-def test_gather_by_hand():
+def test_gather_matches_a_worked_example():
     tokens, out = np.array([3, 0, 0, 1, 2, 0, 9], dtype=np.uint16), np.empty(7, dtype=np.uint16)
     for gathering in (count_numba.mark_boundaries, count_numpy.mark_boundaries):
         assert gathering(tokens, 0, 5, True, out) == (0, 9, 3, 2)  # the 3 ends a document, 1 and 9 begin one
@@ -163,7 +163,7 @@ def test_sum_of_rows(add, rows):
     assert len(run.second) == np.count_nonzero(dense(indptrs, second, count, 100))
 
 
-def test_sum_of_rows_of_both_paths_agree():
+def test_both_paths_sum_rows_alike():
     runs = [count_numpy.count_stream(RNG.integers(0, 50, n).astype(np.uint32), 50) for n in (700, 900)]
     indptrs = np.stack([runs[0].indptr, runs[1].indptr + len(runs[0].second)])
     given = (
@@ -183,7 +183,7 @@ def build(out, tokens, vocab_size):
 
 @pytest.mark.parametrize("vocab_size", [2, 300, 65_536, 70_000])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
-def test_probe_equals_the_bisection(vocab_size, dtype, tmp_path, monkeypatch):
+def test_probing_equals_bisection(vocab_size, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_numba, "ONE_THREAD_PAIRS", 100)  # two threads
     # Rows of all lengths: token 0 is followed by everything, others by few.
     tokens = RNG.zipf(1.1, 30_000).clip(max=vocab_size) - 1
@@ -196,7 +196,7 @@ def test_probe_equals_the_bisection(vocab_size, dtype, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [lookup_numba.count_pairs, csr.count_pairs])
-def test_index_without_a_bigram(count, tmp_path):
+def test_an_index_may_have_no_bigrams(count, tmp_path):
     index = build(tmp_path / "index", np.array([3]), 5)
     assert (index.tokens, index.bigrams, index.distinct) == (1, 0, 0)
     assert count(index._csr, np.array([3, 0, 9]), np.array([3, 0, 0])).tolist() == [0, 0, 0]
@@ -204,7 +204,7 @@ def test_index_without_a_bigram(count, tmp_path):
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """An index that counts as too large for memory, and a cache folder of its own."""
+    """An index treated as too large for memory, with its own cache folder."""
     monkeypatch.setattr(csr, "IN_MEMORY", 10)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return build(tmp_path / "index", RNG.zipf(1.3, 3000).clip(max=99) - 1, 99)
@@ -230,7 +230,7 @@ def test_rows_of_another_index_are_not_used(large, tmp_path):
     assert open_index(other.folder).count([1, 5], [1, 6]).tolist() == expected == [2, 9]
 
 
-def test_truncated_rows_are_made_again(large):
+def test_truncated_rows_are_rebuilt(large):
     path = large.folder / "csr" / "count.npy"
     whole = path.read_bytes()
     os.truncate(path, 100)
@@ -240,7 +240,7 @@ def test_truncated_rows_are_made_again(large):
     assert path.read_bytes() == whole
 
 
-def test_flipped_bit_in_the_rows_is_found(large):
+def test_a_flipped_bit_in_the_rows_is_detected(large):
     path = large.folder / "csr" / "second.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -249,7 +249,7 @@ def test_flipped_bit_in_the_rows_is_found(large):
         large.verify()
 
 
-def test_read_only_index_puts_its_rows_into_the_user_cache(large, tmp_path, monkeypatch):
+def test_a_read_only_index_caches_its_rows_for_the_user(large, tmp_path, monkeypatch):
     for path in (large.folder / "csr").iterdir():
         path.unlink()
     (large.folder / "csr").rmdir()
@@ -266,11 +266,11 @@ def test_read_only_index_puts_its_rows_into_the_user_cache(large, tmp_path, monk
 
 @pytest.fixture
 def handled(monkeypatch):
-    """The engines as in a process that has counted nothing yet."""
+    """Reset the engines to the state of a new process."""
     monkeypatch.setattr(engines, "_handled", 0)
 
 
-def test_numba_takes_over_after_the_small_work(handled, monkeypatch):
+def test_numba_takes_over_above_a_size(handled, monkeypatch):
     tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
     monkeypatch.setattr(engines, "SMALL", 7)
     used = []
@@ -292,7 +292,7 @@ def test_without_numba_scipy_counts(handled, monkeypatch):
     assert engines.scratch_bytes() == 40
 
 
-def test_small_work_loads_neither_numba_nor_pandas_nor_torch(tmp_path):
+def test_small_inputs_load_neither_numba_nor_pandas_nor_torch(tmp_path):
     code = (
         "import sys, numpy as np\n"
         "from argap.bigram_index.build import build_index\n"

@@ -1,4 +1,4 @@
-"""Exposures: an index read several times, and indexes merged by how often their corpora were read."""
+"""Exposures: corpora read several times, and merges weighted by the number of passes."""
 
 import json
 
@@ -22,7 +22,7 @@ def build(out, documents, *, source="s", vocab_size=5, **options):
 
 @pytest.fixture
 def two(tmp_path):
-    """By hand: web has (1,2) five times and (2,1) four times; books has (1,2) once, (2,3) three times, (3,2) twice."""
+    """``web`` has (1,2) five times and (2,1) four times; ``books`` has (1,2) once, (2,3) three times, (3,2) twice."""
     web = build(tmp_path / "web", [[1, 2] * 5], source="web")
     books = build(tmp_path / "books", [[1, 2, 3, 2, 3, 2, 3]], source="books")
     return web.folder, books.folder
@@ -47,7 +47,7 @@ def test_exposures_are_counts_times_passes(tmp_path):
     assert index.exposed_tokens == 14.0
 
 
-def test_one_pass_is_not_written(tmp_path):
+def test_a_single_pass_is_not_recorded(tmp_path):
     once, thrice = (build(tmp_path / str(n), [[1, 2]], passes=n) for n in (1, 3))
     assert "passes" not in (once.folder / "index.json").read_text()
     assert open_index(once.folder).passes == 1.0
@@ -61,7 +61,7 @@ def test_bad_passes_are_refused(passes, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weighted_merge_by_hand(two, tmp_path):
+def test_weighted_merge_matches_a_worked_example(two, tmp_path):
     merged = merge_indexes(two, tmp_path / "merged", weights=[11, 3.7])
     # (1,2): 55 + 3.7 = 58.7; (2,1): 44; (2,3): 11.1; (3,2): 7.4.
     assert counts(merged) == {(1, 2): 59, (2, 1): 44, (2, 3): 11, (3, 2): 7}
@@ -75,7 +75,7 @@ def test_weighted_merge_by_hand(two, tmp_path):
     ]
 
 
-def test_halves_round_to_even_and_zeros_are_left_out(two, tmp_path):
+def test_halves_round_to_even_and_zeros_are_dropped(two, tmp_path):
     merged = merge_indexes(two, tmp_path / "merged", weights=[0.5, 0.25])
     # (1,2): 2.5 + 0.25 = 2.75; (2,1): 2; (2,3): 0.75; (3,2): 0.5 rounds to 0.
     assert counts(merged) == {(1, 2): 3, (2, 1): 2, (2, 3): 1}
@@ -84,14 +84,14 @@ def test_halves_round_to_even_and_zeros_are_left_out(two, tmp_path):
     assert counts(half) == {(1, 2): 2, (2, 1): 2}  # 2.5 and 2
 
 
-def test_order_of_a_weighted_merge_changes_nothing(two, tmp_path, monkeypatch):
+def test_weighted_merge_does_not_depend_on_the_order(two, tmp_path, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.count.MERGE_ENTRIES", 2)  # several ranges of rows
     one = merge_indexes(two, tmp_path / "one", weights=[11, 3.7])
     other = merge_indexes(two[::-1], tmp_path / "other", weights=[3.7, 11])
     assert contents(one.folder) == contents(other.folder)
 
 
-def test_unequal_passes_are_the_weights(tmp_path):
+def test_unequal_passes_become_weights(tmp_path):
     folders = [build(tmp_path / name, [[1, 2]], source=name, passes=n).folder for name, n in (("a", 2), ("b", 5))]
     merged = merge_indexes(folders, tmp_path / "merged")
     assert (counts(merged), merged.passes) == ({(1, 2): 7}, 1)

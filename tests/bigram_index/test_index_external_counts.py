@@ -1,4 +1,4 @@
-"""Indexes without the training data: tables of counts and ARPA models, marked as proxies."""
+"""Proxy indexes made from tables of counts and ARPA models."""
 
 import json
 
@@ -28,7 +28,7 @@ TABLE = pd.DataFrame({"count": [5, 1, 2**40, 7], "second": [1, 0, 2, 1], "first"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_counts_are_added_up(suffix, tokenizer, tmp_path):
+def test_repeated_rows_are_added_up(suffix, tokenizer, tmp_path):
     path = tmp_path / f"counts.{suffix}"
     TABLE.to_csv(path, index=False) if suffix == "csv" else TABLE.to_parquet(path)
     index = index_from_counts(path, tmp_path / "index", tokenizer)
@@ -93,7 +93,7 @@ def test_arpa_probabilities_become_counts(words, tokenizer, tmp_path):
     assert index.manifest.origin == "arpa"
 
 
-def test_arpa_in_pieces(tokenizer, tmp_path, monkeypatch):
+def test_arpa_is_read_in_pieces(tokenizer, tmp_path, monkeypatch):
     (tmp_path / "lm.arpa").write_text(ARPA.format(a="a", b="b", c="c"))
     whole = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "whole", tokenizer, tokens=1000)
     monkeypatch.setattr(external_counts, "BATCH", 1)
@@ -114,7 +114,7 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
 
 
-def test_merge_remembers_the_proxy(tokenizer, tmp_path):
+def test_a_merge_with_a_proxy_is_a_proxy(tokenizer, tmp_path):
     TABLE.to_csv(tmp_path / "counts.csv", index=False)
     proxy = index_from_counts(tmp_path / "counts.csv", tmp_path / "proxy", tokenizer)
     counted = build_index(

@@ -1,4 +1,4 @@
-"""The frequency profile of a text and the plan for a corpus."""
+"""The frequency profile of a text, and cost estimates for a corpus."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def index(tmp_path):
 
 
 @pytest.mark.parametrize("piece", [1, 2**20])
-def test_profile_by_hand(piece, index, monkeypatch):
+def test_profile_matches_a_worked_example(piece, index, monkeypatch):
     monkeypatch.setattr(profile, "PIECE", piece)
     text = [np.array([0, 1, 0]), np.array([2, 3]), np.array([4, 5, 5]), np.array([1]), np.array([2, 3])]
     # 12, 11 | 10 | 1, 0 | | 10: of six bigrams one unseen, one once, two 2 to 10 times, two 11 to 100 times.
@@ -32,12 +32,12 @@ def test_profile_by_hand(piece, index, monkeypatch):
     ]
 
 
-def test_text_without_a_bigram_is_refused(index):
+def test_text_without_bigrams_is_refused(index):
     with pytest.raises(ArgapError, match="no bigram"):
         frequency_profile(index, [np.array([1]), np.array([2])])
 
 
-def test_distinct_bigrams_fit_what_was_counted():
+def test_estimated_distinct_bigrams_match_measured_counts():
     # GPT-2 tokens of English text: 3.04 M have 0.54 M distinct bigrams, 49.4 M have 3.41 M.
     assert distinct_bigrams(3_043_158, 50_257) == pytest.approx(538_626, rel=0.02)
     assert distinct_bigrams(49_381_371, 50_257) == pytest.approx(3_411_655, rel=0.02)

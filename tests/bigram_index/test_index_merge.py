@@ -1,4 +1,4 @@
-"""Merging: shards counted apart and added up are the index of the whole, byte for byte."""
+"""Merging shards gives the index of the whole corpus, byte for byte."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_merge_equals_counting_at_once(tmp_path, monkeypatch):
     assert contents(merged.folder) == contents(whole.folder)
 
 
-def test_merge_of_one_is_a_copy(tmp_path):
+def test_merging_one_index_copies_it(tmp_path):
     one = build(tmp_path / "one", DOCUMENTS, ["a"])
     assert contents(merge_indexes([one.folder], tmp_path / "copy").folder) == contents(one.folder)
 
@@ -52,7 +52,7 @@ def test_merge_of_one_is_a_copy(tmp_path):
         max_size=3,
     )
 )
-def test_merge_is_associative_and_order_free(shards, tmp_path_factory):
+def test_merge_is_associative_and_commutative(shards, tmp_path_factory):
     root = tmp_path_factory.mktemp("merge")
     a, b, c = (
         build(root / name, documents, [name], vocab_size=4).folder
@@ -72,7 +72,7 @@ def test_other_tokenizers_are_refused_by_name(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_damaged_shard_is_named_and_nothing_is_left(tmp_path):
+def test_a_damaged_shard_is_named_and_leaves_no_files(tmp_path):
     a = build(tmp_path / "a", DOCUMENTS, ["a"]).folder
     b = build(tmp_path / "b", DOCUMENTS, ["b"]).folder
     part = b / "part-00000.parquet"

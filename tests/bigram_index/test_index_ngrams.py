@@ -1,4 +1,4 @@
-"""n-grams of a query text, counted in a corpus: by hand and against a counter."""
+"""Counting a query's n-grams in a corpus: a worked example, and equality with a counter."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from argap.bigram_index.ngrams import NgramCounter
 from argap.errors import ArgapError, FormatError
 
 
-def test_by_hand():
+def test_ngrams_match_a_worked_example():
     counter = NgramCounter([np.array([1, 2, 3]), np.array([2, 2])], vocab_size=4, longest=3)
     counter.add([np.array([1, 2, 3, 1, 2]), np.array([3, 2, 2, 2]), np.array([1])])
     grams, counts = counter.result(2)
@@ -30,7 +30,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 2), max_size=10), min_size=1, max_s
 
 @settings(max_examples=60, deadline=None)
 @given(query=DOCUMENTS, corpus=DOCUMENTS, piece=st.integers(1, 20))
-def test_equals_an_oracle(query, corpus, piece):
+def test_ngrams_equal_a_counter(query, corpus, piece):
     def grams(documents, n):
         return Counter(tuple(d[i : i + n]) for d in documents for i in range(len(d) - n + 1))
 
@@ -48,7 +48,7 @@ def test_equals_an_oracle(query, corpus, piece):
         assert counts.tolist() == [expected[g] for g in wanted]
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_options_are_refused():
     with pytest.raises(ArgapError, match="expected 2 to 5"):
         NgramCounter([np.array([1, 2])], vocab_size=4, longest=6)
     with pytest.raises(ArgapError, match="no bigram"):

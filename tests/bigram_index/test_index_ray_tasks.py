@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster gives the same bytes as a local build, even when a worker is killed."""
+"""A Ray cluster gives the same bytes as a local build, even if a worker is killed."""
 
 import json
 import sys
@@ -53,7 +53,7 @@ def whole(corpus, tmp_path):
     )
 
 
-def test_tasks_by_hand_make_the_same_bytes(corpus, whole, tmp_path):
+def test_tasks_without_a_cluster_give_the_same_bytes(corpus, whole, tmp_path):
     made = job(corpus, tmp_path, shards=3, stats=True)
     names = [ray_tasks.count_shard(made, number) for number in (2, 0, 1)]
     assert ray_tasks.count_shard(made, 0) == names[1]  # is there, and is not counted again
@@ -63,7 +63,7 @@ def test_tasks_by_hand_make_the_same_bytes(corpus, whole, tmp_path):
     assert len({*names, left, top}) == 5
 
 
-def test_shard_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch):
+def test_finished_shards_are_not_recounted(corpus, tmp_path, monkeypatch):
     made = job(corpus, tmp_path, shards=3)
     name = ray_tasks.count_shard(made, 1)
     monkeypatch.setattr(ray_tasks, "build_from_source", None)  # would raise
@@ -73,14 +73,14 @@ def test_shard_that_is_there_is_not_counted_again(corpus, tmp_path, monkeypatch)
         ray_tasks.count_shard(made, 1)
 
 
-def test_index_json_comes_last(corpus, tmp_path, monkeypatch):
+def test_index_json_is_written_last(corpus, tmp_path, monkeypatch):
     put, order = ray_tasks._put, []
     monkeypatch.setattr(ray_tasks, "_put", lambda fs, path, target: (order.append(path.name), put(fs, path, target)))
     ray_tasks.count_shard(job(corpus, tmp_path, shards=2), 0)
     assert order == ["part-00000.parquet", "index.json"]
 
 
-def test_other_work_has_another_name(corpus, tmp_path):
+def test_different_jobs_have_different_names(corpus, tmp_path):
     names = {
         ray_tasks.count_shard(job(corpus, tmp_path, **changes), number)
         for number in (0, 1)
@@ -89,7 +89,7 @@ def test_other_work_has_another_name(corpus, tmp_path):
     assert len(names) == 6
 
 
-def test_without_ray_it_says_how_to_install_it(corpus, tmp_path, monkeypatch):
+def test_missing_ray_says_how_to_install_it(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ArgapError, match=r"pip install argap\[cluster\]"):
         build_on_ray(job(corpus, tmp_path), tmp_path / "index", address=None)
@@ -109,7 +109,7 @@ def two_nodes():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_killed_worker_changes_nothing(two_nodes, corpus, whole, tmp_path):
+def test_a_killed_worker_does_not_change_the_index(two_nodes, corpus, whole, tmp_path):
     import psutil
 
     killed = []

@@ -1,4 +1,4 @@
-"""From text and token files: shards, kept tokens, resuming after a kill, Megatron's files."""
+"""Text and token files as sources: shards, kept tokens, resuming after a kill, Megatron files."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_shards_of_a_token_file_merge_to_the_whole(of, tokenizer, tmp_path):
     assert contents(merge_indexes(shards, tmp_path / "merged").folder) == whole
 
 
-def test_merge_of_nothing_but_empty_shards_is_refused(tokenizer, text, tmp_path):
+def test_merging_only_empty_shards_is_refused(tokenizer, text, tmp_path):
     empty = from_source(tokenizer, tmp_path / "empty", text, shard="2/500")  # of document 2, which is empty
     assert (empty.tokens, empty.manifest.empty_documents, empty.distinct) == (0, 1, 0)
     assert empty.count([1], [2]).tolist() == [0]
@@ -97,7 +97,7 @@ def test_merge_of_nothing_but_empty_shards_is_refused(tokenizer, text, tmp_path)
         merge_indexes([empty.folder], tmp_path / "merged")
 
 
-def test_shard_cuts_where_documents_end():
+def test_shards_end_at_document_boundaries():
     tokens = np.array([5, 6, 0, 7, 0, 0, 8, 9, 9, 9])
     pieces = [Shard(i, 3).cut(tokens, 0).tolist() for i in range(3)]  # nominally [:3], [3:6], [6:]
     assert pieces == [[5, 6, 0], [7, 0, 0], [8, 9, 9, 9]]
@@ -111,14 +111,14 @@ def test_shard_is_parsed():
             Shard.parse(text)
 
 
-def test_shards_unite_to_their_source():
+def test_all_shards_together_are_the_source():
     assert unite(["b", "a#1/2", "a#0/2"]) == ["a", "b"]
     assert unite(["a#0/2", "a#0/2", "a#1/2"]) == ["a", "a#0/2"]
     assert unite(["a#0/2", "c#1/2"]) == ["a#0/2", "c#1/2"]
     assert repeated(["a", "b", "a"]) == ["a"]
 
 
-def test_kept_tokens_change_nothing_and_are_readable(tokenizer, text, tmp_path, whole, monkeypatch):
+def test_kept_tokens_are_readable_and_give_the_same_index(tokenizer, text, tmp_path, whole, monkeypatch):
     monkeypatch.setattr(token_cache, "SHARD_TOKENS", 100)
     index = from_source(tokenizer, tmp_path / "index", text, keep=True)
     assert contents(index.folder) == whole
@@ -160,7 +160,7 @@ def test_keeping_needs_an_eos(tokenizer, text, tmp_path):
         from_source(tokenizer, tmp_path / "index", text, keep=True)
 
 
-def test_killed_again_and_again_it_resumes_to_the_same_bytes(tokenizer, text, tmp_path, whole):
+def test_a_repeatedly_killed_build_gives_the_same_bytes(tokenizer, text, tmp_path, whole):
     out = tmp_path / "index"
     script = (
         "import sys, time\n"
@@ -207,7 +207,7 @@ def megatron_pair(path, sequences, dtype=np.uint16, code=8):
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.int32, 4)])
 @pytest.mark.parametrize("of", [1, 3])
-def test_megatron_pair(dtype, code, of, tokenizer, tmp_path):
+def test_a_megatron_pair_is_read(dtype, code, of, tokenizer, tmp_path):
     # Two samples of 5 that overlap by a token, EOS 0 inside: documents 1 2 | 3 4 and 4 | 5 6 | (nothing) and 7.
     sequences = [[1, 2, 0, 3, 4], [4, 0, 5, 6, 0], [7]]
     path = tmp_path / "pile.bin"
@@ -243,7 +243,7 @@ def test_token_outside_the_vocabulary_names_its_file(tokenizer, tmp_path):
         from_source(tokenizer, tmp_path / "index", tmp_path / "tokens.bin")
 
 
-def test_text_and_token_files_together(tokenizer, text, tmp_path):
+def test_text_and_token_files_can_be_mixed(tokenizer, text, tmp_path):
     path = tmp_path / "more.bin"
     stream([np.array([1, 2, 3]), np.array([4, 5])]).tofile(path)
     index = from_source(tokenizer, tmp_path / "index", path, text)

@@ -1,4 +1,4 @@
-"""Counts of single tokens: from the same pass, by hand and against a counter."""
+"""Counts of single tokens, made in the same pass: a worked example, and equality with a counter."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from argap.errors import ArgapError, FormatError
 
 
 @pytest.mark.parametrize("count_tokens", [count_numba.count_tokens, count_numpy.count_tokens])
-def test_count_tokens_by_hand(count_tokens):
+def test_token_counts_match_a_worked_example(count_tokens):
     # vocabulary 3, boundary 3; the first piece ends inside a document that goes on in the second.
     last, count, documents = np.full(3, -1), np.zeros(3, np.int64), np.zeros(3, np.int64)
     assert count_tokens(np.array([0, 0, 1, 3, 0]), 0, last, count, documents) == 1
@@ -28,7 +28,7 @@ def test_count_tokens_by_hand(count_tokens):
 
 @settings(max_examples=40, deadline=None)
 @given(documents=st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=8), chunk=st.integers(1, 12))
-def test_counter_equals_an_oracle(documents, chunk, tmp_path_factory):
+def test_counts_equal_a_counter(documents, chunk, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("stats") / "runs"
     counter = BigramCounter(5, chunk=chunk, scratch=scratch, stats=True)
     for document in documents:
@@ -81,7 +81,7 @@ def test_index_without_stats_says_so(tmp_path):
     assert "stats" not in (merged.folder / "index.json").read_text()
 
 
-def test_damaged_stats_are_found(tmp_path):
+def test_damaged_stats_are_detected(tmp_path):
     index = write(tmp_path / "index", DOCUMENTS)
     path = index.folder / "stats.parquet"
     data = bytearray(path.read_bytes())

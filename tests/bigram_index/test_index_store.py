@@ -1,4 +1,4 @@
-"""The folder: what is in it, what is read back, and what happens when it is damaged."""
+"""The index folder: content, reading, and damage."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_any_integer_type_is_looked_up(index, dtype):
     assert index.count(pairs[:, 0], pairs[:, 1]).tolist() == expected
 
 
-def test_ids_outside_the_vocabulary_count_nothing(index):
+def test_ids_outside_the_vocabulary_count_zero(index):
     known = next(iter(ORACLE))
     assert index.count([-1, 0, 300, 2**40, known[0]], [0, -1, 0, 0, known[1]])[:4].tolist() == [0, 0, 0, 0]
     assert index.count([known[0]], [known[1] + 2**32]).tolist() == [0]
@@ -65,7 +65,7 @@ def test_ids_outside_the_vocabulary_count_nothing(index):
     assert index.count([], []).shape == (0,)
 
 
-def test_pairs_of_other_shape_or_type_are_refused(index):
+def test_pairs_of_a_wrong_shape_or_dtype_are_refused(index):
     with pytest.raises(ArgapError, match="first tokens for"):
         index.count([1, 2], [1])
     with pytest.raises(ArgapError, match="float64"):
@@ -102,14 +102,14 @@ def test_read_only_folder_opens(index):
     index.folder.chmod(0o755)
 
 
-def test_empty_corpus_is_refused_and_nothing_is_left(tmp_path):
+def test_an_empty_corpus_is_refused_and_leaves_no_files(tmp_path):
     for documents in ([], [np.array([], dtype=np.int32)] * 3):
         with pytest.raises(ArgapError, match="corpus: no tokens"):
             build(tmp_path / "index", documents)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_build_leaves_nothing(tmp_path):
+def test_an_interrupted_build_leaves_no_files(tmp_path):
     def documents():
         yield from DOCUMENTS
         raise KeyboardInterrupt
@@ -130,7 +130,7 @@ def test_existing_index_is_kept_unless_overwritten(index):
     assert [p.name for p in index.folder.parent.iterdir()] == ["index"]
 
 
-def test_folder_that_is_no_index_is_never_replaced(tmp_path):
+def test_a_folder_without_an_index_is_never_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ArgapError, match="is no index"):
         build(tmp_path, overwrite=True)
@@ -184,7 +184,7 @@ def test_missing_and_truncated_parts_are_named_at_opening(index):
         open_index(index.folder)
 
 
-def test_flipped_bit_is_found_and_located(index, monkeypatch):
+def test_a_flipped_bit_is_detected_and_located(index, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.checksums.BLOCK", 512)
     flipped = build(index.folder.parent / "flipped")
     part = flipped.folder / "part-00000.parquet"
@@ -207,7 +207,7 @@ def test_index_can_be_moved(index, tmp_path):
     assert open_index(tmp_path / "elsewhere").count(*next(iter(ORACLE))) == next(iter(ORACLE.values()))
 
 
-def test_manifest_of_the_demo_is_written_as_it_was(tmp_path):
+def test_the_demo_manifest_round_trips(tmp_path):
     demo = Path(__file__).parents[2] / "argap" / "demo" / "index"
     write_manifest(tmp_path, read_manifest(demo))
     assert (tmp_path / "index.json").read_bytes() == (demo / "index.json").read_bytes()

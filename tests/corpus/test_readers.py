@@ -1,4 +1,4 @@
-"""Every reader gives the documents that were written, and says what is wrong with a broken file."""
+"""Every reader returns the documents written, and names the error in a broken file."""
 
 import gzip
 import json
@@ -134,7 +134,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path):
         texts(open_corpus(path))
 
 
-def test_nothing_readable_says_what_was_found(tmp_path):
+def test_unreadable_sources_are_listed(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(ArgapError, match=r"found \.png, expected one of"):
         open_corpus(tmp_path)

@@ -1,4 +1,4 @@
-"""A corpus on an object store (fsspec's own, in memory) is read as the same files on a disk are."""
+"""An object store (fsspec's in-memory one) reads like the same files on disk."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def both(tmp_path):
     fs.rm("/corpus", recursive=True)
 
 
-def test_the_index_of_an_object_store_is_that_of_the_files(both, tmp_path):
+def test_an_object_store_gives_the_same_index_as_files(both, tmp_path):
     tokenizer = load_tokenizer(TOKENIZER)
     built = []
     for number, spec in enumerate(both):
@@ -68,7 +68,7 @@ def test_the_fraction_read_grows_with_the_files(both):
 
 
 @pytest.mark.parametrize("spec", ["nosuch://bucket/x", "memory://not/there"])
-def test_what_cannot_be_reached_is_one_line(spec):
+def test_an_unreachable_store_is_one_line(spec):
     with pytest.raises(ArgapError, match=r"^\S+: (cannot be reached|no such file)") as error:
         open_corpus(spec)
     assert "\n" not in str(error.value)

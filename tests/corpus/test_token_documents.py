@@ -1,4 +1,4 @@
-"""From a corpus to documents of token ids: order, EOS, empty documents, shards."""
+"""Tokenizing a corpus into documents: order, EOS, empty documents, shards."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_an_eos_written_in_the_text_stays_text(tmp_path, tokenizer):
     assert tokenizer.decode(document) == "x<|endoftext|>y"
 
 
-def test_so_does_one_that_the_file_does_not_call_special(tmp_path, tokenizer):
+def test_an_eos_not_marked_special_also_stays_text(tmp_path, tokenizer):
     tokenizer.save(tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text())
     state["added_tokens"][0]["special"] = False

@@ -11,7 +11,7 @@ from argap.kernels.long_convolution import long_convolution
 from argap.kernels.short_convolution import short_convolution
 from argap.models.attention import Attention, Positions, WindowKind
 from argap.models.base_conv import BaseConv
-from argap.models.filters import ImplicitFilter
+from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
 
 WIDTH = 8
 
@@ -103,6 +103,52 @@ def test_the_implicit_filter_is_an_mlp_of_time() -> None:
         torch.testing.assert_close(made(taps)[s], expected, rtol=0, atol=1e-12)
     # A shorter window sees the first taps of the same filter, not a filter squeezed into it.
     torch.testing.assert_close(made(2), made(taps)[:2], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_listings_filter_is_the_printed_one() -> None:
+    """Listing 2: three features, 16 hidden values, ReLU, no scale; y = (W u) ⊙ (h ∗ u) + u."""
+    torch.manual_seed(5)
+    taps = 6
+    mixer = BaseConv(WIDTH, taps, filter="listing", kernel_size=None, skip=True).double()
+    made = mixer.filter
+    assert isinstance(made, ListingFilter)
+    assert made.inner_weight.shape == (16, 3)
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter)
+    h = made(taps)
+    for s in range(taps):
+        angle = 2 * math.pi * s / taps * 1e-4
+        features = torch.tensor([s / 5, math.cos(angle), -math.sin(angle)], dtype=torch.float64)
+        inner = (made.inner_weight @ features + made.inner_bias).clamp_min(0)
+        torch.testing.assert_close(h[s], made.outer_weight @ inner + made.outer_bias, rtol=0, atol=1e-12)
+    u = inputs(1, taps)
+    for t in range(taps):
+        convolved = sum(h[s] * u[0, t - s] for s in range(t + 1)) + mixer.conv_bias
+        expected = (mixer.projection.weight @ u[0, t] + mixer.gate_bias) * convolved + u[0, t]
+        torch.testing.assert_close(mixer(u)[0, t], expected, rtol=0, atol=1e-11)
+
+
+@torch.no_grad()
+def test_base_conv_starts_as_the_published_code_with_skip() -> None:
+    torch.manual_seed(6)
+    long = BaseConv(WIDTH, 50, filter="listing", kernel_size=None, skip=True)
+    short = BaseConv(400, skip=True)
+    assert isinstance(long.filter, ListingFilter)
+    assert isinstance(short.filter, ExplicitFilter)
+    for module in (long, long.filter, short, short.filter):
+        module.initialize(0.02, 0.01)
+    for zero in (long.gate_bias, long.conv_bias, short.gate_bias, long.filter.inner_bias):
+        assert not zero.any()
+    assert float(long.filter.inner_weight.std()) == pytest.approx(0.02, rel=0.4)
+    bound = 1 / math.sqrt(3)  # torch's Conv1d with 3 taps and one channel a group
+    for uniform in (short.filter.weight, short.conv_bias):
+        assert bound * 0.9 < float(uniform.abs().max()) <= bound
+
+
+def test_defaults_of_the_filters_are_ours_and_the_papers() -> None:
+    ours, theirs = (BaseConv(4, 9, filter=filter, kernel_size=None).filter for filter in ("implicit", "listing"))
+    assert [tuple(each.get_parameter("inner_weight").shape) for each in (ours, theirs)] == [(32, 17), (16, 3)]
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 64])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from argap.errors import ArgapError
 from argap.models.convolution import convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.h3 import H3
@@ -74,3 +75,12 @@ def test_operations_are_the_products_the_convolutions_and_the_filter() -> None:
     pointwise = 3 * 50 * (2 * 8 + 16 + 2 * 16 + 16 + 8)
     filters = 3 * 50 * 8 * 2 * 16 + convolution_flops(3, 50, 16, 50) + 8 * 50 * 4 * 2
     assert mixer.flops(3, 50) - counter.get_total_flops() == pointwise + filters
+
+
+def test_states_may_be_as_many_as_positions() -> None:
+    """The authors' figure 2: ``d_state: input_seq_len``."""
+    mixer = H3(8, 10, head_size=2, shift_states=None, states=None)
+    assert len(mixer.shift.weight) == 10
+    assert mixer.ssm.frequency.shape == (4, 5)  # conjugate pairs
+    with pytest.raises(ArgapError, match="needs the longest sequence"):
+        H3(8, states=None)

@@ -32,6 +32,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "long implicit": {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
     "based_conv": {"name": "based_conv", "kernel_size": 4, "expand": 3},
     "definition": {"name": "base_conv", "kernel_size": None, "filter": "implicit", "bias": "definition"},
+    "listings": {"name": "base_conv", "kernel_size": None, "filter": "listing", "skip": True},
+    "short explicit, skip": {"name": "base_conv", "skip": True},
     "linear_attention": {"name": "linear_attention", "heads": 2},
     "identity": {"name": "linear_attention", "heads": 2, "feature_map": "identity"},
     "relu": {"name": "linear_attention", "feature_map": "relu", "feature_dim": 24, "normalization": "rms"},
@@ -41,6 +43,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "retnet": {"name": "retnet", "heads": 2},
     "retnet, four narrow heads": {"name": "retnet", "value_expansion": 1, "rope_theta": 100.0},
     "retnet, RMSNorm": {"name": "retnet", "heads": 2, "norm": "rms"},
+    "retnet, no recall across chunks": {"name": "retnet", "heads": 2, "chunk_size": 32, "cross_chunk": False},
     "delta_net": {"name": "delta_net", "heads": 2},
     "delta_net, 1 + elu, l1": {"name": "delta_net", "activation": "elu", "key_norm": "l1", "conv_size": None},
     "gla": {"name": "gla"},
@@ -50,6 +53,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "hyena": {"name": "hyena"},
     "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
     "h3": {"name": "h3", "states": 8},
+    "h3, states for every position": {"name": "h3", "shift_states": None, "states": None},
     "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
     "mamba": {"name": "mamba", "states": 4},
     "mamba, narrow": {"name": "mamba", "states": 2, "expand": 1, "short_kernel": 2, "step_rank": 3},
@@ -63,7 +67,12 @@ SPECS: dict[str, dict[str, Any]] = {
 TOKENS = torch.randint(3, (2, LONGEST), generator=torch.Generator().manual_seed(0))
 """Of the positions, for mixers that ask for them: few, so that they repeat."""
 
-CHUNKED = {name: spec for name, spec in SPECS.items() if "chunk_size" in options_of(resolve(spec["name"]))}
+CHUNKED = {
+    name: spec
+    for name, spec in SPECS.items()
+    if "chunk_size" in options_of(resolve(spec["name"])) and spec.get("cross_chunk", True)
+}
+"""Those whose chunk size changes how the output is computed, not its value."""
 
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
@@ -172,7 +181,8 @@ def test_a_model_of_it_starts_quietly_survives_saving_and_steps(spec: dict[str, 
         x = model.model.embed_tokens(ids)
         block = model.model.blocks[0]
         written = applied(block.mixer, block.mixer_norm(x)).std()
-        assert 1e-4 * x.std() < written < 2 * x.std()
+        if not spec.get("skip"):  # the published BaseConv adds its normed input as it is, and starts loud
+            assert 1e-4 * x.std() < written < 2 * x.std()
         model.save_pretrained(tmp_path)
         loaded = ArgapForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
         logits = loaded(ids).logits

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from argap.errors import ArgapError
 from argap.models.retnet import Norm, RetNet
 
 WIDTH, HEADS, LENGTH = 8, 2, 13
@@ -50,3 +51,19 @@ def test_retention_is_the_papers_sum_over_pairs(expansion: int, norm: Norm, eps:
 def test_heads_have_several_rates_at_any_width() -> None:
     """The paper's head size of 256 from a width of 1,024 on; four heads below."""
     assert [RetNet(width).heads for width in (64, 256, 1024, 2048)] == [4, 4, 4, 8]
+
+
+@torch.no_grad()
+def test_without_recall_across_chunks_every_chunk_is_a_sequence_of_its_own() -> None:
+    torch.manual_seed(2)
+    whole = RetNet(WIDTH, heads=HEADS, chunk_size=4).double()
+    chunked = RetNet(WIDTH, heads=HEADS, chunk_size=4, cross_chunk=False).double()
+    chunked.load_state_dict(whole.state_dict())
+    for length in (3, 4, 8, 13):
+        x = torch.randn(2, length, WIDTH, dtype=torch.float64)
+        # Rotary positions are relative, so that a chunk is what the layer makes of it alone.
+        expected = torch.cat([whole(part) for part in x.split(4, dim=1)], dim=1)
+        torch.testing.assert_close(chunked(x), expected, rtol=0, atol=1e-12)
+    assert (chunked(x) - whole(x)).abs()[:, 4:].max() > 1e-3
+    with pytest.raises(ArgapError, match="cross_chunk false needs a chunk_size"):
+        RetNet(WIDTH, heads=HEADS, chunk_size=None, cross_chunk=False)

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.rwkv.configuration_rwkv import RwkvConfig
 from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward, RwkvSelfAttention
 
+from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.mixer import Mixer
 from argap.models.rwkv4 import RWKV4, RWKV4Channel
 
@@ -97,6 +98,25 @@ def test_decays_start_from_long_to_short() -> None:
     assert (float(mixer.log_decay[0]), float(mixer.log_decay[8])) == (-5, 3)
     third = [math.log(0.3), math.log(0.3) + 0.5, math.log(0.3) - 0.5]
     assert mixer.bonus.tolist() == pytest.approx(third * 3)
+
+
+@torch.no_grad()
+def test_every_layer_starts_at_its_own_depth() -> None:
+    """arXiv 2305.13048, parameter initialisation: exponents 0.7 + 1.3·l/(L − 1) and 1 − l/L."""
+    config = ArgapConfig(
+        vocab_size=8, hidden_size=9, num_hidden_layers=6, mixers=["rwkv4", "rwkv4_channel"], mlp="none"
+    )
+    blocks = ArgapForCausalLM(config).model.blocks
+    for layer in range(3):
+        time, channel = blocks[2 * layer].mixer, blocks[2 * layer + 1].mixer
+        exponent = 0.7 + 1.3 * layer / 2
+        assert float(time.get_parameter("log_decay")[4]) == pytest.approx(-5 + 8 * 0.5**exponent)
+        key = (3 / 9) ** (1 - layer / 3)
+        assert float(time.get_parameter("shift.key.weight")[3]) == pytest.approx(key)
+        assert float(time.get_parameter("shift.value.weight")[3]) == pytest.approx(key + 0.3 * layer / 2)
+        assert float(time.get_parameter("shift.receptance.weight")[3]) == pytest.approx(math.sqrt(key))
+        for name in ("receptance", "key"):
+            assert float(channel.get_parameter(f"shift.{name}.weight")[3]) == pytest.approx(key)
 
 
 def test_operations_are_the_maps_and_what_is_stated() -> None:

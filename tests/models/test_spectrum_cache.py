@@ -8,6 +8,7 @@ import torch
 
 import argap.models.convolution as module
 from argap.models.convolution import SHORT
+from argap.models.h3 import H3
 from argap.models.mixer import Mixer
 from argap.models.registry import build_mixer
 
@@ -16,6 +17,7 @@ LONG: list[dict[str, Any]] = [
     {"name": "long_conv"},
     {"name": "hyena"},
     {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
+    {"name": "h3"},
 ]
 
 
@@ -29,6 +31,11 @@ def mixer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mi
     monkeypatch.setattr(module, "packed_convolution", by_spectrum)
     monkeypatch.setattr(module, "runs_kernels", lambda *tensors: not torch.is_grad_enabled())
     return mixer
+
+
+def maker(mixer: Mixer) -> torch.nn.Module:
+    """The module whose parameters the filters are computed from."""
+    return mixer.get_submodule("ssm" if isinstance(mixer, H3) else "filter")
 
 
 def by_spectrum(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
@@ -56,7 +63,7 @@ def test_a_kept_spectrum_is_the_filter_as_it_now_is(mixer: Mixer, monkeypatch: p
     check(SHORT, more=False)  # applied tap by tap
     check(LONGEST, more=False)
     with torch.no_grad():
-        next(iter(mixer.get_submodule("filter").parameters())).mul_(1.5)
+        next(iter(maker(mixer).parameters())).mul_(1.5)
     check(LONGEST, more=True)
     mixer.load_state_dict({name: value + 0.1 for name, value in mixer.state_dict().items()})
     check(LONGEST, more=True)
@@ -66,7 +73,7 @@ def test_a_write_that_torch_does_not_count_is_seen_outside_inference_mode(mixer:
     x = torch.randn(2, 70, WIDTH)
     with torch.no_grad():
         before = mixer(x)
-        for parameter in mixer.get_submodule("filter").parameters():
+        for parameter in maker(mixer).parameters():
             parameter.untyped_storage().copy_((1.5 * parameter).untyped_storage())  # as a CUDA graph's replay writes
         after = mixer(x)
     assert not torch.allclose(before, after, atol=1e-3)

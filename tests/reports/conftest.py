@@ -1,4 +1,4 @@
-"""Results for the reports: from random log-probs through the real summary, so that the parts add up, and by hand."""
+"""Results for the reports: random log-probs passed through the real summary, and rows worked by hand."""
 
 from collections.abc import Callable
 from math import exp
@@ -99,7 +99,7 @@ def _make_gap(loss_on_hits: dict[str, float], domains: tuple[str, ...] = ("prose
 
 
 def _make_examples(tokens: list[str], models: tuple[str, str] = ("attention", "base_conv")) -> Examples:
-    """One window of given tokens; every third is an AR hit, and the last one is the focus."""
+    """A window with the given tokens; every third is an AR hit, and the last hit is the focus."""
     size = len(tokens)
     hit = tuple(k % 3 == 2 or k == size - 1 for k in range(size))
     one, other = models

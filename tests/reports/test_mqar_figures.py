@@ -1,4 +1,4 @@
-"""Figures and table of a sweep, and of pretrained models on recall: what they draw and say."""
+"""Content of the figures and tables of sweeps and of MQAR scores of pretrained models."""
 
 from typing import cast
 
@@ -17,7 +17,7 @@ SWEEP = {"sweep": {"members": {"attention": None}, "lengths": [64, 128], "axis":
 
 
 def runs():
-    """Two models, two lengths, two widths; model ``a`` solves N = 64 at width 128 alone."""
+    """Two models, two lengths, two widths; model ``a`` solves N = 64 only at width 128."""
     rows = [
         {"name": name, "length": length, "pairs": str(length // 16), "width": width, "lr": 1e-3}
         for length in (64, 128)
@@ -39,7 +39,7 @@ def test_each_length_has_a_panel_and_each_model_its_points():
     assert lines == {"a": [0.5, 0.999], "b": [0.1, 0.2]}
 
 
-def test_the_pairs_may_be_the_axis_in_their_own_order():
+def test_pairs_on_the_axis_keep_their_order():
     # As text "16" comes before "4": the axis has them as numbers.
     frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])
     figure = accuracy_figure(frame, "pairs")
@@ -47,14 +47,14 @@ def test_the_pairs_may_be_the_axis_in_their_own_order():
     assert np.asarray(figure.axes[0].get_lines()[0].get_xdata()).tolist() == [4, 16]
 
 
-def test_the_table_says_which_width_solves_and_which_does_not():
+def test_the_table_shows_which_widths_solve_the_task():
     lines = solve_text(smallest_solving(runs())).splitlines()
     assert lines[2] == "| 64 | 4 | a | 128 | 128,000 | 12,800 | 128,000 | 0.999 |"
     assert lines[3] == "| 64 | 4 | b | > 128 | — | — | — | 0.200 |"
     assert len(lines) == 6
 
 
-def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
+def test_figures_need_only_the_table(tmp_path):
     runs().reindex(columns=list(COLUMNS)).to_parquet(tmp_path / "runs.parquet")
     write_json(tmp_path / "sweep.json", SWEEP)
     solved, text = write_sweep(tmp_path)
@@ -79,7 +79,7 @@ def test_a_folder_is_drawn_from_its_table_alone(tmp_path):
         ({"sweep": {**SWEEP["sweep"], "axis": "lr"}}, runs(), "sweep.json: axis: expected width, pairs"),
     ],
 )
-def test_a_folder_that_cannot_be_drawn_is_one_line(grid, table, said, tmp_path):
+def test_a_broken_folder_gives_a_one_line_error(grid, table, said, tmp_path):
     write_json(tmp_path / "sweep.json", grid)
     if isinstance(table, str):
         (tmp_path / "runs.parquet").write_text(table)

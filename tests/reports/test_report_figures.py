@@ -1,4 +1,4 @@
-"""Figures: drawn for every kind of result, the same bytes each time, with what they must show."""
+"""Figures of every type of result: content, and identical bytes on every run."""
 
 import hashlib
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def height(axes: Axes) -> float:
     return sum(bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle))
 
 
-def test_all_figures_twice_the_same(make_gap: Maker, tmp_path: Path) -> None:
+def test_figures_are_deterministic(make_gap: Maker, tmp_path: Path) -> None:
     gap = make_gap({"base_conv": 1.2})
 
     def digests(folder: Path) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_all_figures_twice_the_same(make_gap: Maker, tmp_path: Path) -> None:
         assert digests(tmp_path / "b") == first
 
 
-def test_the_reference_alone_has_no_gap_to_draw(tmp_path: Path, make_gap: Maker) -> None:
+def test_a_lone_reference_has_no_gap_figure(tmp_path: Path, make_gap: Maker) -> None:
     alone = make_gap({})
     assert list(draw_all(alone, tmp_path)) == ["nll_by_frequency"]
     for draw in (gap_by_frequency, gap_by_domain, partial(gap_by_bin, by="distance")):
@@ -56,13 +56,13 @@ def test_the_reference_alone_has_no_gap_to_draw(tmp_path: Path, make_gap: Maker)
             draw(alone)
 
 
-def test_one_domain_is_no_partition_to_draw(make_gap: Maker, tmp_path: Path) -> None:
+def test_a_single_domain_has_no_domain_figure(make_gap: Maker, tmp_path: Path) -> None:
     assert "gap_by_domain" not in draw_all(make_gap({"base_conv": 1.0}, domains=("only",)), tmp_path)
 
 
 @pytest.mark.parametrize("used", [1, 2])
-def test_so_few_tokens_that_none_is_near_the_threshold(used: int, make_gap: Maker, tmp_path: Path) -> None:
-    """Only bigrams that were never seen in training, or once as well: τ is on the axis all the same."""
+def test_the_threshold_is_drawn_beyond_all_counts(used: int, make_gap: Maker, tmp_path: Path) -> None:
+    """All bigrams were seen at most once in training; τ is on the axis nevertheless."""
     gap = make_gap({"base_conv": 1.0})
     labels = [each.label for each in gap.bins.frequency]
     parts = tuple(part for part in gap.breakdowns.frequency if part.bin in labels[:used])
@@ -109,7 +109,7 @@ def test_the_ar_hits_are_the_bars_in_full_colour(gap: Gap) -> None:
         assert full(other, row.model) == []
 
 
-def test_many_domains_are_gathered_and_still_add_up(make_gap: Maker) -> None:
+def test_small_domains_are_grouped_and_still_add_up(make_gap: Maker) -> None:
     gap = make_gap({"base_conv": 1.0}, domains=tuple(f"d{k:02}" for k in range(20)))
     (axes,) = gap_by_domain(gap).axes
     widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
@@ -121,7 +121,7 @@ def test_many_domains_are_gathered_and_still_add_up(make_gap: Maker) -> None:
 
 
 def test_hostile_names_are_drawn_as_text(tmp_path: Path, make_gap: Maker) -> None:
-    """Mathematics, markup, right-to-left marks, control signs, signs without a glyph, very long names."""
+    """Math text, markup, right-to-left marks, control characters, missing glyphs, very long names."""
     nasty = "$\\frac{$ <svg onload=x> \u202e\x00 日本 " + "long" * 30
     gap = make_gap({nasty: 1.0, "no gap": 0.0}, domains=("$x^", "模型\n\u2066"))
     draw_all(gap, tmp_path)
@@ -134,10 +134,23 @@ def test_labels_fit_on_a_line() -> None:
     assert plain("x" * 50) == "x" * 35 + "…"
 
 
-def test_no_two_of_many_models_look_alike() -> None:
+def test_many_models_all_look_different() -> None:
     every = list(looks([str(k) for k in range(20)]).values())
     assert len(set(every)) == 20
     assert len({look.colour for look in every}) == len(COLOURS)
     first, second = every[:7], every[7:14]
     assert len({look.marker for look in first}) == 7
     assert {look.line for look in first}.isdisjoint(look.line for look in second)
+
+
+def test_every_bar_has_its_interval_as_a_whisker(gap: Gap) -> None:
+    def segments(drawn: Gap) -> list[list[tuple[float, float]]]:
+        return [
+            [(float(line[0][1]), float(line[1][1])) for each in axes.collections for line in each.get_segments()]
+            for axes in gap_by_bin(drawn, "distance").axes
+        ]
+
+    models = [row.model for row in gap.compared]
+    assert segments(gap) == [[part.ci95[model] for part in gap.breakdowns.distance] for model in models]
+    older = tuple(replace(part, ci95={}) for part in gap.breakdowns.distance)
+    assert segments(replace(gap, breakdowns=replace(gap.breakdowns, distance=older))) == [[] for _ in models]

@@ -1,4 +1,4 @@
-"""The page: whole, without network, with hostile text as text."""
+"""The HTML page: complete, self-contained, with hostile text escaped."""
 
 import re
 import shutil
@@ -94,7 +94,7 @@ def page(written: Path) -> str:
     return (written / "report.html").read_text(encoding="utf-8")
 
 
-def test_everything_is_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
+def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
     text = write(tmp_path, gap, make_examples(["a", " b"]))
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
     assert {"report.html", "table.md", "table.csv", "figures/gap_by_distance.svg"} <= names
@@ -108,7 +108,7 @@ def test_everything_is_written_beside_the_result(gap: Gap, page: str, tmp_path: 
     assert text == page  # again the same
 
 
-def test_the_page_asks_nothing_of_a_network_and_runs_nothing(page: str) -> None:
+def test_the_page_loads_nothing_and_runs_no_scripts(page: str) -> None:
     assert not re.search(r"https?:|//[a-z]", page)
     assert not re.search(r"<script|<!--|@import|\son\w+=", page)
     parsed = Page(page)
@@ -150,14 +150,14 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     assert any("<b>model</b>\"'⟨202E⟩ -4.50" in title for title in titles)
 
 
-def test_hidden_characters_become_signs() -> None:
+def test_invisible_characters_are_shown_as_symbols() -> None:
     assert visible("a\n\tb") == "a↵→b"
     assert visible("\x00\x1b\x7f") == "␀␛⟨007F⟩"
     assert visible("\u202e\u200f\u2028\ufeff\ud800") == "⟨202E⟩⟨200F⟩⟨2028⟩⟨FEFF⟩⟨D800⟩"
     assert visible(" é שלום 日本 �") == " é שלום 日本 �"
 
 
-def test_every_token_has_the_class_of_who_was_right(make_examples: Maker) -> None:
+def test_token_classes_say_which_models_were_right(make_examples: Maker) -> None:
     window = make_examples([f" t{k}" for k in range(9)]).windows[0]
     shown = show_window(window, "attention")
     # k % 4 in (0, 1): the reference is right; in (0, 2): the model is; the first token is context;
@@ -189,7 +189,7 @@ def test_a_token_breaks_lines_where_its_text_does(make_examples: Maker) -> None:
     assert [t.lines for t in shown.tokens] == [("a",), ("↵", "↵", "    b"), (" c→",), ("d↵", "")]
 
 
-def test_a_far_occurrence_stands_apart(make_examples: Maker) -> None:
+def test_a_distant_occurrence_is_shown_separately(make_examples: Maker) -> None:
     window = make_examples([" a", " b", " c", " d"]).windows[0]
     earlier = EarlierOccurrence(start=7, tokens=(" x", " c", " d", " y"), focus=2)
     shown = show_window(replace(window, earlier=earlier), "attention")
@@ -241,7 +241,7 @@ def test_a_single_document_has_sentences_without_intervals(by_hand: Gap) -> None
 
 
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
-    """A loss of -1 on the hits: worse on other tokens, better on hits; and a model that is the reference."""
+    """A loss of −1 on the hits: worse on other tokens but better on hits. Also a model equal to the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
     assert [row.gap_due_to_ar and row.gap_due_to_ar.case for row in gap.compared] == ["no_gap", "no_gap"]
     text = write(tmp_path, gap)
@@ -254,7 +254,7 @@ def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None
     assert "attention alone: no other model to compare" in write(tmp_path, make_gap({}))
 
 
-def test_sums_of_the_parts_are_the_whole(gap: Gap, page: str) -> None:
+def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
     row = gap.row("base_conv")
     feet = re.findall(r"<tfoot>(.*?)</tfoot>", page, flags=re.DOTALL)
     assert len(feet) == 4
@@ -276,7 +276,7 @@ def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
 
 
-def test_a_removed_report_leaves_nothing_but_what_others_wrote(written: Path, tmp_path: Path) -> None:
+def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> None:
     remove_report(tmp_path / "no such folder")
     folder = tmp_path / "result"
     shutil.copytree(written, folder)
@@ -293,7 +293,7 @@ def test_a_removed_report_leaves_nothing_but_what_others_wrote(written: Path, tm
 
 
 def test_a_gap_of_format_1_is_read(tmp_path: Path, make_gap: Maker) -> None:
-    """The first format had no number."""
+    """The first format had no format number."""
     values = as_json(make_gap({}))
     del values["format"]
     write_json(tmp_path / "gap.json", values)
@@ -311,7 +311,7 @@ def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap:
     assert done.stdout == "set()\nset()\n"
 
 
-def test_the_command_writes_where_it_is_told(make_gap: Maker, tmp_path: Path) -> None:
+def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(report)
     write_record(tmp_path / "gap.json", make_gap({}))

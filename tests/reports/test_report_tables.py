@@ -1,4 +1,4 @@
-"""The table's text, exact, for rows made by hand: every case of the metric, with and without numbers."""
+"""The exact text of tables for every case of the metric, with and without numbers."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
 from argap.reports.numbers import nats, parameters, percent, percent_range, perplexity, short, whole
+from argap.reports.sentences import headline
 from argap.reports.tables import (
     closed_table,
     csv_text,
@@ -24,7 +25,7 @@ NOTHING = SliceScores(0, None, None)
 
 
 def with_row(gap: Gap, k: int, **changes: Any) -> Gap:
-    """``gap`` with other values in row ``k``."""
+    """Replace values in row ``k`` of ``gap``."""
     return replace(gap, rows=(*gap.rows[:k], replace(gap.rows[k], **changes), *gap.rows[k + 1 :]))
 
 
@@ -59,7 +60,7 @@ def test_a_result_without_hits(by_hand: Gap) -> None:
     assert {(line["ar_hits_n"], line["ar_hits_nll"], line["ar_hits_ppl"]) for line in lines} == {("0", "", "")}
 
 
-def test_a_single_document_has_a_note_of_its_own(by_hand: Gap) -> None:
+def test_a_single_document_gets_a_note(by_hand: Gap) -> None:
     due = GapShare(0.8871, 0.8871, "explained", None, "a single document")
     gap = with_row(replace(by_hand, rows=by_hand.rows[:2]), 1, gap_due_to_ar=due)
     table = gap_table(gap)
@@ -67,12 +68,31 @@ def test_a_single_document_has_a_note_of_its_own(by_hand: Gap) -> None:
     assert table.notes[1].startswith("ᵃ no interval: all scored tokens are of a single document")
 
 
+def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap) -> None:
+    due = GapShare(0.8871, 0.8871, "explained", (0.85, 0.92), None, "330 documents are worth 17")
+    gap = with_row(
+        replace(by_hand, rows=by_hand.rows[:2], documents=330, effective_documents=17.4), 1, gap_due_to_ar=due
+    )
+    table = gap_table(gap)
+    assert table.rows[1][-2:] == ("(88.7%)ᵃ", "85.0–92.0%")
+    assert table.notes[1:] == (
+        "330 documents, worth 17 of equal size: with fewer than 30 the intervals are too narrow.",
+        "ᵃ unresolved: 330 documents are worth 17.",
+    )
+    (_, line) = csv.DictReader(io.StringIO(csv_text(gap)))
+    assert line["gap_due_to_ar_unresolved"] == "330 documents are worth 17"
+    assert (line["gap_due_to_ar_raw"], line["documents"], line["effective_documents"]) == ("0.8871", "330", "17.4")
+    sentence = headline(gap.rows[1], "attention")
+    assert sentence.startswith("How much of h3's gap to attention sits on the AR hits is not resolved: 330 documents")
+    assert "%" not in sentence
+
+
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
     assert perplexity_cell(SliceScores(10, 812.5, None)) == "> 1e308 (812.50)"
     assert perplexity_cell(NOTHING) == "—"
 
 
-def test_the_share_closed_has_a_table_where_it_was_asked_for(by_hand: Gap) -> None:
+def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:
     assert closed_table(by_hand) is None
     unknown = ClosedShare(ppl=None, nll=None)
     gap = with_row(by_hand, 2, closed=Closed("h3", ClosedShare(ppl=0.974, nll=0.961), unknown))
@@ -130,7 +150,7 @@ def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
     assert lines[3]["gap_due_to_ar_case"] == "recall_only"
 
 
-def test_counts_from_elsewhere_are_called_a_proxy(by_hand: Gap) -> None:
+def test_external_counts_are_called_a_proxy(by_hand: Gap) -> None:
     assert "proxy" not in markdown(gap_table(by_hand))
     table = markdown(gap_table(replace(by_hand, index=replace(by_hand.index, proxy=True))))
     assert "1,250 times in training (proxy: not counted from the training documents)" in table
@@ -180,6 +200,6 @@ def test_there_is_no_negative_zero() -> None:
     assert (percent(-0.0004), percent(-0.0006), percent(-0.004, 0)) == ("0.0%", "−0.1%", "0%")
 
 
-def test_a_minus_sign_is_never_taken_for_the_dash_of_a_range() -> None:
+def test_minus_signs_differ_from_range_dashes() -> None:
     assert percent_range(0.70, 0.7312) == "70.0–73.1%"
     assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"

@@ -1,4 +1,4 @@
-"""The table and the figure of a sweep over tasks, and what is printed of MAD beside them."""
+"""The table and figure of a sweep over tasks, with MAD's published scores."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ from argap.synthetics.tasks.registry import TASKS
 
 
 def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
-    """Two learning rates of each: the first is better on the validation set, the second on the test set."""
+    """Two learning rates each: the first is better in validation, the second in testing."""
     rows = [
         {"name": name, "task": task, "width": width, "length": 32, "lr": lr, "seed": 0}
         | {"validation_accuracy": 0.9 - 100 * lr, "accuracy": 0.25 + 0.125 * k + 10 * lr}
@@ -37,8 +37,8 @@ def runs(tasks=MAD_TASKS, names=("attention", "base_conv"), widths=(128,)):
     return pd.DataFrame(rows)
 
 
-def test_the_printed_figures_are_those_of_the_table():
-    """Each average is the mean of its row, to the printed digit; every task and mixer is one that is here."""
+def test_published_averages_match_their_rows():
+    """Each average is the mean of its row, to the printed digit, and every task and mixer exists in argap."""
     assert [row.average for row in PUBLISHED] == [round(fmean(row.scores) + 1e-9, 1) for row in PUBLISHED]
     assert set(MAD_TASKS) <= set(TASKS)
     assert {row.member for row in PUBLISHED} - {None} <= set(MEMBERS)
@@ -46,7 +46,7 @@ def test_the_printed_figures_are_those_of_the_table():
     assert PUBLISHED[-1].score("fuzzy_recall, length 256") is None
 
 
-def test_the_run_that_validates_best_stands_beside_what_is_printed():
+def test_the_best_validated_run_is_shown_with_the_published_score():
     best = best_by_task(runs())
     assert best["lr"].unique().tolist() == [1e-3]
     assert best["task"].tolist()[::2] == list(MAD_TASKS)
@@ -62,7 +62,7 @@ def test_the_run_that_validates_best_stands_beside_what_is_printed():
     assert "table 1. MAD's scores are means over" in lines[-1]
 
 
-def test_an_average_wants_all_tasks_and_widths_are_told_apart():
+def test_averages_need_all_tasks_and_keep_widths_separate():
     frame = runs(tasks=("compression", "noisy_recall, noise 0.4"), names=("mamba",), widths=(64, 128))
     frame = frame[(frame["width"] == 64) | (frame["task"] == "compression")]
     lines = markdown(task_table(best_by_task(cast(pd.DataFrame, frame)))).splitlines()
@@ -71,7 +71,7 @@ def test_an_average_wants_all_tasks_and_widths_are_told_apart():
     assert lines[4] == "| mamba, width 128 | ours | 26.0 | — | — |"
 
 
-def test_without_tasks_of_mad_nothing_is_printed_beside():
+def test_other_tasks_have_no_published_scores():
     best = best_by_task(runs(tasks=("induction", "automata")))
     text = markdown(task_table(best))
     assert "printed" not in text
@@ -79,7 +79,7 @@ def test_without_tasks_of_mad_nothing_is_printed_beside():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours"]
 
 
-def test_each_task_has_a_panel_with_ours_and_the_printed():
+def test_each_task_has_a_panel_with_our_and_published_scores():
     figure = task_figure(best_by_task(runs()))
     assert [axes.get_title("left") for axes in figure.axes] == [task.replace("_", " ") for task in MAD_TASKS]
     points = {str(line.get_label()): np.asarray(line.get_xdata()) for line in figure.axes[1].get_lines()}
@@ -116,7 +116,7 @@ def test_a_sweep_is_trained_and_plotted_from_the_command_line(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mad", "mad-small"])
-def test_the_presets_are_the_six_tasks_at_their_baseline(name):
+def test_presets_hold_the_six_tasks_at_their_baseline(name):
     configs = load_sweep(Path(__file__).parents[2] / "suites" / "mqar" / f"{name}.yaml").configs()
     assert list(dict.fromkeys(config.task_label for config in configs)) == list(MAD_TASKS)
     members = {config.name for config in configs}

@@ -1,4 +1,4 @@
-"""The committed results: tables and intervals are rebuilt from the small files, and all of one evaluation set."""
+"""Committed results: tables and intervals rebuild from the small files, and all members share an evaluation set."""
 
 import shutil
 from pathlib import Path
@@ -23,8 +23,8 @@ def files(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("suite", ["table1-mini", "recall-along-training"])
-def test_the_tables_are_rebuilt_to_the_byte(suite, tmp_path):
-    """And no file is missing or left over: figures are SVG alone, and git ignores the pages."""
+def test_tables_rebuild_byte_for_byte(suite, tmp_path):
+    """No file is missing or left over: figures are SVG only, and git ignores the pages."""
     committed, copy = ROOT / "results" / suite, tmp_path / suite
     shutil.copytree(committed, copy, ignore=shutil.ignore_patterns("*.md", "*.csv", "figures", "report.html"))
     result = CliRunner().invoke(app, ["table", str(ROOT / "suites" / f"{suite}.yaml"), "--out", str(copy)])
@@ -35,7 +35,7 @@ def test_the_tables_are_rebuilt_to_the_byte(suite, tmp_path):
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
-def test_every_row_has_a_member_scored_on_the_same_text(size):
+def test_all_members_are_scored_on_the_same_text(size):
     result = read_size(RESULTS / size)
     members = {member.name: member for member in result.members}
     assert {member.evaluation for member in members.values()} == {result.gap.fingerprint}
@@ -47,8 +47,8 @@ def test_every_row_has_a_member_scored_on_the_same_text(size):
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
-def test_the_page_prints_what_was_measured(size):
-    """For every model that has its own name on the page."""
+def test_the_page_agrees_with_the_result(size):
+    """Checks every model that the page lists under its own name."""
     table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2].partition("\n\n")[0]
     lines = {line.split(" ")[1]: line for line in table.splitlines()[2:]}
     rows = {row.model: row for row in read_size(RESULTS / size).gap.rows}
@@ -63,7 +63,7 @@ def test_the_page_prints_what_was_measured(size):
             assert f"{100 * low:.1f}–{100 * high:.1f}%".replace("100.0", "100") in lines[name]
 
 
-def test_the_page_prints_the_trajectory():
+def test_the_page_agrees_with_the_trajectory():
     folder = ROOT / "results" / "recall-along-training"
     table = (folder / "README.md").read_text().partition("| M tokens |")[2].partition("\n\n")[0]
     found = read_size(folder / "7m").trajectory()

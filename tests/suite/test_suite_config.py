@@ -1,4 +1,4 @@
-"""A suite's YAML: what is read, and one line for whatever is wrong with it."""
+"""Reading a suite's YAML, and its one-line errors."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def written(tmp_path: Path, **changes) -> Path:
     return path
 
 
-def test_entries_differ_in_mixers_and_seed_alone(tmp_path):
+def test_entries_differ_only_in_mixers_and_seed(tmp_path):
     entries = load_suite(written(tmp_path)).entries("wide")
     assert [entry.name for entry in entries] == ["attention", "mixed", "attention-seed1"]
     assert [entry.config.architecture for entry in entries] == ["attention", None, "attention"]
@@ -53,7 +53,7 @@ def test_entries_differ_in_mixers_and_seed_alone(tmp_path):
         ({"evaluation": {"data": ["e"], "seq_len": "long"}}, "seq_len: expected a whole number"),
     ],
 )
-def test_refusals_are_one_line(tmp_path, changes, message):
+def test_errors_are_one_line(tmp_path, changes, message):
     path = written(tmp_path, **changes)
     with pytest.raises(ArgapError, match=r"^\S+suite\.yaml: ") as error:
         load_suite(path)

@@ -1,4 +1,4 @@
-"""The share of the gap against τ: by hand, and equal to the metric at any one threshold."""
+"""The share of the gap by τ: a worked example, and equality with the metric at single thresholds."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def labels_of(repeated, counts, position=None):
     return Labels(zeros, position, np.array(repeated), zeros, zeros, np.array(counts), zeros, ["d"], zeros[:1], record)
 
 
-def test_by_hand():
+def test_curve_matches_a_worked_example():
     # Five scored tokens; the reference gives -1 everywhere. The model loses 1, 2 and 3 nats on repeated
     # bigrams seen 0, 5 and 100 times, and 4 on a token that is not repeated: 10 nats in all.
     labels = labels_of([True, True, True, False, False], [0, 5, 100, 7, 7])
@@ -33,7 +33,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("threshold", [0, 3, 37, 1250])
-def test_at_any_threshold_it_is_the_metric(threshold):
+def test_curve_equals_the_metric_at_any_threshold(threshold):
     rng = np.random.default_rng(0)
     n = 5000
     labels = labels_of(rng.random(n) < 0.4, rng.zipf(1.3, n).clip(max=10**7) - 1)
@@ -59,7 +59,7 @@ def test_the_first_token_of_a_window_is_not_scored():
     assert build_curve(labels, {"ref": np.array([np.nan, -1.0])})["n"].to_numpy().sum() == 1
 
 
-def test_bounds_rise_and_hold_every_threshold():
+def test_bounds_increase_and_include_every_threshold():
     bounds = fine_bounds(10**6, (1250, 17))
     assert (np.diff(bounds) > 0).all()
     assert set(range(11)) | {17, 1250} <= set(bounds.tolist())

@@ -1,4 +1,4 @@
-"""The power law of distances: the exponent that data was drawn with, and its interval."""
+"""The power law of distances: recovering a known exponent, and its interval."""
 
 import numpy as np
 import pandas as pd
@@ -7,13 +7,13 @@ import pytest
 from argap.suite.distances import expected_log, fit_exponents, power_law
 
 
-def test_mean_of_the_logarithm_by_hand():
+def test_expected_log_matches_a_worked_example():
     # On 1, 2 there is room for 1 twice, for 2 once. α = 0: weights 2 and 1. α = 1: weights 2 and ½.
     found = expected_log(np.array([0.0, 1.0]), 2)
     assert found == pytest.approx([np.log(2) / 3, np.log(2) / 5])
 
 
-def test_the_law_is_of_pairs_that_have_room():
+def test_power_law_counts_positions_with_room():
     # Wherever a token repeats the one d before it with probability ∝ d^−2, alike at all places of 5.
     pairs = np.array([b - a for a in range(5) for b in range(a + 1, 5)], dtype=float)
     weight = np.array([(pairs == d).sum() * d**-2.0 for d in range(1, 5)])
@@ -21,7 +21,7 @@ def test_the_law_is_of_pairs_that_have_room():
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.2, 2.5])
-def test_the_exponent_of_drawn_distances_is_found(exponent):
+def test_fit_recovers_the_exponent_of_sampled_distances(exponent):
     rng = np.random.default_rng(1)
     support = np.arange(1, 1023)
     weights = (1023 - support) * support**-exponent

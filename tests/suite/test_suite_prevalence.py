@@ -1,4 +1,4 @@
-"""Which tokens carry content, and how often bigrams of them repeat: by hand."""
+"""Content tokens and how often their bigrams repeat, in worked examples."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from argap.tokenizer import load_tokenizer
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "argap" / "demo" / "tokenizer")
 
 
-def test_function_words_and_punctuation_carry_none():
+def test_function_words_and_punctuation_are_not_content():
     carries = content_tokens(TOKENIZER)
     ids = {text: TOKENIZER.encode([text])[0].tolist() for text in (" the", "The", ",", ")\n", "def", "7")}
     assert {text: carries[i].tolist() for text, i in ids.items() if len(i) == 1} == {
@@ -23,7 +23,7 @@ def test_function_words_and_punctuation_carry_none():
     } | ({")\n": [False]} if len(ids[")\n"]) == 1 else {})  # fmt: skip
 
 
-def test_a_repeated_bigram_counts_where_both_its_tokens_carry_content(tmp_path):
+def test_a_content_bigram_has_two_content_tokens(tmp_path):
     (tmp_path / "a.txt").write_text(" def class , , def class , ,")
     data = build_evaluation_set(open_corpus(tmp_path), TOKENIZER, seq_len=64, packing="document")
     repeats = find_repeats(data)

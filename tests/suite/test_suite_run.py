@@ -1,4 +1,4 @@
-"""A suite of two tiny models, end to end: trained, scored, collected, and rebuilt from its small files."""
+"""Two tiny models end to end: train, score, collect, and rebuild from the small files."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def command(root: Path, name: str, *more: str):
     return CliRunner().invoke(app, [name, str(root / "suite.yaml"), *places, *more])
 
 
-def test_status_and_a_second_run(place):
+def test_status_and_rerun(place):
     names = ("attention", "base_conv", "attention-seed1", "base_conv-seed1")
     assert command(place, "status").output.split() == [word for name in names for word in ("tiny", name, "scored")]
     weights = place / "work" / "tiny" / "attention" / "model.safetensors"
@@ -81,7 +81,7 @@ def test_status_and_a_second_run(place):
     assert weights.stat().st_mtime_ns == before
 
 
-def test_table_is_rebuilt_from_the_small_files_alone(place, tmp_path):
+def test_table_rebuilds_from_committed_files_alone(place, tmp_path):
     shutil.copytree(place / "out", tmp_path / "out")
     for path in (tmp_path / "out").rglob("*"):
         if path.suffix in (".md", ".csv", ".html", ".svg", ".png"):
@@ -93,7 +93,7 @@ def test_table_is_rebuilt_from_the_small_files_alone(place, tmp_path):
             assert (tmp_path / "out" / path.relative_to(place / "out")).read_bytes() == path.read_bytes(), path.name
 
 
-def test_rows_from_the_cells_are_those_of_gap_json(place):
+def test_rows_from_cells_equal_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
     assert [row["model"] for row in written["rows"]] == ["attention", "base_conv"]  # further seeds have no row
@@ -107,7 +107,7 @@ def test_rows_from_the_cells_are_those_of_gap_json(place):
     assert list(result.spread()) == ["base_conv"]
 
 
-def test_checkpoints_on_the_way_are_scored(place):
+def test_intermediate_checkpoints_are_scored(place):
     result = read_size(place / "out" / "tiny")
     found = result.trajectory()
     assert found is not None
@@ -129,12 +129,12 @@ def test_checkpoints_on_the_way_are_scored(place):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; name another `work`, or remove"),
+        ({"train": {"steps": 8}}, "attention: trained with steps 6, the suite has 8; choose another `work`, or remove"),
         ({"evaluation": {"seq_len": 32}}, "scored on evaluation set"),
     ],
 )
-def test_what_was_made_for_another_suite_is_refused(place, tmp_path, change, message):
-    """Neither trained nor scored anew, and never put into one table."""
+def test_models_of_another_suite_are_refused(place, tmp_path, change, message):
+    """They are neither retrained nor rescored, and never combined in a table."""
     suite = yaml.safe_load((place / "suite.yaml").read_text())
     for key, value in change.items():
         suite[key] |= value
@@ -146,12 +146,13 @@ def test_what_was_made_for_another_suite_is_refused(place, tmp_path, change, mes
     shutil.rmtree(tmp_path / "work" / "tiny" / "attention")
     shutil.rmtree(tmp_path / "work" / "tiny" / "runs" / "attention")
     shutil.rmtree(tmp_path / "work" / "tiny" / "trajectories" / "attention")
-    result = command(tmp_path, "run", "--member", "attention")  # anew; the others are seen where all are put together
+    # Trains from scratch: the other members are checked only when results are collected.
+    result = command(tmp_path, "run", "--member", "attention")
     assert message.replace("attention", "base_conv") in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 
-def test_how_a_batch_is_cut_is_no_other_suite(place, tmp_path):
+def test_micro_batch_size_may_change(place, tmp_path):
     suite = yaml.safe_load((place / "suite.yaml").read_text())
     suite["train"]["micro_batch_size"] = 2
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
@@ -159,7 +160,7 @@ def test_how_a_batch_is_cut_is_no_other_suite(place, tmp_path):
     assert command(tmp_path, "run").exit_code == 0
 
 
-def test_weights_that_are_not_kept_leave_their_trajectory(place, tmp_path):
+def test_trajectory_survives_without_weights(place, tmp_path):
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "run", "--no-keep", "--member", "attention")
     assert result.exit_code == 0, result.output
@@ -173,7 +174,7 @@ def test_weights_that_are_not_kept_leave_their_trajectory(place, tmp_path):
     pd.testing.assert_frame_equal(found, kept.loc[kept["model"] == "attention"].reset_index(drop=True))
 
 
-def test_on_a_ray_cluster_the_result_is_the_same(place, tmp_path):
+def test_ray_gives_the_same_result(place, tmp_path):
     ray = pytest.importorskip("ray")
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "run", "--engine", "ray", "--device", "cpu")
@@ -198,7 +199,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     )
     for done in (first, again):
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("## tiny") == 1  # the main process speaks
+        assert done.stdout.count("## tiny") == 1  # only the main process prints
     assert again.stderr.count("trained and scored already") == 2
     trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
     assert trained["processes"] == 2
@@ -212,42 +213,42 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     assert {row["model"] for row in recall["rows"]} == {"attention", "base_conv"}
 
 
-def test_without_ray_it_says_how_to_install_it(place, monkeypatch):
+def test_missing_ray_says_how_to_install_it(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "pip install argap[cluster]" in str(command(place, "run", "--engine", "ray").exception)
 
 
 def test_an_address_without_a_cluster_is_refused(place):
-    assert "--address: means nothing with --engine local" in str(command(place, "run", "--address", "auto").exception)
+    assert "--address: has no effect with --engine local" in str(command(place, "run", "--address", "auto").exception)
 
 
-def test_a_model_that_is_none_is_refused(place):
+def test_an_unknown_member_is_refused(place):
     result = command(place, "run", "--member", "nobody")
     assert result.exit_code == 1
-    assert "none of the suite's models, which are attention, base_conv" in str(result.exception)
+    assert "`member` nobody: not in the suite; its models are attention, base_conv" in str(result.exception)
 
 
-def test_without_a_result_the_table_is_refused(place, tmp_path):
+def test_table_needs_a_result(place, tmp_path):
     shutil.copy(place / "suite.yaml", tmp_path)
     result = command(tmp_path, "table")
     assert "no result there" in str(result.exception)
 
 
-def test_recall_of_pairs_is_measured_once_and_told(place):
+def test_mqar_is_measured_once_and_reported(place):
     found = json.loads((place / "out" / "tiny" / "mqar.json").read_text())
     assert (found["pairs"], found["examples"], found["text"]) == ([2, 4], 4, str(place / "val"))
     names = ["attention", "base_conv", "attention-seed1", "base_conv-seed1"]
     rows = [(row["model"], row["pairs"], row["slice"]) for row in found["rows"]]
-    assert rows == [(name, pairs, part) for name in names for pairs in (2, 4) for part in ("ar", "other")]
-    # 4 examples of D values each; the rest of 31 predicted tokens is other.
-    assert [row["n"] for row in found["rows"][:4]] == [4 * 2, 4 * 29, 4 * 4, 4 * 27]
+    assert rows == [(name, pairs, part) for name in names for pairs in (2, 4) for part in ("ar", "other", "pairs")]
+    # 4 examples of D values each; other are the 32 − 4·D tokens between the pairs, pairs the rest of 31.
+    assert [row["n"] for row in found["rows"][:6]] == [4 * 2, 4 * 24, 4 * 5, 4 * 4, 4 * 16, 4 * 11]
     table = (place / "out" / "table.md").read_text()
     first = found["rows"][0]["nll"], found["rows"][1]["nll"]
     assert f"| attention | {first[0]:.2f} ({first[1]:.2f}) |" in table
     assert (place / "out" / "tiny" / "figures" / "recall_of_pairs.svg").is_file()
 
 
-def test_recall_of_pairs_on_different_tests_is_refused(place, tmp_path):
+def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
     files = {name: place / "work" / "tiny" / "mqar" / f"{name}.json" for name in ("attention", "base_conv-seed1")}
     later = files["base_conv-seed1"]
     before = later.read_text()
@@ -269,8 +270,8 @@ def test_recall_of_pairs_on_different_tests_is_refused(place, tmp_path):
     assert len(json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]) == 4 * 2 * 2
 
 
-def test_a_size_has_its_tokenizer_s_text_and_index(place, tmp_path):
-    """The same text under two tokenizers: neither windows nor index are another size's."""
+def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
+    """The same text under two tokenizers: windows and index belong to one size."""
     words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
     whole = tokenizers.Tokenizer(WordLevel(words, unk_token="<unk>"))
     whole.pre_tokenizer = WhitespaceSplit()

@@ -1,4 +1,4 @@
-"""Tables of a suite, by hand."""
+"""Suite tables against worked examples."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from argap.reports.suite_tables import rare_table
 from argap.suite.result import SizeResult
 
 
-def test_bigrams_that_training_hardly_saw():
+def test_nll_on_rare_bigrams():
     # Never seen: 4 repeated tokens with 8 nats of the reference (2 each) and 10 of the model, 2 others with 9 and 8.
     # Seen once: one repeated token, in two documents' cells 3 tokens; none that is not repeated. Bin 2 is left out.
     cells = pd.DataFrame(

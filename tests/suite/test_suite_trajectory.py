@@ -1,4 +1,4 @@
-"""The share of the gap along training, by hand."""
+"""The share of the gap during training, in worked examples."""
 
 import numpy as np
 import pandas as pd
@@ -8,12 +8,12 @@ from argap.suite.trajectory import COLUMNS, share_along
 
 
 def trajectory_of(model, steps, hits, other):
-    """Two AR hits and six other tokens at every step, of 10 training tokens each."""
+    """Two AR hits and six other tokens at every step; a step has 10 training tokens."""
     rows = [(model, step, 10 * step, 2, h, 6, o) for step, h, o in zip(steps, hits, other, strict=True)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def test_by_hand():
+def test_share_matches_a_worked_example():
     # Of 8 tokens 2 are hits. Step 1: 4 nats lost on each hit, 0 on others: all of the gap. Step 2: 3 on each hit, 1 on
     # each other token: 6 of 12. Step 3: 1 won on each other token and 3 lost on each hit: even, so there is no gap.
     reference = trajectory_of("ref", [1, 2, 3], [2.0, 1.0, 1.0], [3.0, 2.0, 2.0])
@@ -24,7 +24,7 @@ def test_by_hand():
     assert np.isnan(shares[2])
 
 
-def test_at_the_steps_that_both_have():
+def test_only_common_steps_are_compared():
     reference = trajectory_of("ref", [1, 3, 5], [1.0] * 3, [1.0] * 3)
     model = trajectory_of("m", [2, 3, 4, 5], [2.0] * 4, [1.0] * 4)
     tokens, shares = share_along(pd.concat([model, reference]), "m", "ref")
@@ -32,6 +32,6 @@ def test_at_the_steps_that_both_have():
     assert shares.tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_without_ar_hits_the_share_is_nothing():
+def test_without_ar_hits_the_share_is_zero():
     both = pd.concat([trajectory_of("ref", [1], [np.nan], [1.0]), trajectory_of("m", [1], [np.nan], [2.0])])
     assert share_along(both.assign(n_ar_hits=0), "m", "ref")[1].tolist() == [0.0]

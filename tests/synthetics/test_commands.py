@@ -81,4 +81,4 @@ def test_a_task_is_trained_on_from_the_command_line(tmp_path):
 )
 def test_what_has_a_flag_is_not_set(setting, flag):
     result = CliRunner().invoke(app, ["synthetics", "train", "attention", "--set", setting])
-    assert str(result.exception) == f"--set {setting.split('=')[0]}: expected {flag}, which sets it"
+    assert str(result.exception) == f"--set {setting.split('=')[0]}: use {flag} instead"

@@ -68,9 +68,9 @@ def test_a_task_that_is_unknown_or_does_not_fit_is_one_line(change, said):
 
 
 def test_what_is_mqars_is_refused_for_other_tasks():
-    changes: list[dict[str, Any]] = [{"alpha": 0.5}, {"fill": 0}, {"vocab_size": 64}]
+    changes: list[dict[str, Any]] = [{"alpha": 0.5}, {"fill": 0}, {"vocab_size": 64}, {"layout": "zoology"}]
     for own in changes:
-        with pytest.raises(ArgapError, match="pairs, vocab_size, alpha, fill apply to MQAR only"):
+        with pytest.raises(ArgapError, match="pairs, vocab_size, alpha, fill, layout apply to MQAR only"):
             task_run("noisy_recall", **own)
     with pytest.raises(ArgapError, match="apply to MQAR only"):
         replace(task_run("noisy_recall"), pairs=(2,))

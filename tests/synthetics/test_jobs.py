@@ -185,7 +185,7 @@ def call(*arguments):
 
 def test_an_unknown_engine_is_refused(sweep_file):
     assert "--engine slurm: expected local or ray" in str(call(sweep_file, "--engine", "slurm").exception)
-    assert "--address: means nothing with --engine local" in str(call(sweep_file, "--address", "auto").exception)
+    assert "--address: has no effect with --engine local" in str(call(sweep_file, "--address", "auto").exception)
 
 
 def test_without_ray_it_says_how_to_install_it(sweep_file, tmp_path, monkeypatch):

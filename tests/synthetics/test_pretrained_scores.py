@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, score_pretrained
+from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, _slices, score_pretrained
 from argap.synthetics.tasks.examples import IGNORED
 from argap.train.model import copy_tokenizer, save_model
 
@@ -35,9 +35,11 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
     rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
     assert [(row.pairs, row.slice, row.measures.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
-        (2, "other", 87),
+        (2, "other", 72),  # 32 less 4 · 2 fill tokens
+        (2, "pairs", 15),  # first keys and values but for the first token, and 2 queries
         (4, "ar", 12),
-        (4, "other", 81),
+        (4, "other", 48),
+        (4, "pairs", 33),
     ]
     model = ArgapForCausalLM.from_pretrained(folder).eval()
     made = _examples(tokenizer, test)[1]
@@ -49,8 +51,21 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             assert labels[place] == inputs[place]
             losses.append(-float(logprobs[place - 1, labels[place]]))
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
-    assert rows[2].measures.nll == pytest.approx(np.mean(losses), rel=1e-5)
-    assert rows[2].measures.accuracy == pytest.approx(np.mean(right), abs=1e-12)
+    assert rows[3].measures.nll == pytest.approx(np.mean(losses), rel=1e-5)
+    assert rows[3].measures.accuracy == pytest.approx(np.mean(right), abs=1e-12)
+
+
+def test_other_is_the_fill_token_alone(tokenizer):
+    """As in figure 7, where its line does not rise with the number of pairs."""
+    test = PretrainedTest(pairs=(4,), examples=5, length=32, fill=" the")
+    (made,) = _examples(tokenizer, test)
+    fill = int(tokenizer.encode([" the"])[0][0])
+    slices = _slices(made, 4)
+    assert np.array_equal(slices["other"], made.inputs[:, 1:] == fill)
+    assert np.array_equal(sum(part.astype(int) for part in slices.values()), np.ones((5, 31)))
+    (full,) = _examples(tokenizer, PretrainedTest(pairs=(4,), examples=2, length=16, fill=" the"))
+    assert "other" not in _slices(full, 4)
+    assert PretrainedTest().examples == 1000
 
 
 def test_no_pair_holds_a_special_token_or_the_fill(tokenizer):
@@ -107,4 +122,4 @@ def test_the_command_scores_the_demo(tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())
-    assert [row["model"] for row in written["rows"]] == ["attention"] * 4 + ["hybrid"] * 4
+    assert [row["model"] for row in written["rows"]] == ["attention"] * 6 + ["hybrid"] * 6

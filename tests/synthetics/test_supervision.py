@@ -54,11 +54,36 @@ def test_fuzzy_recall_is_tested_on_its_longest_keys():
     assert (supervision(config, "validation").inputs.numpy() == made.inputs).all()
 
 
+def test_memorized_values_are_read_at_the_marker_after_the_key():
+    """In mad-lab the targets are not shifted: the output at the marker, which does not show the key, is the answer."""
+    made = supervision(task_run("memorization"), "test")
+    assert made.positions[0].tolist() == list(range(1, 32, 2))
+    assert (made.inputs.gather(1, made.positions) == 255).all()
+    without_mixing = supervision(task_run("memorization", task={"read_at": "key"}), "test")
+    assert (without_mixing.inputs.gather(1, without_mixing.positions) < 127).all()
+    assert torch.equal(made.targets, without_mixing.targets)
+    assert task_run("memorization").key != task_run("memorization", task={"read_at": "key"}).key
+
+
+def test_the_layout_of_the_public_code_can_be_trained():
+    ours = replace(TINY, length=32, pairs=(4,))
+    theirs = replace(ours, layout="zoology")
+    assert "layout" not in ours.as_json()  # runs from before the field keep their hashes
+    assert theirs.key != ours.key
+    made = supervision(theirs, "test")
+    answers = made.inputs.gather(1, made.positions + 1)
+    assert (answers != made.targets).any()  # the value does not follow its query
+    assert (supervision(ours, "test").inputs.gather(1, supervision(ours, "test").positions + 1) == made.targets).any()
+    trainer = Trainer(theirs, supervision(theirs, "train"), CPU)
+    trainer.step()
+    assert torch.isfinite(trainer.loss)
+
+
 def test_facts_are_the_same_in_all_splits():
     facts = []
     for split in ("train", "validation", "test"):
         made = supervision(task_run("memorization"), split)
-        keys = made.inputs.gather(1, made.positions)
+        keys = made.inputs.gather(1, made.positions - 1)  # the marker's position, less one
         facts.append(dict(zip(keys.flatten().tolist(), made.targets.flatten().tolist(), strict=True)))
     for key in facts[0].keys() & facts[1].keys() & facts[2].keys():
         assert facts[0][key] == facts[1][key] == facts[2][key]

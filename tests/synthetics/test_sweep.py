@@ -187,7 +187,7 @@ def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
         ({"tasks": [{"name": "induction", "run": {"lr": 1}}]}, "task induction: run: lr is set by members"),
         ({"tasks": [{"name": "induction", "run": 3}]}, "task induction: run: expected KEY: VALUE lines"),
         ({"pairs": [4]}, "pairs: they apply to MQAR only"),
-        ({"run": {"fill": 0}}, "pairs, vocab_size, alpha, fill apply to MQAR only"),
+        ({"run": {"fill": 0}}, "pairs, vocab_size, alpha, fill, layout apply to MQAR only"),
         ({"run": {"task": "induction"}}, "run: task is set by"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A toy corpus that a tiny model learns within seconds, its tokenizer, and a tiny configuration."""
+"""A toy corpus that a tiny model learns in seconds, with a tokenizer and a configuration."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ WORDS = 60
 
 @pytest.fixture(scope="session")
 def toy_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder: one token a word, ``w0 … w59``, and ``<eos>`` (60)."""
+    """A tokenizer folder with one token per word, ``w0 … w59``, and ``<eos>`` (60)."""
     vocabulary = {f"w{i}": i for i in range(WORDS)} | {"<eos>": WORDS}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
@@ -24,7 +24,7 @@ def toy_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 documents of 100 words; every word but one in eight follows from the one before it."""
+    """40 documents of 100 words; seven of eight words are determined by the previous word."""
     random = np.random.default_rng(0)
     successor = random.permutation(WORDS)
     path = tmp_path_factory.mktemp("corpus") / "toy.jsonl"
@@ -40,7 +40,7 @@ def toy_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy_values(toy_tokenizer: Path, toy_corpus: Path) -> dict:
-    """The fields of a configuration that trains in a second."""
+    """Fields of a configuration that trains in a second."""
     return {
         "tokenizer": str(toy_tokenizer),
         "data": [str(toy_corpus)],

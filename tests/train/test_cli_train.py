@@ -1,4 +1,4 @@
-"""The command ``argap train``: flags over the file, one-line errors, exit codes."""
+"""``argap train``: flags override the file, one-line errors, exit codes."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return 0
 
 
-def test_flags_go_over_the_file(
+def test_flags_override_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("toy.yaml", "--lr", "0.003", "--set", "betas=[0.8, 0.9]", "--batch-size", "4", "--json")
@@ -44,14 +44,14 @@ def test_flags_go_over_the_file(
     assert "step 12 of 12" in progress
 
 
-def test_without_a_file(
+def test_flags_suffice_without_a_file(
     toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--tokenizer", toy_values["tokenizer"], "--data", toy_values["data"][0], "--steps", "3"]
     flags += ["--architecture", "attention", "--seq-len", "16", "--batch-size", "2", "--set", "hidden_size=32"]
     flags += ["--set", "warmup_steps=1"]
     assert command(monkeypatch, *flags) == 1
-    assert "give it with --out DIR" in capsys.readouterr().err
+    assert "without a configuration file, name the folder with --out DIR" in capsys.readouterr().err
     assert command(monkeypatch, *flags, "--out", str(tmp_path / "out")) == 0
     assert f"{tmp_path / 'out'}: loss " in capsys.readouterr().out
 
@@ -65,7 +65,7 @@ def test_without_a_file(
         (["--data", "absent"], "absent: no such file or folder"),
         (["--tokenizer", "toy.yaml"], "toy.yaml: no tokenizer there"),
         (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda or cuda:N"),
-        (["--seq-len", "99999"], "the data holds 4040 tokens; expected more than seq_len, 99999"),
+        (["--seq-len", "99999"], "the data have 4040 tokens; expected more than --seq-len, 99999"),
     ],
 )
 def test_an_expected_failure_is_one_line(
@@ -83,7 +83,7 @@ def test_an_expected_failure_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_an_interrupt_exits_with_130_and_goes_on(
+def test_an_interrupted_run_exits_with_130_and_resumes(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = Trainer.step

@@ -1,4 +1,4 @@
-"""A mixer's own loss is trained beside the model's, and logged apart from it."""
+"""A mixer's auxiliary loss is added in training and logged separately."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def toy(values: dict, **changes) -> TrainConfig:
 
 
 @pytest.mark.parametrize("micro", [8, 2])
-def test_the_gradient_is_that_of_both_losses(toy_values: dict, micro: int) -> None:
+def test_the_gradient_is_of_the_sum_of_losses(toy_values: dict, micro: int) -> None:
     torch.manual_seed(0)
     described = ArgapConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, mixers=[LEARNED, "attention"])
     model = ArgapForCausalLM(described).train()

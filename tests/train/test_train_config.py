@@ -1,4 +1,4 @@
-"""The configuration: precedence, conversion, and one-line errors that say what is known."""
+"""Configuration: precedence, conversion, and one-line errors that list valid keys."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_file_over_default(file: Path) -> None:
+def test_the_file_overrides_defaults(file: Path) -> None:
     config = load_config(file, {})
     assert config.data == (DataSource("some/folder"), DataSource("other", repeat=3))
     assert config.lr == 1e-3  # YAML 1.1 reads 1e-3 as text
@@ -37,7 +37,7 @@ def test_file_over_default(file: Path) -> None:
     assert config.total_steps == 1000
 
 
-def test_flag_over_file(file: Path) -> None:
+def test_flags_override_the_file(file: Path) -> None:
     config = load_config(file, parse_settings(["lr=3e-4", "grad_clip=null", "betas=[0.8, 0.9]"]) | {"seed": 3})
     assert (config.lr, config.grad_clip, config.betas, config.seed) == (3e-4, None, (0.8, 0.9), 3)
 
@@ -80,13 +80,13 @@ def test_the_default_warm_up_fits_the_steps(file: Path, steps: int, warmup: int)
         (FILE + "dtype: float64", "dtype: expected auto, bfloat16, float32, found 'float64'"),
         (FILE.replace("[0.9, 0.99]", "[0.9]"), "betas: expected 2 values"),
         (FILE.replace("[0.9, 0.99]", "[0.9, 1.0]"), "betas: expected two numbers from 0 to below 1"),
-        (FILE + "warmup_steps: 1001", "warmup_steps: 1001 is more than all 1000 steps"),
+        (FILE + "warmup_steps: 1001", "warmup_steps: 1001 exceeds the run's 1000 steps"),
         (FILE + "model: 3", "model: expected KEY: VALUE lines, found 3"),
         ("data: [unclosed", "not readable as YAML"),
         ("just text", "expected KEY: VALUE lines, found str"),
     ],
 )
-def test_errors_are_one_line_that_begins_with_the_file(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_are_one_line_starting_with_the_file(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ArgapError) as caught:
@@ -97,10 +97,10 @@ def test_errors_are_one_line_that_begins_with_the_file(tmp_path: Path, text: str
     assert "\n" not in line
 
 
-def test_absent_file_and_bad_settings(tmp_path: Path) -> None:
+def test_a_missing_file_and_bad_settings(tmp_path: Path) -> None:
     with pytest.raises(ArgapError, match="not readable"):
         load_config(tmp_path / "none.yaml", {})
     with pytest.raises(ArgapError, match="--set lr: expected KEY=VALUE"):
         parse_settings(["lr"])
-    with pytest.raises(ArgapError, match="the value is no YAML"):
+    with pytest.raises(ArgapError, match="the value is not valid YAML"):
         parse_settings(["betas=[0.9"])

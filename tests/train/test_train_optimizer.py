@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from argap.models.hyena import Hyena
 from argap.train.config import TrainConfig, load_config
 from argap.train.optimizer import build_optimizer, learning_rate
 
@@ -28,6 +29,17 @@ def test_schedule_by_hand() -> None:
 def test_schedule_that_is_all_warm_up() -> None:
     schedule = config(lr=1.0, steps=10)
     assert [learning_rate(s, schedule) for s in (0, 9)] == pytest.approx([0.1, 1.0])
+
+
+def test_hyenas_filters_and_skips_do_not_decay() -> None:
+    """The authors register a filter's parameters with a weight decay of 0 (safari, src/models/sequence/hyena.py)."""
+    mixer = Hyena(8, 16, order=3)
+    decayed, others = build_optimizer(mixer, config(weight_decay=0.3), torch.device("cpu")).param_groups
+    assert {id(p) for p in decayed["params"]} == {
+        id(p) for p in (mixer.projection.weight, mixer.short.weight, mixer.out.weight)
+    }
+    kept = {id(p) for p in others["params"]}
+    assert {id(p) for p in (mixer.skip, *mixer.filter.parameters())} <= kept
 
 
 def test_only_matrices_decay() -> None:

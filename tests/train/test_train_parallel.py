@@ -1,4 +1,4 @@
-"""Two processes under torchrun train the model that one process trains, to float rounding."""
+"""Two processes under torchrun train the same model as one, up to rounding."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from argap.train import load_config, read_log, train
 
 
-def test_two_processes_equal_one(toy_values: dict, tmp_path: Path) -> None:
+def test_two_processes_train_the_same_model_as_one(toy_values: dict, tmp_path: Path) -> None:
     values = toy_values | {"steps": 24, "micro_batch_size": 2, "eval_data": [*toy_values["data"]], "eval_every": 10}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     train(load_config(None, values), tmp_path / "one", device="cpu")
@@ -22,7 +22,7 @@ def test_two_processes_equal_one(toy_values: dict, tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("loss") == 1  # the first process speaks
+    assert done.stdout.count("loss") == 1  # only the first process prints
     one, two = read_log(tmp_path / "one" / "log.jsonl"), read_log(tmp_path / "two" / "log.jsonl")
     for mine, other in zip(one, two, strict=True):
         mine.pop("tokens_per_s", None)

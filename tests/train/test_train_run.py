@@ -1,4 +1,4 @@
-"""Whole runs at toy size on a CPU: they learn, resume bit for bit, and refuse what they must."""
+"""Complete runs at toy size on a CPU: they learn, resume bit for bit, and reject invalid input."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def toy(values: dict, **changes) -> TrainConfig:
 
 
 def curve(folder: Path) -> list[tuple]:
-    """What a log must repeat after a resume: everything but the time."""
+    """Everything in the log that a resumed run must reproduce: all but the times."""
     return [tuple(v for k, v in line.items() if k != "tokens_per_s") for line in read_log(folder / "log.jsonl")]
 
 
@@ -38,7 +38,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(toy_tokenizer: Path, toy_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that every disturbed one is held against."""
+    """An uninterrupted run, to compare interrupted ones with."""
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
     train(toy(long_values(toy_tokenizer, toy_corpus)), out, device="cpu")
     return out
@@ -112,7 +112,9 @@ def test_a_finished_run_is_not_repeated(toy_values: dict, tmp_path: Path) -> Non
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_resume_after_sigkill(toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path) -> None:
+def test_a_killed_run_resumes_bit_for_bit(
+    toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path
+) -> None:
     values = long_values(toy_tokenizer, toy_corpus)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
     out = tmp_path / "out"
@@ -136,7 +138,7 @@ def test_resume_after_sigkill(toy_tokenizer: Path, toy_corpus: Path, tmp_path: P
     assert_same_run(out, undisturbed)
 
 
-def test_resume_after_an_interrupt(
+def test_an_interrupted_run_resumes_bit_for_bit(
     toy_tokenizer: Path, toy_corpus: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = signal.getsignal(signal.SIGINT)  # a shell's background job ignores the signal; the trainer does not
@@ -184,13 +186,13 @@ def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) ->
         assert other == pytest.approx(one, rel=1e-3)
 
 
-def test_a_mixer_that_sees_the_future_is_refused(toy_values: dict, tmp_path: Path) -> None:
+def test_a_non_causal_mixer_is_refused(toy_values: dict, tmp_path: Path) -> None:
     values = {key: value for key, value in toy_values.items() if key not in ("architecture", "num_layers")}
-    with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, its loss would see the future"):
+    with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, so its loss would see the future"):
         train(load_config(None, {**values, "mixers": ["attention", "base_conv_autocorrelation"]}), tmp_path)
 
 
-def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
+def test_a_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> None:
     train(toy(toy_values), tmp_path, device="cpu")
     with pytest.raises(MismatchError, match=r"holds a run with lr 0\.01, asked for 0\.02; .*`overwrite=True`"):
         train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
@@ -200,7 +202,7 @@ def test_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) -> N
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_changed_data_is_refused(toy_values: dict, tmp_path: Path) -> None:
+def test_changed_data_are_refused(toy_values: dict, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("w1 w2 w3 " * 100)
     values = toy_values | {"data": [str(corpus)], "steps": 5}
@@ -209,7 +211,7 @@ def test_changed_data_is_refused(toy_values: dict, tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"finished": None}))  # as a killed run leaves it
     corpus.write_text("w1 w2 w4 w5" * 100)
-    with pytest.raises(MismatchError, match="the data is now"):
+    with pytest.raises(MismatchError, match="the data are now"):
         train(toy(values), tmp_path / "out", device="cpu")
 
 
@@ -243,10 +245,10 @@ def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps(record | {"finished": None}))
     path = tmp_path / "checkpoints" / "step-30" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(FormatError, match="step-30: not a whole checkpoint"):
+    with pytest.raises(FormatError, match="step-30: not a complete checkpoint"):
         train(toy(toy_values), tmp_path, device="cpu")
 
 
-def test_batch_that_cannot_be_divided(toy_values: dict, tmp_path: Path) -> None:
+def test_an_indivisible_batch_is_refused(toy_values: dict, tmp_path: Path) -> None:
     with pytest.raises(ArgapError, match="8 is not a multiple of micro_batch_size, 3"):
         train(toy(toy_values, micro_batch_size=3), tmp_path, device="cpu")

@@ -1,4 +1,4 @@
-"""The packed token file: EOS after each document, repeats, fingerprint, cache."""
+"""Packed tokens: EOS after each document, repeats, fingerprint, cache."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ def two(tmp_path: Path) -> list[DataSource]:
     return [DataSource(str(tmp_path / "a.jsonl"), repeat=2), DataSource(str(tmp_path / "b.txt"))]
 
 
-def test_packing_by_hand(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
+def test_packing_matches_a_worked_example(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     packed = pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache")
     once = [1, 2, 60, 3, 60]  # the empty document is no document
     assert packed.ids.tolist() == [*once, *once, 4, 5, 60]
@@ -32,7 +32,7 @@ def test_packing_by_hand(two: list[DataSource], toy_tokenizer: Path, tmp_path: P
     assert packed.fingerprint == hashlib.sha256(data).hexdigest()
 
 
-def test_repeats_longer_than_one_copy(
+def test_repeats_longer_than_the_copy_buffer(
     two: list[DataSource], toy_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("argap.train.tokens.COPY", 4)  # 10 bytes are copied as 4 + 4 + 2
@@ -40,7 +40,7 @@ def test_repeats_longer_than_one_copy(
     assert packed.ids.tolist() == [1, 2, 60, 3, 60] * 3
 
 
-def test_cache_is_found_again_and_follows_the_data(
+def test_the_cache_is_reused_until_the_data_change(
     two: list[DataSource], toy_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = load_tokenizer(toy_tokenizer)
@@ -53,7 +53,7 @@ def test_cache_is_found_again_and_follows_the_data(
     assert pack_tokens(two[::-1], tokenizer, tmp_path / "cache").ids[0] == 4
 
 
-def test_a_cut_file_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     packed = pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache")
     path = packed.folder / "tokens.bin"
     path.write_bytes(path.read_bytes()[:-2])
@@ -61,15 +61,15 @@ def test_a_cut_file_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_pat
         pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache")
 
 
-def test_nothing_is_left_where_a_source_fails(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_failed_source_leaves_no_files(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(ArgapError, match=r"empty\.txt: no tokens there"):
+    with pytest.raises(ArgapError, match=r"empty\.txt: no tokens; expected a corpus"):
         pack_tokens([*two, DataSource(str(tmp_path / "empty.txt"))], load_tokenizer(toy_tokenizer), tmp_path / "c")
     assert not [p for p in (tmp_path / "c").rglob("*") if p.is_file()]
 
 
-def test_tokenizer_without_eos(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_without_eos_is_refused(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((toy_tokenizer / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({}))
-    with pytest.raises(ArgapError, match="names no EOS token"):
+    with pytest.raises(ArgapError, match="the tokenizer has no EOS token"):
         pack_tokens(two, load_tokenizer(tmp_path), tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""The order of windows: cut by hand, a permutation an epoch, the same for every number of processes."""
+"""Window order: a worked example, one permutation per epoch, independence of the number of processes."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from argap.errors import ArgapError
 from argap.train.windows import Windows, epoch_order
 
 
-def test_windows_by_hand() -> None:
+def test_windows_match_a_worked_example() -> None:
     # 10 tokens, seq_len 3: windows 0-3, 3-6, 6-9; one more would need token 12.
     windows = Windows(np.arange(10, 20, dtype=np.uint16), seq_len=3, seed=0)
     assert windows.count == 3
@@ -15,13 +15,13 @@ def test_windows_by_hand() -> None:
     assert windows.numbered([0]).dtype == np.int64
 
 
-def test_every_target_is_seen_once_an_epoch() -> None:
+def test_every_target_is_seen_once_per_epoch() -> None:
     windows = Windows(np.arange(31), seq_len=3, seed=5)
     targets = windows.in_training_order(0, 10)[:, 1:]
     assert sorted(targets.ravel().tolist()) == list(range(1, 31))
 
 
-def test_epochs_differ_and_follow_each_other() -> None:
+def test_each_epoch_has_another_order() -> None:
     windows = Windows(np.arange(31), seq_len=3, seed=5)
     first, second = epoch_order(10, 5, 0), epoch_order(10, 5, 1)
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(10))
@@ -37,13 +37,13 @@ def test_order_is_the_same_on_every_machine() -> None:
     assert epoch_order(8, 1, 2).tolist() == [4, 2, 0, 6, 1, 5, 7, 3]
 
 
-def test_processes_share_out_one_step() -> None:
+def test_processes_split_a_step() -> None:
     windows = Windows(np.arange(1000), seq_len=7, seed=1)
     whole = windows.in_training_order(24, 8)
     parts = [windows.in_training_order(24 + 2 * rank, 2) for rank in range(4)]
     assert np.array_equal(np.concatenate(parts), whole)
 
 
-def test_too_little_data() -> None:
-    with pytest.raises(ArgapError, match="holds 16 tokens; expected more than seq_len, 16"):
+def test_data_shorter_than_a_window_are_refused() -> None:
+    with pytest.raises(ArgapError, match="have 16 tokens; expected more than `seq_len`, 16"):
         Windows(np.arange(16), seq_len=16, seed=0)

@@ -7,10 +7,8 @@ the mixers' options in it, ``transformer.layers.N.mixer``, head and embedding on
 
 from typing import Any
 
-import torch
-
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, taps, tensors
+from argap.models.hub.family import Family, Options, WeightMap, first_half, second_half, taps, tensors
 
 EMBEDDING = "lm_head.weight"
 BACKBONE: dict[str, tuple[Any, ...]] = {
@@ -25,15 +23,21 @@ BACKBONE: dict[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (True,),
     "parallel_block": (False,),
     "prenorm": (True,),
-    # The versions of the authors' code differ in whether linear attention then forgets.
-    "fixed_decay": (False, None),
 }
 """What the released models have in common; a checkpoint of anything else is refused."""
+READING = "fixed_decay_reading"
+"""How ``fixed_decay: true`` is read; `argap.convert.convert` sets it. Two versions of the authors' linear attention
+differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), and
+leaves the sum that divides them undecayed; based/models/mixers/linear_attention.py, which the released configurations
+name, ignores the decay. Nothing in a checkpoint says which one trained it. ``ignore`` is the second; the first has no
+native form."""
 
 
 def _configure(options: Options) -> ArgapConfig:
     for name, accepted in BACKBONE.items():
         options.only(name, *accepted)
+    if options.get("fixed_decay", False) and options.get(READING) != "ignore":
+        options.refuse("fixed_decay", True, "false, or `fixed_decay=ignore` of `argap convert`")
     width, layers = options.size("n_embd"), options.size("n_layer")
     padding = options.size("pad_vocab_size_multiple", 8)
     by_layer = dict.fromkeys(options.get("alt_mixer_layers", []), _linear_attention(options, width))
@@ -93,8 +97,8 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
         sources |= {
             f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm1.weight"),
             f"{ours}.mlp_norm.weight": tensors(f"{theirs}.norm2.weight"),
-            f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=_first_half),
-            f"{ours}.mlp.gate.weight": tensors(f"{theirs}.mlp.fc1.weight", change=_second_half),
+            f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=first_half),
+            f"{ours}.mlp.gate.weight": tensors(f"{theirs}.mlp.fc1.weight", change=second_half),
             f"{ours}.mlp.down.weight": tensors(f"{theirs}.mlp.fc2.weight"),
             **MIXER_WEIGHTS[spec["name"]](f"{ours}.mixer", f"{theirs}.mixer"),
         }
@@ -131,15 +135,7 @@ MIXER_WEIGHTS = {
 }
 
 
-def _first_half(weight: torch.Tensor) -> torch.Tensor:
-    return weight.chunk(2)[0]
-
-
-def _second_half(weight: torch.Tensor) -> torch.Tensor:
-    return weight.chunk(2)[1]
-
-
-def _rename(name: str) -> str | None:
+def rename(name: str) -> str | None:
     """Without the trainer's prefix; its counters and the rotary tables, which follow from the options, are no
     weights; the embedding is the head, and was saved as either or both."""
     name = name.removeprefix("model.")
@@ -148,4 +144,4 @@ def _rename(name: str) -> str | None:
     return EMBEDDING if name == "transformer.embeddings.word_embeddings.weight" else name
 
 
-BASED = Family("based", "github.com/HazyResearch/based", _configure, _weights, _rename)
+BASED = Family("based", "github.com/HazyResearch/based", _configure, _weights, rename)

@@ -1,6 +1,6 @@
 """What a family of hub checkpoints is: its options, its configuration here, its weight map."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,8 +13,10 @@ from argap.models.configuration import ArgapConfig
 class Options:
     """The ``config.json`` of a checkpoint, read with the family's defaults and refused by option and value."""
 
-    def __init__(self, checkpoint: str, family: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, checkpoint: str, family: str, values: Mapping[str, Any], stored: Collection[str] = ()) -> None:
         self.checkpoint, self.family = checkpoint, family
+        self.stored = stored
+        """Names of the checkpoint's tensors, for layouts that no option distinguishes; empty while configuring."""
         self._values = values
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -78,6 +80,16 @@ def taps(weight: torch.Tensor) -> torch.Tensor:
     """The filters of a depthwise `torch.nn.Conv1d`, ``[D, 1, N]``, the present last, as `ShortConvolution`
     has them: ``[N, D]``, the present first."""
     return weight[:, 0].flip(-1).T
+
+
+def first_half(weight: torch.Tensor) -> torch.Tensor:
+    """The upper rows of two maps in one tensor."""
+    return weight.chunk(2)[0]
+
+
+def second_half(weight: torch.Tensor) -> torch.Tensor:
+    """The lower rows."""
+    return weight.chunk(2)[1]
 
 
 def _as_it_is(name: str) -> str | None:

@@ -2,13 +2,17 @@
 
 Their classes differ in the layer's own mixer alone, which each family's file adds: what it is, and which of
 the tensors below ``model.layers.N.attn`` it is made of.
+
+Two older layouts are still on the hub, and are recognised by their tensors: until early 2025 ``mlp.gate_proj`` held the
+gate and, below it, the map up (fla/models/*/modeling_*.py of that time, ``gate, y = y.chunk(2, -1)``), and with
+``norm_first`` the norms before mixer and MLP were theirs, ``attn.norm`` and ``mlp.norm``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, Tensors, WeightMap, taps, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, second_half, taps, tensors
 
 SOURCE = "flash-linear-attention 0.6"
 NORM_EPS = 1e-6
@@ -46,17 +50,33 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
         }
         for layer, spec in enumerate(config.mixers):
             prefix = f"model.layers.{layer}"
-            sources |= {
-                f"{prefix}.mixer_norm.weight": tensors(f"{prefix}.attn_norm.weight"),
-                f"{prefix}.mlp_norm.weight": tensors(f"{prefix}.mlp_norm.weight"),
-            }
-            for part in ("gate", "up", "down"):
-                sources[f"{prefix}.mlp.{part}.weight"] = tensors(f"{prefix}.mlp.{part}_proj.weight")
+            for ours, theirs in (("mixer", "attn"), ("mlp", "mlp")):
+                sources[f"{prefix}.{ours}_norm.weight"] = tensors(_norm(options, prefix, theirs))
+            sources |= _mlp(options, f"{prefix}.mlp")
             of_layer = attention_weights if spec["name"] == "attention" else weights
-            sources |= of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+            of_mixer = of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+            if any(_norm(options, prefix, "attn") in source.names for source in of_mixer.values()):
+                options.refuse("norm_first", True, "false: its norm has the name of the output's")
+            sources |= of_mixer
         return sources
 
     return Family(name, SOURCE, configure, all_weights, original=f"fla.models:{original}")
+
+
+def _norm(options: Options, prefix: str, part: str) -> str:
+    """The norm before the mixer or the MLP, under its name today or with ``norm_first``."""
+    today, older = f"{prefix}.{part}_norm.weight", f"{prefix}.{part}.norm.weight"
+    return older if today not in options.stored and older in options.stored else today
+
+
+def _mlp(options: Options, prefix: str) -> WeightMap:
+    gate, up = f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight"
+    fused = gate in options.stored and up not in options.stored
+    return {
+        f"{prefix}.gate.weight": tensors(gate, change=first_half if fused else None),
+        f"{prefix}.up.weight": tensors(gate, change=second_half) if fused else tensors(up),
+        f"{prefix}.down.weight": tensors(f"{prefix}.down_proj.weight"),
+    }
 
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
@@ -75,20 +95,29 @@ def attention_layers(options: Options) -> dict[int, dict[str, Any]]:
         heads = spec.get("num_heads")
         if "layers" not in spec or heads is None:
             options.refuse("attn", given, "layers and num_heads")
-        if spec.get("num_kv_heads") not in (None, heads) or spec.get("qkv_bias"):
-            options.refuse("attn", given, "as many key as query heads and no biases")
-        mixer = {
-            "name": "attention",
-            "heads": heads,
-            "rope_theta": float(spec.get("rope_theta") or 10_000.0),
-            "window": spec.get("window_size"),
-        }
-        by_layer |= dict.fromkeys(spec["layers"], mixer)
+        if spec.get("qk_norm"):
+            options.refuse("attn", given, "no qk_norm")
+        by_layer |= dict.fromkeys(spec["layers"], attention_mixer(spec))
     return by_layer
 
 
+def attention_mixer(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The native mixer of their ``Attention`` (fla/layers/attn.py) with these arguments."""
+    return {
+        "name": "attention",
+        "heads": spec["num_heads"],
+        "kv_heads": spec.get("num_kv_heads"),
+        "qkv_bias": bool(spec.get("qkv_bias")),
+        "rope_theta": float(spec.get("rope_theta") or 10_000.0),
+        "window": spec.get("window_size"),
+    }
+
+
 def attention_weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    return {f"{ours}.qkv.weight": projections(theirs), f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight")}
+    sources = {f"{ours}.qkv.weight": projections(theirs), f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight")}
+    if f"{theirs}.q_proj.bias" in options.stored:
+        sources[f"{ours}.qkv.bias"] = tensors(*(f"{theirs}.{name}_proj.bias" for name in NAMES))
+    return sources
 
 
 def projections(theirs: str) -> Tensors:

@@ -37,8 +37,8 @@ def load_native(
     native = native_config(name, family, config)
     with torch.device("meta"):
         model = ArgapForCausalLM(native)
-    sources = family.weights(Options(name, family.name, config), native)
     shards = _Shards(folder, name, family)
+    sources = family.weights(Options(name, family.name, config, shards.names), native)
     if native.tie_word_embeddings:
         sources[HEAD] = sources["model.embed_tokens.weight"]
         shards.drop(family.head, unless=sources[HEAD].names)
@@ -50,6 +50,16 @@ def load_native(
     model.load_state_dict(state, strict=True, assign=True)
     model.tie_weights()
     return model
+
+
+def stored_dtype(folder: Path, name: str) -> torch.dtype:
+    """The floating-point type of the first matrix in the checkpoint's files; float32 where there is none."""
+    for path in _files(folder, name):
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118  (no mapping)
+                if len(file.get_slice(key).get_shape()) == 2 and (value := file.get_tensor(key)).is_floating_point():
+                    return value.dtype
+    return torch.float32
 
 
 def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str) -> dict[str, torch.Tensor]:

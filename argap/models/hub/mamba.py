@@ -1,4 +1,8 @@
-"""Mamba (model type ``mamba``), as transformers lays it out: a mixer alone in each layer."""
+"""Mamba, a mixer alone in each layer: as transformers lays it out (model type ``mamba``), and as its authors' package
+saves it (`MAMBA_SSM`: mamba_ssm/models/mixer_seq_simple.py in state-spaces/mamba, and based/models/mamba.py in
+HazyResearch/based, whose ``mamba-360m`` and ``mamba-1b`` are of the same class)."""
+
+from typing import Any
 
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.family import Family, Options, WeightMap, taps, tensors
@@ -51,9 +55,52 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
     return sources
 
 
+def _configure_published(options: Options) -> ArgapConfig:
+    """``ssm_cfg`` holds what transformers spells at the top; its keys are the arguments of the authors' ``Mamba``."""
+    mixer: dict[str, Any] = options.get("ssm_cfg", {})
+    known = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": "auto", "conv_bias": True, "bias": False}
+    for name, value in mixer.items():
+        fixed = {"layer": "Mamba1", "conv_bias": True, "bias": False}
+        if name in fixed and value != fixed[name]:
+            options.refuse(f"ssm_cfg.{name}", value, repr(fixed[name]))
+        if name not in {**known, "layer": None, **dict.fromkeys(ONLY_INITIAL)}:
+            options.refuse("ssm_cfg", mixer, f"the keys {', '.join(known)}")
+    options.only("rms_norm", True)
+    options.only("d_intermediate", 0)
+    options.only("attn_layer_idx", [])
+    options.only("attn_cfg", {})
+    options.only("tie_embeddings", True)
+    padding, vocabulary = options.size("pad_vocab_size_multiple", 8), options.size("vocab_size", 50277)
+    rank = mixer.get("dt_rank", "auto")
+    return ArgapConfig(
+        vocab_size=-(-vocabulary // padding) * padding,
+        hidden_size=options.size("d_model", 1024),
+        num_hidden_layers=options.size("n_layer", 48),
+        mixers=[
+            {
+                "name": "mamba",
+                "states": mixer.get("d_state", 16),
+                "expand": mixer.get("expand", 2),
+                "short_kernel": mixer.get("d_conv", 4),
+                "step_rank": None if rank == "auto" else rank,
+            }
+        ],
+        mlp="none",
+        rms_norm_eps=1e-5,
+        **{**options.shared(), "tie_word_embeddings": True},
+    )
+
+
+ONLY_INITIAL = ("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "use_fast_path")
+"""Arguments of the authors' ``Mamba`` that only decide where training starts, or which of its kernels runs."""
+
+
 def _rename(name: str) -> str | None:
-    """The authors' first conversions write ``embedding`` for ``embeddings``."""
-    return name.replace("backbone.embedding.", "backbone.embeddings.")
+    """The authors write ``embedding`` for ``embeddings``; HazyResearch's trainer adds a prefix and its counters."""
+    if "metrics" in name:
+        return None
+    return name.removeprefix("model.").replace("backbone.embedding.", "backbone.embeddings.")
 
 
 MAMBA = Family("mamba", "transformers", _configure, _weights, _rename, original="transformers:MambaForCausalLM")
+MAMBA_SSM = Family("mamba_ssm", "github.com/state-spaces/mamba", _configure_published, _weights, _rename)

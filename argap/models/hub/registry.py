@@ -1,6 +1,7 @@
 """Families by model type, imported on first use, and the original implementation of each."""
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,52 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, str] = {
     "based": "argap.models.hub.based:BASED",
     "delta_net": "argap.models.hub.delta_net:DELTA_NET",
+    "flash_gpt": "argap.models.hub.flash_gpt:FLASH_GPT",
     "gla": "argap.models.hub.gla:GLA",
     "linear_attn": "argap.models.hub.linear_attn:LINEAR_ATTN",
     "mamba": "argap.models.hub.mamba:MAMBA",
+    "mamba_ssm": "argap.models.hub.mamba:MAMBA_SSM",
     "retnet": "argap.models.hub.retnet:RETNET",
     "rwkv": "argap.models.hub.rwkv:RWKV",
+    "transformer": "argap.models.hub.transformer:TRANSFORMER",
 }
 TAKEN_OVER = {"bitnet": "BitNetConfig", "mamba": "MambaConfig", "mamba2": "Mamba2Config"}
 """The model types that flash-linear-attention takes over from transformers when it is imported."""
+FLA_TYPES = frozenset(
+    (
+        *("abc", "comba", "forgetting_transformer", "gated_deltanet", "gated_deltaproduct", "gsa", "hgrn", "hgrn2"),
+        *("kda", "lightnet", "mesa_net", "mla", "mom", "nsa", "path_attn", "rodimus", "rwkv6", "rwkv7", "samba"),
+    )
+)
+"""Model types that only flash-linear-attention knows and that have no native form."""
 
 
 def find_family(config: Mapping[str, Any]) -> Family | None:
     """The family of a ``config.json``, or None.
 
-    Identified by ``model_type``; Based, whose configurations predate it, by the two mixers that it alternates.
+    Identified by ``model_type``, or for layouts that have none by what only they write (`_published`).
     """
-    model_type = "based" if "alt_mixer" in config and "alt_mixer_2" in config else config.get("model_type")
+    model_type = _published(config) or config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         return None
     module, _, name = FAMILIES[model_type].partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _published(config: Mapping[str, Any]) -> str | None:
+    """The family of a layout without a model type of its own: HazyResearch's and mamba_ssm's.
+
+    Their attention model is a ``GPT2Config``, which may have been saved with GPT-2's model type; GPT-2 itself has no
+    gated MLP.
+    """
+    if "alt_mixer" in config and "alt_mixer_2" in config:
+        return "based"
+    if config.get("model_type") in (None, "gpt2") and config.get("activation_function") == "swiglu":
+        return "flash_gpt"
+    mamba = {"n_layer", "rms_norm"} <= config.keys() and ("d_model" in config or "ssm_cfg" in config)
+    if mamba and "model_type" not in config:
+        return "mamba_ssm"
+    return None
 
 
 def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
@@ -40,7 +67,6 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
 
     Raises `ArgapError` if there is none, or its package is not installed.
     """
-    import transformers
 
     if family.original is None:
         raise ArgapError(f"{checkpoint}: {family.source} has no implementation to run here; use `backend=native`")
@@ -52,6 +78,29 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
             f"{checkpoint}: `backend=hf` needs {family.source} ({error}); pip install 'argap[fla]'"
         ) from error
     if not module.startswith("transformers"):
-        for model_type, config in TAKEN_OVER.items():  # other checkpoints of this process still load with transformers
-            transformers.AutoConfig.register(model_type, getattr(transformers, config), exist_ok=True)
+        _give_back()
     return original
+
+
+def register_fla(checkpoint: str) -> None:
+    """Make the model types of flash-linear-attention known to transformers.
+
+    Raises `ArgapError` where it is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no GPU
+        try:
+            importlib.import_module("fla.models")
+        except ImportError as error:
+            raise ArgapError(
+                f"{checkpoint}: needs flash-linear-attention ({error}); run `pip install 'argap[fla]'`"
+            ) from None
+    _give_back()
+
+
+def _give_back() -> None:
+    """Return to transformers what flash-linear-attention took over: other checkpoints of this process need it."""
+    import transformers
+
+    for model_type, config in TAKEN_OVER.items():
+        transformers.AutoConfig.register(model_type, getattr(transformers, config), exist_ok=True)

@@ -1,11 +1,14 @@
 """In-context language learning: each example is drawn from its own regular language, given by a random automaton.
 
-The size ranges follow RegBench (arXiv 2401.12973); the rule that holds out languages is ours.
+The defaults follow RegBench (arXiv 2401.12973, section 3; berlino/seq_icl, src/dataloaders/dfa.py): 10 to 20 strings an
+example, no transition from a state to itself, and no two from a state to the same one. The published code draws every
+range without its upper end. The rule that holds out languages is ours.
 
 Legend: E examples, N tokens, V vocabulary.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -43,11 +46,20 @@ class AutomataConfig:
     """Minimum and maximum number of transitions from a state; all are equally likely."""
     longest: int = 50
     """Maximum length of a string in symbols; all lengths from 1 are equally likely."""
+    strings: tuple[int, int] | None = (10, 20)
+    """Minimum and maximum number of strings of an example; separators fill the rest, and a longer example is cut. If
+    None, strings fill the whole length."""
+    self_loops: bool = False
+    """Draw the target of every transition independently, so that a state may lead to itself, or to another by several
+    symbols. Otherwise a state leads to distinct other states, and has at most as many transitions as there are."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in (("states", self.states), ("alphabet", self.alphabet), ("edges", self.edges)):
+        ranges = {"states": self.states, "alphabet": self.alphabet, "edges": self.edges}
+        for name, (low, high) in (ranges | ({} if self.strings is None else {"strings": self.strings})).items():
             if not 1 <= low <= high:
                 raise ArgapError(f"{name} {low} to {high}; expected a minimum of at least 1 and a maximum no smaller")
+        if not self.self_loops and self.states[0] < 2:
+            raise ArgapError(f"states {self.states[0]} to {self.states[1]}; expected at least 2 without `self_loops`")
         if self.alphabet[1] > self.symbols or self.edges[1] > self.alphabet[0]:
             raise ArgapError(
                 f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
@@ -66,7 +78,7 @@ class AutomataConfig:
 
 
 def build(config: AutomataConfig, seed: int) -> Examples:
-    """Build the examples of a seed: separator and string alternate until the example is full.
+    """Build the examples of a seed: strings, each after a separator, then separators to the end.
 
     Every symbol is labelled; separators are not, since a string may end anywhere. Often several symbols are
     possible at a label: count every one that `valid_next` allows as correct. ``slices["edges"]`` is the number
@@ -109,10 +121,15 @@ def draw_automaton(rng: np.random.Generator, config: AutomataConfig) -> Transiti
         states, letters = (rng.integers(low, high + 1) for low, high in (config.states, config.alphabet))
         alphabet = rng.permutation(config.symbols)[:letters]
         drawn = []
-        for _ in range(states):
+        for state in range(states):
             count = rng.integers(config.edges[0], config.edges[1] + 1)
-            symbols, targets = rng.permutation(alphabet)[:count], rng.integers(0, states, count)
-            drawn.append(dict(zip(symbols.tolist(), targets.tolist(), strict=True)))
+            symbols = rng.permutation(alphabet)[:count]
+            if config.self_loops:
+                targets = rng.integers(0, states, count)
+            else:
+                others = rng.permutation(states - 1)[:count]
+                targets = others + (others >= state)
+            drawn.append(dict(zip(symbols.tolist(), targets.tolist(), strict=False)))
         automaton = minimize(tuple(drawn))
         if is_held_out(automaton) == (config.split == "heldout"):
             return automaton
@@ -154,6 +171,10 @@ def _range(ends: tuple[int, int]) -> str:
     return f"{ends[0]} to {ends[1]}"
 
 
+def _within(rng: np.random.Generator, ends: tuple[int, int]) -> int:
+    return int(rng.integers(ends[0], ends[1] + 1))
+
+
 def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, list[tuple[int, int]]]]:
     """Yield each example as its automaton and a walk through it: every token with the state before it."""
     rng = generator(seed)
@@ -161,7 +182,10 @@ def _examples(config: AutomataConfig, seed: int) -> Iterator[tuple[Transitions, 
         automaton = draw_automaton(rng, config)
         ways = [list(each) for each in automaton]
         walk: list[tuple[int, int]] = []
-        while len(walk) < config.length:
+        strings = itertools.repeat(None) if config.strings is None else range(_within(rng, config.strings))
+        for _ in strings:
+            if len(walk) >= config.length:
+                break
             walk.append((0, config.symbols))
             state = 0
             for chance in rng.random(rng.integers(1, config.longest + 1)):

@@ -4,7 +4,7 @@ Legend: E examples, N tokens, U units (a key and its value), M maximum length of
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class FuzzyRecallConfig:
     """The last token is padding. Of the others, the first half form keys, the rest values."""
     short_keys: bool = True
     """Keys have 1 to M tokens, as in training; if False exactly M, as in MAD's test."""
+    padding: Literal["left", "right"] = "left"
+    """The end of the example that is padded: the left one in MAD (athms/mad-lab, mad/data/instances.py), so that every
+    example ends with its last answer."""
 
     def __post_init__(self) -> None:
         check_examples(self.examples)
@@ -57,7 +60,7 @@ class _Units(NamedTuple):
 
 
 def build(config: FuzzyRecallConfig, seed: int) -> Examples:
-    """Build the examples of a seed: a sequence of units, padded at the end.
+    """Build the examples of a seed: a sequence of units, padded at one end.
 
     The tokens of a key are distinct, as are those of a value; all keys of one length are equally likely. A key
     that recurs with all its tokens has the same value as before, and every token of that value is labelled. The
@@ -95,7 +98,9 @@ def _draw_units(rng: np.random.Generator, config: FuzzyRecallConfig) -> _Units:
 def _lay_out(units: _Units, config: FuzzyRecallConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs, labels and the slice of `ROWS` examples, ``[ROWS, N]`` each."""
     sizes = units.key_size + units.value_size
-    starts = np.cumsum(sizes, axis=1) - sizes
+    ends = np.cumsum(sizes, axis=1)
+    padding = config.length - np.take_along_axis(ends, units.last[:, None], axis=1) if config.padding == "left" else 0
+    starts = ends - sizes + padding
     inputs = np.full((ROWS, config.length), config.vocab_size - 1, dtype=np.int32)
     labels = np.full_like(inputs, IGNORED)
     tokens = np.zeros_like(inputs)

@@ -4,6 +4,7 @@ Source: MAD, arXiv 2403.17844, section 3.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,10 @@ class MemorizationConfig:
     """The last token marks the positions of the values. Of the others, the first half are keys, the rest values."""
     facts_seed: int = 0
     """Assigns a value to each key, in training and test alike; independent of the seed of the examples."""
+    read_at: Literal["insert", "key"] = "insert"
+    """The token whose output is the answer: the marker after the key, as in MAD (athms/mad-lab,
+    mad/data/instances.py, which does not shift its targets), so that a mixer must carry the key one position on; or the
+    key itself, at which a model without any mixing can answer."""
 
     def __post_init__(self) -> None:
         check_examples(self.examples)
@@ -43,7 +48,8 @@ class MemorizationConfig:
 def build(config: MemorizationConfig, seed: int) -> Examples:
     """Build the examples of a seed: keys, each followed by the last token of the vocabulary in place of its value.
 
-    The label there is the value, which never occurs in the inputs. ``slices["key"]`` is the key + 1.
+    The label there is the value, which never occurs in the inputs: it is the output *at* its own position, not at the
+    one before as in the other tasks (`MemorizationConfig.read_at`). ``slices["key"]`` is the key + 1.
     """
     rng = generator(seed)
     facts = config.facts

@@ -50,6 +50,8 @@ class Task:
     """Returns the tokens that are correct at each label, bool ``[E, N, V]``; if None, only the label is."""
     from_last: bool = False
     """Whether answers are decoded from the last position's hidden state instead of predicted as next tokens."""
+    own_position: Callable[[Any], bool] = lambda config: False
+    """Whether the label at t is the output at t, instead of at t − 1."""
 
     @property
     def length(self) -> int:
@@ -66,7 +68,9 @@ TASKS: dict[str, Task] = {
     "associative_recall": Task(ContextRecallConfig, context_recall.build, {"asked": "last"}),
     "fuzzy_recall": Task(FuzzyRecallConfig, fuzzy_recall.build, test={"short_keys": False}),
     "selective_copy": Task(SelectiveCopyConfig, selective_copy.build),
-    "memorization": Task(MemorizationConfig, memorization.build),
+    "memorization": Task(
+        MemorizationConfig, memorization.build, own_position=lambda config: config.read_at == "insert"
+    ),
     "compression": Task(CompressionConfig, compression.build, from_last=True),
     "induction": Task(InductionConfig, induction.build),
     "automata": Task(AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next),

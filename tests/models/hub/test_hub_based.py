@@ -89,7 +89,7 @@ def test_the_layouts_of_their_trainer_load_too(tmp_path, weights, native, ids) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"fixed_decay": True}, "option fixed_decay True of based has no native form"),
+        ({"fixed_decay": True}, "option fixed_decay True of based has no native form, .* `fixed_decay=ignore`"),
         ({"rotary_emb_fraction": 0.5}, "option rotary_emb_fraction 0.5"),
         ({"activation_function": "geglu"}, "option activation_function 'geglu'"),
         ({"mixer": {"expand_proj": 3}}, "an even expand_proj"),
@@ -100,6 +100,20 @@ def test_the_layouts_of_their_trainer_load_too(tmp_path, weights, native, ids) -
 def test_another_option_is_refused(tmp_path, weights, native, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         native(save(tmp_path, weights, **options))
+
+
+def test_fixed_decay_may_be_read_as_ignored(tmp_path, weights, native, ids) -> None:
+    """Their later linear attention takes the decay and does nothing with it: then the logits are those without."""
+    from argap.convert import convert
+
+    source = tmp_path / "published"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps({**CONFIG, "fixed_decay": True}))
+    torch.save(weights, source / "pytorch_model.bin")
+    with pytest.raises(ArgapError, match="fixed_decay True"):
+        convert(str(source), tmp_path / "native")
+    assert convert(str(source), tmp_path / "native", fixed_decay="ignore").fixed_decay == "ignore"
+    torch.testing.assert_close(native(tmp_path / "native")(ids).logits, by_hand(weights, ids), rtol=0, atol=1e-4)
 
 
 def test_there_is_no_other_implementation(tmp_path, weights) -> None:

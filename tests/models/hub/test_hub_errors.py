@@ -94,7 +94,7 @@ def test_weights_take_the_type_that_is_asked_for(mamba) -> None:
 def test_an_unknown_type_lists_the_known_ones(mamba) -> None:
     (mamba / "config.json").write_text(json.dumps({"model_type": "hgrn"}))
     checkpoint = find_checkpoint(mamba)
-    known = "based, delta_net, gla, linear_attn, mamba, retnet, rwkv"
+    known = "based, delta_net, flash_gpt, gla, linear_attn, mamba, mamba_ssm, retnet, rwkv, transformer"
     with pytest.raises(ArgapError, match=f"no native form of model type 'hgrn'; known are {known}"):
         load_model(checkpoint, dtype=torch.float32, device="cpu", backend="native")
     assert not runs_native(checkpoint)  # by default it is left to transformers
@@ -139,7 +139,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("delta_net", {"allow_neg_eigval": True}, "option allow_neg_eigval True"),
     ("delta_net", {"use_beta": False}, "option use_beta False"),
     ("delta_net", {"qk_norm": "max"}, "option qk_norm 'max' .* 'l2' or 'sum'"),
-    ("delta_net", {"attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2}}, "as many key as query heads"),
+    ("delta_net", {"attn": {"layers": [0], "num_heads": 4, "qk_norm": True}}, "no qk_norm"),
     ("delta_net", {"attn": {"layers": [0]}}, "option attn .* expected layers and num_heads"),
     ("linear_attn", {"feature_map": "hedgehog"}, "option feature_map 'hedgehog' .* elu or relu or identity"),
     ("linear_attn", {"feature_map": "elu", "norm_q": True}, "option norm_q True"),

@@ -2,6 +2,7 @@
 and their plain operators, put together here as their layers do it."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,109 @@ def test_attention_in_some_layers(native, tmp_path, original) -> None:
     y = (q @ k.mT / 4).masked_fill(near == 0, -torch.inf).softmax(-1) @ v
     expected = y.transpose(0, 1).flatten(1) @ parts["o"].T
     torch.testing.assert_close(model.model.blocks[1].mixer(x)[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["transformer", "delta_net"])
+def test_attention_with_grouped_keys_and_biases(native, stepped, tmp_path, ids, family: str) -> None:
+    """The ``transformer`` that their models are compared with, and a hybrid all of attention: 4 heads, 2 of keys."""
+    attention = {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "window_size": None, "rope_theta": 50.0}
+    config: dict[str, Any] = {**SMALL, "model_type": family, "intermediate_size": 96, "norm_eps": 1e-5}
+    config |= attention if family == "transformer" else {"attn": {"layers": [0, 1], **attention}}
+    weights = transformer_weights()
+    save(tmp_path, config, weights)
+    model = native(tmp_path)
+    expected = transformer({name: weight.double() for name, weight in weights.items()}, ids).float()
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(stepped(model, ids), expected, rtol=0, atol=1e-4)
+
+
+def test_older_layouts_give_the_same_logits(native, tmp_path, ids) -> None:
+    """Until early 2025 the gate and the map up were one tensor, and with ``norm_first`` the norms lay in the parts."""
+    config: dict[str, Any] = {**SMALL, "model_type": "transformer", "intermediate_size": 96, "num_heads": 4}
+    config |= {"num_kv_heads": 2, "qkv_bias": True, "rope_theta": 50.0, "norm_eps": 1e-5}
+    weights = transformer_weights()
+    older = {name.replace("_norm.", ".norm."): weight for name, weight in weights.items()}
+    for layer in range(2):
+        at = f"model.layers.{layer}.mlp"
+        older[f"{at}.gate_proj.weight"] = torch.cat(
+            [older[f"{at}.gate_proj.weight"], older.pop(f"{at}.up_proj.weight")]
+        )
+    for name, stored in (("today", weights), ("older", older)):
+        (tmp_path / name).mkdir()
+        save(tmp_path / name, {**config, "norm_first": name == "older"}, stored)
+    today, then = (native(tmp_path / name)(ids).logits for name in ("today", "older"))
+    torch.testing.assert_close(then, today, rtol=0, atol=0)
+
+
+def test_norm_first_is_refused_where_its_name_is_the_output_norm_s(native, tmp_path) -> None:
+    """With one head the shapes agree, and only the name tells."""
+    from argap.errors import ArgapError
+
+    config = {**SMALL, "model_type": "linear_attn", "num_heads": 1, "feature_map": "relu", "norm_first": True}
+    save(tmp_path, config, {"model.layers.0.attn.norm.weight": torch.ones(64)})
+    with pytest.raises(ArgapError, match="option norm_first True of linear_attn has no native form"):
+        native(tmp_path)
+
+
+def transformer_weights() -> dict[str, torch.Tensor]:
+    shapes: dict[str, tuple[int, ...]] = {"model.embeddings.weight": (61, 64), "lm_head.weight": (61, 64)}
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        shapes |= {f"{at}.attn.{name}_proj.weight": (64, 64) for name in "qo"}
+        shapes |= {f"{at}.attn.{name}_proj.weight": (32, 64) for name in "kv"}
+        shapes |= {f"{at}.attn.q_proj.bias": (64,), f"{at}.attn.k_proj.bias": (32,), f"{at}.attn.v_proj.bias": (32,)}
+        shapes |= {f"{at}.mlp.{name}_proj.weight": (96, 64) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.down_proj.weight"] = (64, 96)
+    generator = torch.Generator().manual_seed(6)
+    weights = {name: torch.randn(shape, generator=generator) * 1.5 / shape[-1] ** 0.5 for name, shape in shapes.items()}
+    norms = ["model.norm", *(f"model.layers.{layer}.{part}_norm" for layer in range(2) for part in ("attn", "mlp"))]
+    return weights | {f"{norm}.weight": 1 + 0.2 * torch.randn(64, generator=generator) for norm in norms}
+
+
+def transformer(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    """fla/models/transformer and fla/layers/attn.py, read plainly: key head g serves query heads 2g and 2g + 1."""
+    x = w["model.embeddings.weight"][ids]
+    angles = torch.arange(ids.shape[1])[:, None].double() * 50.0 ** (-torch.arange(8).double() / 8)
+    later = torch.ones(ids.shape[1], ids.shape[1]).triu(1).bool()
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        normed = rms(x, w[f"{at}.attn_norm.weight"], 1e-5)
+        q, k, v = (
+            (normed @ w[f"{at}.attn.{name}_proj.weight"].T + w[f"{at}.attn.{name}_proj.bias"]).unflatten(-1, (-1, 16))
+            for name in "qkv"
+        )
+        out = []
+        for head in range(4):
+            query, key = turned(q[:, :, head], angles), turned(k[:, :, head // 2], angles)
+            out.append((query @ key.mT / 4).masked_fill(later, -torch.inf).softmax(-1) @ v[:, :, head // 2])
+        x = x + torch.cat(out, dim=-1) @ w[f"{at}.attn.o_proj.weight"].T
+        normed = rms(x, w[f"{at}.mlp_norm.weight"], 1e-5)
+        gate, up = (normed @ w[f"{at}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (F.silu(gate) * up) @ w[f"{at}.mlp.down_proj.weight"].T
+    return rms(x, w["model.norm.weight"], 1e-5) @ w["lm_head.weight"].T
+
+
+@pytest.mark.filterwarnings("ignore:According to Bo")  # about RWKV-7
+@pytest.mark.parametrize("name", ["GatedDeltaNet", "GSA", "HGRN2", "RWKV7"])
+def test_their_other_models_load_through_transformers(tmp_path, fla_models, name: str) -> None:
+    """Model types that transformers alone does not know; their code runs on a GPU."""
+    sizes: dict[str, Any] = {"expand_ratio": 32} if name == "HGRN2" else {"head_dim": 16, "num_slots": 8}
+    config = getattr(fla_models, f"{name}Config")(**{**SMALL, **sizes})
+    getattr(fla_models, f"{name}ForCausalLM")(config).save_pretrained(tmp_path)
+    model = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu")
+    assert type(model).__module__.startswith("fla.models.")
+    assert type(model).__name__ == f"{name}ForCausalLM"
+
+
+def test_without_their_package_the_extra_is_named(tmp_path, monkeypatch) -> None:
+    from argap.errors import ArgapError
+
+    save(tmp_path, {"model_type": "gated_deltanet"}, {"a": torch.ones(1)})
+    for module in ("fla", "fla.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ArgapError, match=r"needs flash-linear-attention .*; run `pip install 'argap\[fla\]'`"):
+        load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu", backend="hf")
 
 
 def native_name(original: Any) -> str:

@@ -1,6 +1,7 @@
 """Languages of random automata: drawn, told apart, held out, and predictable from what was read."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,51 @@ def language(automaton: Transitions, symbols: int, longest: int) -> set[tuple[in
     return found
 
 
+OLD: dict[str, Any] = {"strings": None, "self_loops": True}
+"""Strings up to the end of the example, and transitions with independent targets."""
+
+
+def test_an_example_has_ten_to_twenty_strings_of_an_automaton_without_self_loops() -> None:
+    """RegBench's: section 3 of arXiv 2401.12973 and its code."""
+    config = AutomataConfig(300, longest=10)
+    found = build(config, 5)
+    separators = found.inputs == config.symbols
+    strings = (separators[:, :-1] & ~separators[:, 1:]).sum(axis=1)
+    assert set(strings.tolist()) == set(range(10, 21))
+    padding = np.diff(separators.astype(int), axis=1, append=1)
+    for row in range(len(found.inputs)):
+        last = int(np.flatnonzero(~separators[row])[-1])
+        assert separators[row, last + 1 :].all()
+        assert (found.labels[row, last + 1 :] == IGNORED).all()
+        assert padding[row, last] == 1
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        # Minimization may merge states, but never makes a state without two ways to itself out of distinct ones.
+        drawn = draw_automaton(rng, AutomataConfig(1, states=(12, 12)))
+        assert all(0 < len(ways) <= 4 for ways in drawn)
+
+
+def test_transitions_lead_to_distinct_other_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argap.synthetics.tasks.automata.minimize", lambda drawn: drawn)
+    rng = np.random.default_rng(1)
+    config = AutomataConfig(1, states=(2, 5), edges=(1, 4))
+    reached: dict[int, set[int]] = {}
+    for _ in range(400):
+        drawn = draw_automaton(rng, config)
+        for state, ways in enumerate(drawn):
+            targets = list(ways.values())
+            assert state not in targets
+            assert len(set(targets)) == len(targets)
+            if len(drawn) == 5:
+                reached.setdefault(state, set()).update(targets)
+    assert reached == {state: set(range(5)) - {state} for state in range(5)}
+    old = [draw_automaton(rng, AutomataConfig(1, states=(2, 5), **OLD)) for _ in range(50)]
+    assert any(state in ways.values() for drawn in old for state, ways in enumerate(drawn))
+
+
 def test_a_string_seen_before_tells_what_may_follow() -> None:
     """An oracle that reads the example alone is always right where ``seen`` says so."""
-    config = AutomataConfig(60, length=200, longest=20)
+    config = AutomataConfig(60, length=200, longest=20, **OLD)
     found, allowed = build(config, 4), valid_next(config, 4)
     read = 0
     for row, tokens in enumerate(found.inputs.tolist()):
@@ -62,7 +105,7 @@ def test_a_string_seen_before_tells_what_may_follow() -> None:
 
 
 def test_the_smallest_form_has_the_language_and_is_unique() -> None:
-    config = AutomataConfig(1, symbols=3, states=(1, 4), alphabet=(3, 3), edges=(1, 3))
+    config = AutomataConfig(1, symbols=3, states=(1, 4), alphabet=(3, 3), edges=(1, 3), **OLD)
     rng = np.random.default_rng(1)
     by_language: dict[frozenset, Transitions] = {}
     for _ in range(150):
@@ -106,7 +149,7 @@ def test_no_language_is_in_both_splits() -> None:
 
 def test_ranges_without_a_language_of_the_split_are_refused() -> None:
     """Of one symbol there is one language, and its hash puts it in training."""
-    sizes = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1)}
+    sizes = {"symbols": 1, "alphabet": (1, 1), "edges": (1, 1), "states": (1, 1), "self_loops": True}
     assert (build(AutomataConfig(2, length=4, **sizes), 0).labels[:, 1] == 0).all()
     said = "no language of the split heldout in 4,096 automata with 1 to 1 states, 1 to 1 of 1 symbols and 1 to 1 edges"
     with pytest.raises(ArgapError, match=said):
@@ -114,7 +157,7 @@ def test_ranges_without_a_language_of_the_split_are_refused() -> None:
 
 
 def test_sizes_are_those_asked_for() -> None:
-    config = AutomataConfig(40, length=300, states=(3, 5), alphabet=(4, 6), edges=(2, 3), longest=7)
+    config = AutomataConfig(40, length=300, states=(3, 5), alphabet=(4, 6), edges=(2, 3), longest=7, **OLD)
     found, allowed = build(config, 0), valid_next(config, 0)
     edges = found.slices["edges"]
     assert set(np.unique(edges)) <= {0, 2, 3}
@@ -126,7 +169,7 @@ def test_sizes_are_those_asked_for() -> None:
 
 
 def test_all_edges_are_equally_likely() -> None:
-    config = AutomataConfig(1, length=40_000, edges=(4, 4), states=(1, 1), alphabet=(4, 4), longest=9)
+    config = AutomataConfig(1, length=40_000, edges=(4, 4), states=(1, 1), alphabet=(4, 4), longest=9, **OLD)
     found = build(config, 3)
     counts = np.unique(found.labels[found.labels != IGNORED], return_counts=True)[1]
     assert len(counts) == 4
@@ -137,7 +180,8 @@ def test_a_seed_fixes_the_data() -> None:
     config = AutomataConfig(5, length=24)
     assert np.array_equal(build(config, 1).inputs, build(config, 1).inputs)
     assert not np.array_equal(build(config, 1).inputs, build(config, 2).inputs)
-    assert build(config, 0).inputs[0, :12].tolist() == [18, 1, 8, 12, 12, 10, 10, 8, 8, 8, 8, 12]
+    old = AutomataConfig(5, length=24, **OLD)
+    assert build(old, 0).inputs[0, :12].tolist() == [18, 1, 8, 12, 12, 10, 10, 8, 8, 8, 8, 12]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +189,8 @@ def test_a_seed_fixes_the_data() -> None:
     [
         ({"states": (3, 2)}, "states 3 to 2; expected a minimum of at least 1"),
         ({"alphabet": (4, 19)}, "4 edges from 4 to 19 of 18 symbols"),
+        ({"states": (1, 4)}, "states 1 to 4; expected at least 2 without `self_loops`"),
+        ({"strings": (3, 2)}, "strings 3 to 2; expected a minimum of at least 1"),
         ({"edges": (1, 5)}, "5 edges from 4 to 18 of 18 symbols"),
         ({"length": 1}, "length 1, longest 50; expected at least length 2"),
     ],

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -47,6 +47,8 @@ def fuzzy(before: list[int], length: int, config: FuzzyRecallConfig) -> int:
     half = (config.vocab_size - 1) // 2
     runs: list[list[int]] = []
     for token in before:
+        if token == config.vocab_size - 1:  # padding
+            continue
         if not runs or (token < half) != (runs[-1][0] < half):
             runs.append([])
         runs[-1].append(token)
@@ -85,14 +87,25 @@ TASKS: dict[str, tuple[Any, Any, Oracle, str]] = {
         "2411fa458ddc6c88",
     ),
     "memorization": (memorization, MemorizationConfig(100), known_fact, "e3a873937b78a2b1"),
-    "fuzzy recall": (fuzzy_recall, FuzzyRecallConfig(200), fuzzy, "4227025facad44e0"),
+    "fuzzy recall": (fuzzy_recall, FuzzyRecallConfig(200), fuzzy, "d56dc17c3ae288d2"),
+    "fuzzy recall, padded on the right": (
+        fuzzy_recall,
+        FuzzyRecallConfig(200, padding="right"),
+        fuzzy,
+        "4227025facad44e0",
+    ),
     "fuzzy recall, full keys": (
         fuzzy_recall,
-        FuzzyRecallConfig(200, longest=2, short_keys=False),
+        FuzzyRecallConfig(200, longest=2, short_keys=False, padding="right"),
         fuzzy,
         "1df9da72587ea13d",
     ),
-    "shortest fuzzy recall": (fuzzy_recall, FuzzyRecallConfig(200, length=12, vocab_size=7), fuzzy, "42f3768cfb064006"),
+    "shortest fuzzy recall": (
+        fuzzy_recall,
+        FuzzyRecallConfig(200, length=12, vocab_size=7, padding="right"),
+        fuzzy,
+        "42f3768cfb064006",
+    ),
 }
 
 
@@ -195,11 +208,15 @@ def test_compression_asks_for_the_input_itself() -> None:
 
 def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
     for short, sizes in ((True, {1, 2, 3}), (False, {3})):
-        found = fuzzy_recall.build(FuzzyRecallConfig(300, short_keys=short), 0)
-        assert set(np.unique(found.slices["tokens"])) - {0} == sizes
-        assert (found.inputs[:, -1] == 15).any()  # filled up at the end, never inside
-        filled = found.inputs == 15
-        assert (np.diff(filled.astype(int), axis=1) >= 0).all()
+        sides: list[tuple[Literal["left", "right"], int, int]] = [("left", 0, -1), ("right", -1, 1)]
+        for padding, end, sign in sides:
+            found = fuzzy_recall.build(FuzzyRecallConfig(300, short_keys=short, padding=padding), 0)
+            assert set(np.unique(found.slices["tokens"])) - {0} == sizes
+            filled = found.inputs == 15
+            assert filled[:, end].any()  # filled up at this end, never inside
+            assert (sign * np.diff(filled.astype(int), axis=1) >= 0).all()
+            if padding == "left":
+                assert (found.labels[:, -1] != IGNORED).all()  # as in MAD, an example ends with its last answer
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""``argap discover``: the conditions that explain a model's gap."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from argap.errors import ArgapError
+
+
+def discover(
+    result: Annotated[Path, typer.Argument(help="Folder that `argap score` or `argap compare` wrote.")],
+    model: Annotated[str, typer.Option(help="The model whose gap to explain.")],
+    depth: Annotated[int, typer.Option(help="Conditions in a row.")] = 3,
+    min_share: Annotated[
+        str, typer.Option(metavar="SHARE", help="Of the tokens, in every leaf: 0.5% or 0.005.")
+    ] = "0.5%",
+    leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
+
+    The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
+    """
+    from argap.discover import HYPOTHESIS
+    from argap.discover import discover as find
+    from argap.records import as_json as plain
+    from argap.result import open_result
+
+    opened = open_result(result)
+    found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves)
+    if as_json:
+        slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
+        typer.echo(json.dumps(slices, indent=2, ensure_ascii=False))
+        return
+    from argap.slice_table import print_slices
+
+    source = "its tokens" if found.tokens else "its cells, as its tokens are not here: splits are at the bounds of bins"
+    notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
+    print_slices([found.whole, *found.slices], threshold=opened.threshold, models=[model], notes=notes)
+
+
+def _share(text: str) -> float:
+    """``0.5%`` or ``0.005``."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ArgapError(f"`min_share` {text}: expected a share such as 0.5% or 0.005") from None

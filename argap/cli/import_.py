@@ -1,0 +1,42 @@
+"""``argap import``: log-probs made elsewhere become a run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet or JSON lines with tokens and log-probs.")],
+    tokenizer: Annotated[str, typer.Option(metavar="T", help="Tokenizer: folder, tokenizer.json or hub id.")],
+    data: Annotated[
+        list[str], typer.Option(metavar="PATH", help="The text: file, folder, hub:NAME, stdlib:heldout. Repeatable.")
+    ],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name [the file's].")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the run, in OUT/NAME.")] = Path("runs/import"),
+    index: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Bigram index: also write the labels, to OUT/labels.")
+    ] = None,
+    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None,
+    packing: Annotated[
+        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
+    ] = None,
+    limit_tokens: Annotated[int | None, typer.Option(help="Only the first N tokens of the text.", metavar="N")] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Discard the run of another file there.")] = False,
+) -> None:
+    """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
+
+    FILE has the columns document, token and logprob, or tokens and logprobs, a list each for a document. Every token
+    is checked against the text.
+    """
+    from argap.importing import import_run
+    from argap.records import EvaluationSpec
+
+    spec = EvaluationSpec(
+        data=tuple(data), seq_len=seq_len, packing=packing, limit_tokens=limit_tokens, text_column=text_column
+    )
+    run = import_run(file, out, tokenizer=tokenizer, spec=spec, name=name, index=index, overwrite=overwrite)
+    typer.echo(f"{run.folder}: {run.record.evaluation.scored:,} log-probs of {run.model}")

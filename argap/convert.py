@@ -1,0 +1,178 @@
+"""``argap convert``: a pickled checkpoint becomes a folder of safetensors that every other command reads.
+
+The pickle is opened in a process of its own that accepts tensors only (`argap.unpickle`). A layout that transformers
+does not know (a ``config.json`` without ``model_type``, as HazyResearch and state-spaces publish) becomes a native
+checkpoint; any other keeps its ``config.json``. ``conversion.json`` records the source and the hash of its weights.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from argap.atomic import read_json, replacing_folder, write_json
+from argap.checkpoint import DOWNLOADED, PICKLES, download, pickles_of
+from argap.errors import ArgapError, FormatError
+from argap.progress import say
+from argap.records import Record, write_record
+from argap.resumable import environment
+from argap.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from argap.models.hub.family import Family
+
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "generation_config.json",
+)
+
+
+class ConversionRecord(Record, frozen=True):
+    """``conversion.json`` of a converted checkpoint."""
+
+    source: str
+    files: dict[str, str]
+    """SHA-256 (hex) of each file of weights that was read."""
+    native: bool
+    """Whether the configuration and weights are argap's own; otherwise they have the names of the source."""
+    versions: dict[str, str]
+    fixed_decay: str | None = None
+    """How that option of Based was read, where it is true."""
+
+
+def convert(
+    source: str,
+    out: Path,
+    *,
+    tokenizer: str | None = None,
+    fixed_decay: str | None = None,
+    overwrite: bool = False,
+) -> ConversionRecord:
+    """Write the checkpoint ``source``, a folder or a hub id with pickled weights, to the folder ``out``.
+
+    ``tokenizer``: a folder, ``tokenizer.json`` or hub id whose tokenizer goes with it; by default the source's own.
+    ``fixed_decay``: how to read that option of Based (`argap.models.hub.based.READING`). Nothing is left in ``out``
+    where anything fails.
+
+    Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
+    is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
+        raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
+    if not (folder / "config.json").is_file():
+        raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
+    files = _pickles(folder)
+    family = _published_family(folder, source)
+    chosen = load_tokenizer(tokenizer) if tokenizer else None
+    record = ConversionRecord(
+        source=source,
+        files={path.name: _sha256(path) for path in files},
+        native=family is not None,
+        versions=environment()["versions"],
+        fixed_decay=fixed_decay,
+    )
+    with replacing_folder(out) as temporary:
+        published = temporary / "published" if family else temporary
+        published.mkdir(exist_ok=True)
+        _write_safetensors(files, published)
+        if family is None:
+            shutil.copyfile(folder / "config.json", temporary / "config.json")
+        else:
+            config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
+            _write_native(published, temporary, source, family, config)
+            shutil.rmtree(published)
+        _write_tokenizer(folder, temporary, chosen)
+        write_record(temporary / "conversion.json", record)
+    if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
+    return record
+
+
+def _published_family(folder: Path, source: str) -> "Family | None":
+    """The family of a layout that transformers does not know; None where ``config.json`` names a model type.
+
+    Raises `ArgapError` where it does neither.
+    """
+    from argap.models.hub.registry import find_family
+
+    config = read_json(folder / "config.json")
+    family = find_family(config)
+    if family is not None and family.name != config.get("model_type"):
+        return family
+    if not isinstance(config.get("model_type"), str):
+        raise ArgapError(
+            f"{source}: config.json has no model_type, and its keys are of no known family; expected the layout of "
+            "HazyResearch/based, state-spaces/mamba, or a model of transformers"
+        )
+    return None
+
+
+def _pickles(folder: Path) -> list[Path]:
+    """The pickles that make the model. Raises `ArgapError` where there is none, or more than one to choose from."""
+    if (folder / PICKLE_INDEX).is_file():
+        parts = read_json(folder / PICKLE_INDEX).get("weight_map")
+        if not isinstance(parts, dict):
+            raise FormatError(f"{folder / PICKLE_INDEX}: no weight_map; expected the index of a sharded checkpoint")
+        files = [folder / name for name in sorted(set(parts.values()))]
+        for path in files:
+            if path.parent != folder or not path.is_file():
+                raise FormatError(f"{folder / PICKLE_INDEX}: names {path.name}; no such file beside it")
+        return files
+    if (folder / PICKLE).is_file():
+        return [folder / PICKLE]
+    if any(folder.glob("*.safetensors")):
+        raise ArgapError(f"{folder}: already has safetensors; `argap score` reads it as it is")
+    found = pickles_of(path.name for path in folder.iterdir())
+    if len(found) != 1:
+        what = "no pickled weights" if not found else f"several pickles ({', '.join(found)})"
+        raise ArgapError(f"{folder}: {what}; expected {PICKLE}")
+    return [folder / found[0]]
+
+
+def _write_safetensors(files: list[Path], folder: Path) -> None:
+    """Each pickle as one file of safetensors, with an index where there are several."""
+    from safetensors import safe_open
+
+    count, where = len(files), dict[str, str]()
+    for number, path in enumerate(files, 1):
+        name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+        command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(folder / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
+            raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
+        with safe_open(folder / name, framework="numpy") as file:
+            where |= dict.fromkeys(file.keys(), name)
+    if count > 1:
+        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
+
+
+def _write_native(published: Path, out: Path, source: str, family: "Family", config: dict[str, object]) -> None:
+    """The native checkpoint of the published layout, in the dtype of its first floating-point matrix."""
+    from argap.models.hub.load import load_native, stored_dtype
+
+    model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
+    model.save_pretrained(out)
+
+
+def _write_tokenizer(folder: Path, out: Path, chosen: Tokenizer | None) -> None:
+    if chosen is not None:
+        chosen.save(out)
+        return
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, out / name)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,209 @@
+"""Discovery: which conditions explain the gap of a model, from the tokens of a result or from its cells alone.
+
+A tree of conditions (`argap.condition_tree`) is grown on one half of the documents, and all figures come from the other
+half. A slice that was found is a hypothesis all the same: it was chosen among many.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from msgspec.structs import replace
+
+from argap.cells import PREFIX, ar_hits
+from argap.condition_tree import Feature, Node, grow
+from argap.errors import ArgapError
+from argap.records import SliceResult
+from argap.slice_sql import TABLE, streamed
+from argap.slices import slices_of_cells
+from argap.token_slices import Slice, score_slices
+from argap.tokens import LOGPROB, TokenTable
+
+if TYPE_CHECKING:
+    from argap.result import Result
+
+HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. Test it on other text."
+SEED = 1234
+GOLDEN = 2654435761
+"""⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so that both halves get about as many documents."""
+OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
+FLAGS = {
+    "repeated": "repeated",
+    "word_start": "word_start",
+    "has_digit": "regexp_matches(piece, '[0-9]')",
+    "has_letter": "regexp_matches(piece, '\\pL')",
+}
+"""Conditions that the tree splits by; cells have the first alone."""
+BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
+"""Columns of cells, and those of `argap.tokens` that they bin."""
+
+
+class Discovery(NamedTuple):
+    """What was found, in the half of the documents that the tree was not grown on."""
+
+    whole: SliceResult
+    leaves: list[SliceResult]
+    """By contribution. They are a partition."""
+    wider: list[SliceResult]
+    """The conditions above the leaves, by contribution."""
+    tokens: bool
+    """Whether the tree was grown on the tokens; else on the cells, and splits at the bounds of their bins."""
+
+    @property
+    def slices(self) -> list[SliceResult]:
+        return [*self.leaves, *self.wider]
+
+
+def discover(result: "Result", model: str, *, depth: int = 3, min_share: float = 0.005, leaves: int = 5) -> Discovery:
+    """As `argap.result.Result.discover` says, as records that have the reference and ``model``."""
+    compared = [name for name in result.models if name != result.reference]
+    if model not in compared:
+        raise ArgapError(
+            f"`model` {model}: not a model compared with {result.reference}, which are {', '.join(compared)}"
+        )
+    if not 0 < min_share < 0.5 or depth < 1 or leaves < 2:
+        raise ArgapError(
+            f"`min_share` {min_share}, `depth` {depth}, `leaves` {leaves}: expected a share above 0 and below 0.5, at "
+            "least one condition in a row, and at least two leaves"
+        )
+    try:
+        table = result.token_table
+    except ArgapError:
+        table = None  # a committed result has cells alone
+    half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
+    if not half.lost.sum() > 0:
+        raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")
+    nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
+    if not nodes:
+        raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
+    named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
+    wheres = {name: node.sql(half.features) for name, node in named.items()}
+    whole, *others = [_of(each, result.reference, model) for each in half.score(named, wheres)]
+    return _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
+
+
+class _Half(NamedTuple):
+    """The half of the documents that the tree is grown on, and a function that scores nodes on the other.
+
+    Legend: C combinations of features, F features.
+    """
+
+    codes: np.ndarray
+    """int64 ``[C, F]``."""
+    features: list[Feature]
+    n: np.ndarray
+    """``[C]``: tokens."""
+    lost: np.ndarray
+    """``[C]``: what the model loses to the reference, summed, in nats."""
+    score: Callable[[dict[str, Node], dict[str, str]], list[SliceResult]]
+    """Of nodes and of their conditions by name."""
+
+
+def _of_cells(result: "Result", model: str) -> _Half:
+    cells = result.cells
+    cells = cells.drop(columns=[PREFIX + each for each in result.models if each not in (result.reference, model)])
+    fit = fitting(cells["document"].to_numpy())
+    codes, features = _features(cells, _bins(result))
+    lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
+
+    def score(nodes: dict[str, Node], _: dict[str, str]) -> list[SliceResult]:
+        if fit.all():
+            raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
+        masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
+        return _score_cells(cells.iloc[np.flatnonzero(~fit)], masks, result)
+
+    return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
+
+
+def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
+    bins = _bins(result) | {"occurrences": OCCURRENCES}
+    sums = _sums(table, table.models.index(model), bins)
+    codes, features = _features(sums, bins)
+
+    def score(_: dict[str, Node], wheres: dict[str, str]) -> list[SliceResult]:
+        slices = [Slice(*each) for each in wheres.items()]
+        whole, _hits, *scored = score_slices(
+            table, slices, threshold=result.threshold, empty=True, among=lambda documents: ~fitting(documents)
+        )
+        return [whole, *scored]
+
+    return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
+
+
+def _bins(result: "Result") -> dict[str, tuple[int, ...]]:
+    """The highest value of each bin but the last, for each binned column of the cells."""
+    bins = {name: getattr(result.record.bins, name) for name in ("frequency", "distance", "position")}
+    return {name: tuple(each.high for each in described if each.high is not None) for name, described in bins.items()}
+
+
+def fitting(documents: np.ndarray) -> np.ndarray:
+    """bool: whether the tree is grown on a document. `FITTING` says the same in SQL."""
+    return (documents.astype(np.int64) * GOLDEN + SEED) % 2**32 < 2**31
+
+
+FITTING = f"(document::BIGINT * {GOLDEN} + {SEED}) % {2**32} < {2**31}"
+
+
+def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]]) -> pd.DataFrame:
+    """Tokens and what the model loses, by combination of all features, in the half that the tree is grown on."""
+    parts = [f"{sql} AS {name}" for name, sql in FLAGS.items()]
+    for name, highs in bins.items():
+        if not highs:
+            continue
+        above = " + ".join(f"({BINNED[name]} > {high})::INT" for high in highs)
+        parts.append(f"{above} AS {name}")
+    lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
+    parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
+    query = f"SELECT {', '.join(parts)} FROM {TABLE} WHERE {FITTING} GROUP BY ALL ORDER BY ALL"
+    columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values()]
+    with streamed(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], {}) as connection:
+        return connection.execute(query).df()
+
+
+def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.ndarray, list[Feature]]:
+    """Of each row its bin of each feature, int64 ``[C, F]``, and the features; columns with nulls are left out."""
+    codes: list[np.ndarray] = []
+    features: list[Feature] = []
+
+    def add(values: Any, feature: Feature) -> None:
+        if not pd.isna(values).any():
+            codes.append(np.asarray(values, dtype=np.int64))
+            features.append(feature)
+
+    for name, where in FLAGS.items():
+        if name in sums:
+            add(sums[name], Feature(where, (), f"NOT {where}"))
+    for name, column in BINNED.items():
+        if name in sums and bins.get(name):
+            add(sums[name], Feature(column, bins[name]))
+    domain = np.asarray(sums["domain"].astype(object))
+    names = sorted(set(domain.tolist()))
+    for name in names if len(names) > 1 else ():
+        text = "'" + str(name).replace("'", "''") + "'"
+        add(domain == name, Feature(f"domain = {text}", (), f"domain <> {text}"))
+    return np.column_stack(codes), features
+
+
+def _score_cells(cells: pd.DataFrame, masks: dict[str, np.ndarray], result: "Result") -> list[SliceResult]:
+    whole, *scored = slices_of_cells(cells, masks, result.reference)
+    n, hits = cells["n"].to_numpy(), ar_hits(cells, result.threshold)
+    shares = {name: float(n[mask & hits].sum() / n[mask].sum()) if mask.any() else None for name, mask in masks.items()}
+    return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
+
+
+def _of(each: SliceResult, reference: str, model: str) -> SliceResult:
+    return replace(each, models=tuple(m for m in each.models if m.model in (reference, model)))
+
+
+def _ordered(whole: SliceResult, found: list[SliceResult], *, tokens: bool) -> Discovery:
+    """By falling contribution, and numbered so."""
+
+    def contribution(each: SliceResult) -> float:
+        return sum(model.contribution.nll for model in each.models if model.contribution is not None)
+
+    def numbered(kind: str) -> list[SliceResult]:
+        chosen = sorted((each for each in found if each.name.startswith(kind)), key=contribution, reverse=True)
+        return [replace(each, name=f"{kind} {k}") for k, each in enumerate(chosen, start=1)]
+
+    return Discovery(whole, numbered("leaf"), numbered("wider"), tokens)

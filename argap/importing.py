@@ -1,0 +1,251 @@
+"""``argap import``: log-probs made elsewhere (a server, another framework) become a RUN that `argap compare` takes.
+
+The file holds the tokens of the evaluation set in its order, document by document, with the EOS that ``packed`` puts
+after each. It is Parquet (``.parquet``) or JSON lines, in one of two forms:
+
+- a row a token: ``document`` (from 0, in the order of the text), ``token`` (id), ``logprob`` (natural log, or null)
+- a row a document: ``tokens: [ids]``, ``logprobs: [natural logs, or null]``
+
+Every token is checked against the text and the tokenizer before anything is written. A log-prob is needed at every
+scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
+"""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from argap.bigram_index.store import check_tokenizer, open_index
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
+from argap.labels import label, write_labels
+from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
+from argap.references import absolute
+from argap.resumable import environment, folder_name
+from argap.runs import FORMAT, Run, begin_run, finish_run, shard_path, shards_of, write_shard
+from argap.tokenizer import Tokenizer, load_tokenizer
+
+BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
+LARGEST = 1e-4
+"""The highest log-prob accepted: rounding may lift that of a certain token above 0."""
+
+
+class Imported(NamedTuple):
+    """The rows of a file. Legend: N rows."""
+
+    document: np.ndarray
+    """int64 ``[N]``."""
+    token: np.ndarray
+    """int64 ``[N]``."""
+    logprob: np.ndarray
+    """float64 ``[N]``; NaN where the file has null."""
+
+
+def import_run(
+    file: str | Path,
+    out: Path,
+    *,
+    tokenizer: str,
+    spec: EvaluationSpec,
+    name: str | None = None,
+    index: str | None = None,
+    overwrite: bool = False,
+) -> Run:
+    """Write the log-probs of ``file`` as the run ``out``/``name`` and return it.
+
+    ``spec``: the text and its windows, as for `argap score`; ``name``: by default the file's name without its suffix.
+    ``index``: also write the labels, ``out``/labels; without it, compare with a run that has them.
+
+    Raises `FormatError` for a file that is not in one of the forms above, `MismatchError` that names document and
+    position for a token other than the text's, and `ArgapError` for a log-prob that is missing or impossible.
+    """
+    started, path = time.monotonic(), Path(file)
+    if not spec.data:
+        raise ArgapError(f"{path}: no text to check it against; give `data=PATH`")
+    check_spec(spec)
+    name = name or path.name.partition(".")[0]
+    rows = read_logprob_file(path)
+    chosen = load_tokenizer(tokenizer)
+    opened = open_index(index) if index else None
+    if opened is not None:
+        check_tokenizer(opened, chosen.name, chosen.fingerprint)
+    data = open_evaluation_set(spec, chosen)
+    check_tokens(path, rows, data, chosen)
+    check_logprobs(path, rows, data)
+    record = _record(path, name, data, spec, tokenizer, index)
+    run = begin_run(out / folder_name(name), record, overwrite=overwrite)
+    _write_tokens(run.folder, data, rows.logprob.astype(np.float32))
+    if opened is not None:
+        write_labels(label(data, opened), chosen, out / "labels")
+    return finish_run(run, _result(time.monotonic() - started))
+
+
+def _record(
+    path: Path, name: str, data: EvaluationSet, spec: EvaluationSpec, tokenizer: str, index: str | None
+) -> RunRecord:
+    """``run.json``; two imports are the same run where file and evaluation set agree."""
+    with open(path, "rb") as file:
+        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+    return RunRecord(
+        format=FORMAT,
+        model=name,
+        checkpoint=CheckpointRecord(str(path), fingerprint),
+        source=SourceRecord(
+            **{
+                **msgspec.structs.asdict(spec),
+                "data": tuple(map(absolute, spec.data)),
+                "tokenizer": tokenizer,
+                "index": absolute(index) if index else None,
+            }
+        ),
+        evaluation=data.record,
+        identity=RunIdentity(
+            checkpoint=fingerprint,
+            evaluation_set=data.fingerprint,
+            dtype="unknown",
+            device="elsewhere",
+            batch_size="auto",
+            backend="import",
+        ),
+        **environment(),
+        finished=None,
+    )
+
+
+def _result(seconds: float) -> RunResult:
+    return RunResult(
+        parameters=None,
+        head="import",
+        windows_per_batch=0,
+        device_name="elsewhere",
+        processes=1,
+        seconds=round(seconds, 3),
+        tokens_per_second=None,
+    )
+
+
+def _write_tokens(folder: Path, data: EvaluationSet, logprob: np.ndarray) -> None:
+    for shard, windows in enumerate(shards_of(data)):
+        rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
+        top1 = np.full(rows.stop - rows.start, -1, dtype=np.int32)  # the most likely token is not known
+        write_shard(shard_path(folder, shard), data, windows, logprob[rows], top1)
+
+
+def read_logprob_file(path: Path) -> Imported:
+    """The rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file")
+    table = _read_parquet(path) if path.suffix == ".parquet" else _read_json_lines(path)
+    if not len(table):
+        raise FormatError(f"{path}: no rows there")
+    names = set(table.column_names)
+    if names >= set(BY_TOKEN):
+        columns = [_numbers(path, name, table[name]) for name in BY_TOKEN]
+        return _imported(path, *columns)
+    if names >= set(BY_DOCUMENT):
+        return _by_document(path, table)
+    raise FormatError(
+        f"{path}: has {', '.join(table.column_names)}; expected {', '.join(BY_TOKEN)}, or {' and '.join(BY_DOCUMENT)} "
+        "a document"
+    )
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"{path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
+
+
+def _read_json_lines(path: Path) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise FormatError(f"{path}: line {number} is not a JSON object")
+                rows.append(row)
+        return pa.Table.from_pylist(rows)
+    except (ValueError, pa.ArrowException) as error:
+        where = f"line {len(rows) + 1}: " if isinstance(error, json.JSONDecodeError) else ""
+        raise FormatError(f"{path}: not readable as JSON lines ({where}{str(error).splitlines()[0]})") from None
+
+
+def _by_document(path: Path, table: pa.Table) -> Imported:
+    tokens, logprobs = (table[name].combine_chunks() for name in BY_DOCUMENT)
+    for name, column in zip(BY_DOCUMENT, (tokens, logprobs), strict=True):
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) or column.null_count:
+            raise FormatError(f"{path}: {name} is not a list in every row")
+    lengths, others = (column.value_lengths().to_numpy() for column in (tokens, logprobs))
+    if (differing := np.flatnonzero(lengths != others)).size:
+        at = differing[0]
+        raise FormatError(f"{path}: document {at} has {lengths[at]} tokens and {others[at]} logprobs")
+    document = pa.chunked_array([pa.array(np.repeat(np.arange(len(lengths)), lengths))])
+    flat = [pa.chunked_array([column.flatten()]) for column in (tokens, logprobs)]
+    parts = zip(BY_TOKEN, (document, *flat), strict=True)
+    return _imported(path, *(_numbers(path, name, column) for name, column in parts))
+
+
+def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """A column as int64, or log-probs as float64 with NaN for null."""
+    of_logprobs = name == "logprob"
+    fits = pa.types.is_floating if of_logprobs else pa.types.is_integer
+    empty = of_logprobs and (pa.types.is_null(column.type) or pa.types.is_integer(column.type))
+    if not fits(column.type) and not empty:
+        expected = "numbers or null" if of_logprobs else "whole numbers"
+        raise FormatError(f"{path}: {name} holds {column.type}; expected {expected}")
+    if not of_logprobs and column.null_count:
+        raise FormatError(f"{path}: {name} is null in {column.null_count} rows; expected whole numbers")
+    return column.cast(pa.float64() if of_logprobs else pa.int64()).to_numpy().astype("f8" if of_logprobs else "i8")
+
+
+def _imported(path: Path, document: np.ndarray, token: np.ndarray, logprob: np.ndarray) -> Imported:
+    if (back := np.flatnonzero(np.diff(document) < 0)).size:
+        before, after = document[back[0] : back[0] + 2]
+        raise FormatError(f"{path}: document {after} follows document {before}; expected the order of the text")
+    return Imported(document, token, logprob)
+
+
+def check_tokens(path: Path, rows: Imported, data: EvaluationSet, tokenizer: Tokenizer) -> None:
+    """Raise `MismatchError` at the first row that is not the token of the evaluation set there."""
+    common = min(len(rows.token), len(data.tokens))
+    differing = (rows.token[:common] != data.tokens[:common]) | (rows.document[:common] != data.document[:common])
+    if not differing.any() and len(rows.token) == len(data.tokens):
+        return
+    at = int(np.argmax(differing)) if differing.any() else common
+    expected = "the end" if at >= len(data.tokens) else _token(data.document[at], data.tokens[at], tokenizer)
+    found = "the end" if at >= len(rows.token) else _token(rows.document[at], rows.token[at], tokenizer)
+    document = int(data.document[min(at, len(data.tokens) - 1)])
+    position = at - int(np.searchsorted(data.document, document))
+    raise MismatchError(
+        f"{path}: document {document}, position {position}: expected {expected} of the text, found {found}; "
+        f"is {tokenizer.name} its tokenizer, and was it made with `packing` {data.packing} and this `limit_tokens`?"
+    )
+
+
+def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
+    known = 0 <= token < tokenizer.vocab_size
+    return f"token {token} ({tokenizer.decode([token])!r}, document {document})" if known else f"token {token}"
+
+
+def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
+    """Raise `ArgapError` at the first scored token whose log-prob is missing, infinite or above 0."""
+    wrong = (data.position > 0) & ~(np.isfinite(rows.logprob) & (rows.logprob <= LARGEST))
+    if not wrong.any():
+        return
+    at = int(np.argmax(wrong))
+    document, value = int(data.document[at]), rows.logprob[at]
+    raise ArgapError(
+        f"{path}: document {document}, position {at - int(np.searchsorted(data.document, document))}: log-prob "
+        f"{'missing' if np.isnan(value) else f'{value:g}'}; expected a natural logarithm of at most 0 at all "
+        f"positions of a window but its first (window {data.window[at]}, position {data.position[at]})"
+    )

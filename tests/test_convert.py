@@ -1,0 +1,163 @@
+"""``argap convert``: what it accepts of a pickle, what it writes, and that the result scores."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+from argap import checkpoint as checkpoint_module
+from argap.checkpoint import find_checkpoint, load_model
+from argap.cli import app
+from argap.convert import convert
+from argap.errors import ArgapError
+
+SMALL: dict[str, Any] = {"vocab_size": 8192, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+
+
+class Malicious:
+    """A pickle of it calls ``os.system``."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> Any:
+        import os
+
+        return os.system, (self.command,)
+
+
+@pytest.fixture
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(**SMALL)).eval()
+
+
+def pickled(folder: Path, model: Any) -> Path:
+    folder.mkdir()
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+@torch.no_grad()
+def test_a_model_of_transformers_keeps_its_configuration_and_logits(gpt2, tokenizer, tmp_path) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    tokenizer.save(tmp_path / "t")
+    record = convert(str(source), tmp_path / "out", tokenizer=str(tmp_path / "t"))
+    assert not record.native
+    ids = torch.arange(20)[None]
+    model = load_model(find_checkpoint(tmp_path / "out"), dtype=torch.float32, device="cpu")
+    torch.testing.assert_close(model(ids).logits, gpt2(ids).logits, rtol=0, atol=1e-6)
+    written = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    assert written["source"] == str(source)
+    assert len(written["files"]["pytorch_model.bin"]) == 64
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_shards_become_shards(gpt2, tmp_path) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    (source / "pytorch_model.bin").unlink()
+    state = gpt2.state_dict()
+    halves = {"a.bin": dict(list(state.items())[:5]), "b.bin": dict(list(state.items())[5:])}
+    for name, part in halves.items():
+        torch.save(part, source / name)
+    where = {key: name for name, part in halves.items() for key in part}
+    (source / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+    convert(str(source), tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert index.keys() == state.keys()
+    for name in set(index.values()):
+        with safe_open(tmp_path / "out" / name, "pt") as file:
+            for key in file.keys():  # noqa: SIM118
+                torch.testing.assert_close(file.get_tensor(key), state[key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_imports_anything_is_refused_by_name_and_not_run(gpt2, tmp_path, zipped: bool) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    evil = {"weight": torch.ones(2), "x": Malicious(f"touch {tmp_path / 'ran'}")}
+    if zipped:
+        torch.save(evil, source / "pytorch_model.bin")
+    else:
+        (source / "pytorch_model.bin").write_bytes(pickle.dumps(evil["x"], protocol=2))
+    command = [sys.executable, "-m", "argap", "convert", str(source), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pytorch_model.bin: the pickle imports posix.system; expected tensors only" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]  # neither the file that it touches nor ours
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no pickle at all", "pytorch_model.bin: not a"),
+        (b"", "pytorch_model.bin: not a whole pickle"),
+        ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, "'state_dict' is a dict; expected tensors only"),
+        ({"a": torch.ones(1), "epoch": 3}, "'epoch' is a int; expected tensors only"),
+        ([torch.ones(1)], "holds a list; expected a state dict of tensors"),
+        ({"a": torch.ones(2).to_sparse()}, "a is sparse or quantised"),
+    ],
+)
+def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, content: Any, said: str) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    if isinstance(content, bytes):
+        (source / "pytorch_model.bin").write_bytes(content)
+    else:
+        torch.save(content, source / "pytorch_model.bin")
+    with pytest.raises(ArgapError, match=said) as refused:
+        convert(str(source), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_replaced_only_when_asked(gpt2, tmp_path) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    convert(str(source), tmp_path / "out")
+    with pytest.raises(ArgapError, match="not empty; choose another `out`, or `overwrite=True`"):
+        convert(str(source), tmp_path / "out")
+    convert(str(source), tmp_path / "out", overwrite=True)
+    (source / "model.safetensors").write_bytes(b"")
+    (source / "pytorch_model.bin").unlink()
+    with pytest.raises(ArgapError, match="already has safetensors"):
+        convert(str(source), tmp_path / "other")
+
+
+def test_a_hub_repository_of_pickles_names_the_command(gpt2, tmp_path, monkeypatch) -> None:
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    (fetched / "config.json").write_text("{}")
+    monkeypatch.setattr(checkpoint_module, "download", lambda name: fetched)
+    monkeypatch.setattr(
+        huggingface_hub, "list_repo_files", lambda name: ["config.json", "training_args.bin", "pytorch_model.bin"]
+    )
+    with pytest.raises(ArgapError, match=r"someone/model: only pickled .*pytorch_model\.bin.* `argap convert someone/"):
+        find_checkpoint("someone/model")
+
+
+def test_a_converted_checkpoint_scores(gpt2, tokenizer, tmp_path) -> None:
+    text, folder = tmp_path / "text.txt", str(tmp_path)
+    tokenizer.save(tmp_path / "t")
+    text.write_text("the cat sat on the mat and the cat sat on the mat again. " * 20)
+    pickled(tmp_path / "one-pickled", gpt2)
+    pickled(tmp_path / "two-pickled", GPT2LMHeadModel(GPT2Config(**SMALL)))
+    for command in (
+        f"convert {folder}/one-pickled {folder}/one --tokenizer {folder}/t",
+        f"convert {folder}/two-pickled {folder}/two --tokenizer {folder}/t",
+        f"index build {text} --tokenizer {folder}/t --out {folder}/i",
+        f"score {folder}/one --ref {folder}/two --data {text} --index {folder}/i --seq-len 64 --out {folder}/runs "
+        "--device cpu",
+    ):
+        done = CliRunner().invoke(app, command.split())
+        assert done.exit_code == 0, (done.output, done.exception)
+    rows = json.loads((tmp_path / "runs" / "gap.json").read_text())["rows"]
+    assert [row["model"] for row in rows] == ["two", "one"]

@@ -1,0 +1,161 @@
+"""The tree of conditions, and what it finds in tokens and in cells."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import argap
+from argap.condition_tree import Feature, grow
+from argap.discover import FITTING, HYPOTHESIS, discover, fitting
+from argap.errors import ArgapError
+from argap.slice_sql import connect
+
+from .test_slices import run_command  # isort: skip
+
+MINI = Path(__file__).parent.parent / "results" / "table1-mini"
+
+
+@pytest.fixture(scope="module")
+def result(token_result):
+    return argap.open_result(token_result)
+
+
+def best_by_hand(codes, n, lost, bins, min_share):
+    """The first split, by trying each: (feature, bin)."""
+    p, g = n / n.sum(), lost / lost.sum()
+    gains = {}
+    for k, count in enumerate(bins):
+        for b in range(count - 1):
+            below = codes[:, k] <= b
+            parts = [(p[m].sum(), max(g[m].sum(), 0)) for m in (below, ~below)]
+            if min(part[0] for part in parts) >= min_share:
+                gains[k, b] = 1 - sum(2 * x * y / (x + y) if x + y else 0 for x, y in parts)
+    return max(gains, key=lambda split: gains[split])
+
+
+def test_the_first_split_is_the_best_of_all():
+    rng = np.random.default_rng(0)
+    features = [Feature("a", (0, 10, 100)), Feature("b", (), "NOT b"), Feature("c", (5, 7))]
+    for _ in range(20):
+        codes = np.column_stack([rng.integers(0, f.bins, 200) for f in features])
+        n = rng.integers(1, 50, 200).astype(float)
+        lost = n * (rng.normal(0.1, 1, 200) + (codes[:, 0] < 2) * codes[:, 1])
+        low, high = grow(codes, n, lost, features, depth=1, min_share=0.05, leaves=9)
+        feature, bin_ = best_by_hand(codes, n, lost, [f.bins for f in features], 0.05)
+        assert low.bins == {feature: (0, bin_)}
+        assert high.bins == {feature: (bin_ + 1, features[feature].bins - 1)}
+
+
+def test_leaves_are_a_partition_and_keep_to_their_limits():
+    rng = np.random.default_rng(1)
+    features = [Feature("a", (0, 10, 100, 1000)), Feature("b", (), "NOT b"), Feature("c", (5, 7))]
+    codes = np.column_stack([rng.integers(0, f.bins, 3000) for f in features])
+    n = rng.integers(1, 50, 3000).astype(float)
+    lost = n * (codes[:, 0] + codes[:, 1] * codes[:, 2] + rng.normal(0, 1, 3000))
+    nodes = grow(codes, n, lost, features, depth=3, min_share=0.04, leaves=6)
+    leaves = [node for node in nodes if node.leaf]
+    assert len(leaves) == 6
+    assert (np.sum([node.holds(codes) for node in leaves], axis=0) == 1).all()
+    for node in leaves:
+        assert n[node.holds(codes)].sum() / n.sum() >= 0.04
+        assert node.depth <= 3
+
+
+def test_a_tree_without_a_gain_has_no_nodes():
+    codes = np.arange(2)[:, None]
+    assert grow(codes, np.ones(2), np.ones(2), [Feature("b", (), "NOT b")], depth=3, min_share=0.1, leaves=5) == []
+
+
+def test_both_halves_are_the_same_in_sql():
+    documents = np.arange(5000)
+    with connect() as connection:
+        got = connection.execute(f"SELECT {FITTING} FROM range(5000) AS t(document)").fetchnumpy()
+    assert np.array_equal(next(iter(got.values())), fitting(documents))
+    for count in (2, 10, 30, 5000):
+        assert 0.3 <= fitting(np.arange(count)).mean() <= 0.7
+
+
+@pytest.mark.parametrize(
+    ("size", "where", "tokens", "gap"),
+    [
+        ("7m", "repeated AND train_count <= 2000", 0.143, 0.841),
+        ("50m", "distance > 1 AND train_count <= 1250", 0.109, 0.674),
+    ],
+)
+def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, where, tokens, gap):
+    found = discover(argap.open_result(MINI / size), "base_conv")
+    assert not found.tokens
+    assert len(found.leaves) == 5
+    rare = next(each for each in found.slices if each.where == where)
+    assert rare.share == pytest.approx(tokens, abs=5e-4)
+    assert rare.models[-1].gap_due_to.value == pytest.approx(gap, abs=5e-4)
+    assert sum(each.share for each in found.leaves) == pytest.approx(1)
+    parts = [each.models[-1].contribution.nll for each in found.leaves]
+    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    assert parts == sorted(parts, reverse=True)
+
+
+def test_its_conditions_give_the_same_figures_when_pasted(result):
+    found = discover(result, "m2", min_share=0.02)
+    assert found.tokens
+    scored = result.tokens(columns=["document"])["document"].to_numpy()
+    held = ~fitting(scored)
+    assert found.whole.n == held.sum()
+    for each in found.slices:
+        documents = result.tokens(each.where, columns=["document"])["document"].to_numpy()
+        assert each.n == (~fitting(documents)).sum()
+    parts = [each.models[-1].contribution.nll for each in found.leaves]
+    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    assert any("repeated" in each.where for each in found.slices)  # what m2 is made to be worse at
+
+
+def test_as_a_data_frame(result):
+    frame = result.discover("m2", min_share=0.02, leaves=3)
+    assert list(frame["slice"][:4]) == ["overall", "leaf 1", "leaf 2", "leaf 3"]
+    assert set(frame["model"]) == {"m2"}
+    assert {"where", "ar_hits", "contribution_low"} <= set(frame.columns)
+
+
+def test_the_command(token_result, monkeypatch, capsys):
+    arguments = ["discover", str(token_result), "--model", "m2", "--min-share", "2%"]
+    code, out, _ = run_command(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert HYPOTHESIS in " ".join(out.split())
+    assert "leaf 1: " in out
+    code, out, _ = run_command(monkeypatch, capsys, *arguments, "--json")
+    slices = json.loads(out)
+    assert slices["note"] == HYPOTHESIS
+    assert {"name", "where", "n", "share", "models"} <= set(slices["slices"][0])
+    code, _, err = run_command(monkeypatch, capsys, *arguments[:-1], "much")
+    assert (code, err) == (1, "argap: --min-share much: expected a share such as 0.5% or 0.005\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("ref", {}, "`model` ref: not a model compared with ref, which are m-1, m2"),
+        ("m2", {"min_share": 0.7}, "`min_share` 0.7"),
+        ("m2", {"leaves": 1}, "at least two leaves"),
+        ("m2", {"min_share": 0.49}, "no condition explains its gap better than chance; try a smaller `min_share`"),
+    ],
+)
+def test_what_is_refused(result, model, options, message):
+    with pytest.raises(ArgapError, match=message):
+        result.discover(model, **options)
+
+
+def test_a_model_without_a_gap(token_result, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    shutil.copy(token_result / "cells.parquet", out)
+    record = json.loads((token_result / "gap.json").read_text())
+    for row in record["rows"]:
+        row["run"] = ""
+        row["reference"] = row["model"] == "m2"
+    record["reference"] = "m2"
+    (out / "gap.json").write_text(json.dumps(record))
+    with pytest.raises(ArgapError, match="ref: no gap to m2 in half of the documents"):
+        argap.open_result(out).discover("ref")

@@ -1,0 +1,160 @@
+"""No damaged file is believed: a flipped byte is an error that names the file, or the part is made again."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from argap import runs
+from argap.checkpoint import find_checkpoint
+from argap.checksums import FILE
+from argap.comparison import compare_runs
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, FormatError
+from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.parquet import read_parquet, write_parquet
+from argap.pipeline import score_models
+from argap.records import EvaluationSpec, SourceRecord
+from argap.runs import open_run, read_logprobs, shard_path, token_parts
+from argap.scorer import ScoreOptions, score
+from argap.threshold import parse_threshold
+
+DEMO = Path(__file__).parent.parent / "argap" / "demo"
+MODEL = DEMO / "checkpoints" / "hybrid"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of two of the demo's models on a little text."""
+    out = tmp_path_factory.mktemp("result") / "out"
+    spec = EvaluationSpec(data=("stdlib:heldout",), seq_len=64, limit_tokens=600)
+    score_models([str(MODEL)], "attention", out, spec=spec, index=str(DEMO / "index"))
+    return out
+
+
+@pytest.fixture
+def copy(result: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(result, tmp_path / "out"))
+
+
+@pytest.fixture
+def data(tokenizer, monkeypatch: pytest.MonkeyPatch) -> EvaluationSet:
+    """Text for several shards."""
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 100)
+    return build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=400)
+
+
+def scored(data: EvaluationSet, folder: Path) -> runs.Run:
+    source = SourceRecord(data=("stdlib:heldout",))
+    return score(find_checkpoint(MODEL), data, folder, model_name="m", source=source, options=ScoreOptions())
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def offsets(path: Path, count: int = 12) -> Iterator[int]:
+    """Positions all over a file, its header and footer among them."""
+    return iter(np.linspace(0, path.stat().st_size - 1, count).astype(int).tolist())
+
+
+def compare(out: Path) -> None:
+    compare_runs([str(out / "hybrid")], str(out / "attention"), out / "again", threshold=parse_threshold("1250"))
+
+
+@pytest.mark.parametrize(
+    "name", ["hybrid/tokens/part-00000.parquet", "labels/labels.parquet", "labels/windows.parquet"]
+)
+def test_a_flipped_bit_in_a_run_or_in_labels_is_named(copy: Path, name: str) -> None:
+    for at in offsets(copy / name):
+        flip(copy / name, at)
+        with pytest.raises(FormatError, match=rf"{name}: (damaged, its checksum is not|not a complete Parquet)"):
+            compare(copy)
+        flip(copy / name, at)
+    compare(copy)
+
+
+def test_files_of_an_earlier_argap_are_read_without_checksums(copy: Path) -> None:
+    compare(copy)
+    whole = (copy / "again" / "gap.json").read_bytes()
+    for path in copy.rglob(FILE):
+        path.unlink()
+    for path in [*token_parts(copy / "hybrid"), copy / "labels" / "labels.parquet"]:
+        pq.write_table(pq.read_table(path), path)
+    compare(copy)
+    assert (copy / "again" / "gap.json").read_bytes() == whole
+
+
+def test_every_page_of_a_table_has_a_checksum(tmp_path: Path) -> None:
+    """Without ``checksums.json``, as in a run that was cut short: any flip in the values is seen, if not in headers."""
+    path = tmp_path / "table.parquet"
+    table = pa.table({"x": np.random.default_rng(0).normal(size=1000).astype(np.float32)})
+    write_parquet(path, table)
+    column = pq.read_metadata(path).row_group(0).column(0)  # a page with the distinct values, then one with their ids
+    for at in np.linspace(column.dictionary_page_offset + 60, column.data_page_offset - 1, 50).astype(int).tolist():
+        flip(path, at)
+        with pytest.raises(FormatError, match=r"table\.parquet: not a complete Parquet file"):
+            read_parquet(path)
+        flip(path, at)
+    assert read_parquet(path).equals(table)
+
+
+def test_a_damaged_shard_is_named_and_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    parts = token_parts(tmp_path)
+    whole = {path: path.read_bytes() for path in parts}
+    assert len(whole) > 2
+    flip(parts[1], len(whole[parts[1]]) // 2)
+    parts[2].write_bytes(whole[parts[2]][:-20])
+    run = scored(data, tmp_path)
+    said = capsys.readouterr().err
+    assert f"{parts[1]}: damaged, its checksum is not the one in checksums.json; it is made again" in said
+    assert f"{parts[2]}: damaged" in said
+    assert str(parts[0]) not in said
+    assert {path: path.read_bytes() for path in token_parts(tmp_path)} == whole
+    read_logprobs(run)
+
+
+def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    (tmp_path / FILE).unlink()
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"finished": None}))
+    part = shard_path(tmp_path, 1)
+    whole = part.read_bytes()
+    column = pq.read_metadata(part).row_group(0).column(3)
+    flip(part, column.dictionary_page_offset + column.total_compressed_size - 3)
+    scored(data, tmp_path)
+    assert f"{part}: not a complete Parquet file" in capsys.readouterr().err
+    assert part.read_bytes() == whole
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
+def test_a_logprob_that_is_not_finite_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
+    scored(data, tmp_path)
+    part = shard_path(tmp_path, 1)
+    table = pq.read_table(part)
+    values = table["logprob"].to_pylist()
+    row = 5
+    values[row] = value
+    column = table.schema.get_field_index("logprob")
+    pq.write_table(table.set_column(column, "logprob", pa.array(values, pa.float32())), part)
+    (tmp_path / FILE).unlink()
+    window, position = table["window"][row].as_py(), table["pos"][row].as_py()
+    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a finite"
+    with pytest.raises(FormatError, match=expected):
+        read_logprobs(open_run(tmp_path))
+
+
+def test_broken_checksums_are_named(copy: Path) -> None:
+    for text in ("{", "[]", '{"files": 3}'):
+        (copy / "hybrid" / FILE).write_text(text)
+        with pytest.raises(ArgapError, match=r"hybrid/checksums\.json: "):
+            compare(copy)
