@@ -5,6 +5,7 @@ new: they are created exclusively, so that nothing planted under such a name is 
 process, and the next run of the folder removes those that a killed process left (`remove_leftovers`).
 """
 
+import errno
 import glob
 import hashlib
 import json
@@ -39,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield temporary
         with open(temporary, "rb") as file:
@@ -73,7 +74,7 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
     try:
         for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if sole_writer else ():
             shutil.rmtree(left, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         temporary.mkdir()
         yield temporary
         for path in temporary.rglob("*"):
@@ -95,6 +96,13 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             os.rename(old, target)
         for path in (temporary, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # on the way there is a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
 
 
 def remove_leftovers(folder: Path) -> None:

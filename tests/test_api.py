@@ -100,7 +100,7 @@ def test_texts_are_escaped_in_a_notebook(result, tmp_path):
     ("change", "message"),
     [
         ({"format": 99}, r"gap\.json: written by a newer argap \(format 99, known up to 2\)"),
-        ({"threshold": "many"}, r"gap\.json: Expected `int`, got `str` - at `\$\.threshold`"),
+        ({"threshold": "many"}, r"gap\.json: Expected `int \| null`, got `str` - at `\$\.threshold`"),
         ({"rows": [{"model": 1}]}, r"gap\.json: Expected `str`, got `int` - at `\$\.rows\[0\]\.model`"),
         (None, "no gap.json there; expected a folder that `argap score` or `argap compare` wrote"),
     ],

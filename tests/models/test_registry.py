@@ -81,6 +81,9 @@ def test_names_resolve_late_to_classes() -> None:
         "rope_theta": 10_000.0,
         "window": None,
         "window_kind": "sliding",
+        "rotary_size": None,
+        "kv_heads": None,
+        "qkv_bias": False,
     }
 
 

@@ -267,7 +267,7 @@ def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
         assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0
     finally:
         later.write_text(before)
-    assert len(json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]) == 4 * 2 * 2
+XX
 
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
