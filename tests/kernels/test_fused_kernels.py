@@ -86,9 +86,10 @@ def test_gated_product(rows: int, width: int, activation: str, dtype: torch.dtyp
     parts = drawn(2, rows, 3 * width, device=device, dtype=dtype).chunk(3, dim=-1)
     vectors = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
     bare: tuple[Any, ...] = (*parts[:2], activation)
-    for given in (bare, (*bare, vectors[0], vectors[1], parts[2], vectors[2])):
+    full: tuple[Any, ...] = (*bare, vectors[0], vectors[1], parts[2], vectors[2])
+    for given in (bare, full):
         found = gated_products._forward(*given)
-        wide = (x.double() if isinstance(x, torch.Tensor) else x for x in given)
+        wide: list[Any] = [x.double() if isinstance(x, torch.Tensor) else x for x in given]
         assert found.dtype == dtype
         assert relative_error(found, gated_products.gated_product_reference(*wide)) < TOLERANCE[dtype]
 
