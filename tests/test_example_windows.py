@@ -81,6 +81,7 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
     assert window.tokens[focus - 1 : focus + 1] == (" w2", " w3")
     assert window.tokens[:2] == (" w2", " w3")
     assert window.distance[focus] == 10
+    assert window.train_count is not None
     assert window.train_count[focus] == 7
     assert window.ar_hit == tuple(k == 11 for k in range(15))
     assert window.top1_correct == {"ref": tuple(k == 11 for k in range(15)), "m": (False,) * 15}

@@ -98,6 +98,7 @@ def sinusoids(length: int, width: int) -> torch.Tensor:
     """``[length, width]``: sines, then cosines of each position at ``width / 2`` rates from 1 to 1 / 10,000."""
     if width % 2:
         raise ArgapError(f"width {width}: the decoder of compression needs an even number")
-    rates = torch.exp(torch.linspace(0, -math.log(10_000), width // 2))
-    angles = torch.arange(length)[:, None] * rates
+    device = torch.get_default_device()  # stated: linspace may miss a device that a ``with`` block sets
+    rates = torch.exp(torch.linspace(0, -math.log(10_000), width // 2, device=device))
+    angles = torch.arange(length, device=device)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)

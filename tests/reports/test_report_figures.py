@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -145,9 +146,10 @@ def test_many_models_all_look_different() -> None:
 
 def test_every_bar_has_its_interval_as_a_whisker(gap: Gap) -> None:
     def segments(drawn: Gap) -> list[list[tuple[float, float]]]:
+        whiskers: Any = [axes.collections for axes in gap_by_bin(drawn, "distance").axes]
         return [
-            [(float(line[0][1]), float(line[1][1])) for each in axes.collections for line in each.get_segments()]
-            for axes in gap_by_bin(drawn, "distance").axes
+            [(float(line[0][1]), float(line[1][1])) for each in panel for line in each.get_segments()]
+            for panel in whiskers
         ]
 
     models = [row.model for row in gap.compared]

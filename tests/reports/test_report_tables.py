@@ -152,6 +152,7 @@ def test_csv_keeps_the_numbers_as_they_are(by_hand: Gap) -> None:
 
 def test_external_counts_are_called_a_proxy(by_hand: Gap) -> None:
     assert "proxy" not in markdown(gap_table(by_hand))
+    assert by_hand.index is not None
     table = markdown(gap_table(replace(by_hand, index=replace(by_hand.index, proxy=True))))
     assert "1,250 times in training (proxy: not counted from the training documents)" in table
 

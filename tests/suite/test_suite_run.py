@@ -267,7 +267,8 @@ def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
         assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0
     finally:
         later.write_text(before)
-XX
+    rows = json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]
+    assert len(rows) == 4 * 2 * 3  # models, numbers of pairs, slices
 
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
