@@ -4,6 +4,7 @@ On CUDA, liger-kernel patches the instance for every family that it knows. A sho
 states before and after: a family whose states differ runs as transformers has it. Forward passes only.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -46,17 +47,13 @@ def fuse_activations(model: nn.Module) -> None:
 
 def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
     """Patch ``model`` with liger-kernel where it knows the family and the probe confirms it; returns whether it did."""
-    from liger_kernel.transformers.monkey_patch import (
-        MODEL_TYPE_TO_APPLY_LIGER_FN,
-        _apply_liger_kernel_to_instance,
-    )
-
-    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+    patches = liger_patches()
+    if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         return False
     plain = _hidden_states(model, ids)
     before = _Unpatched(model)
     try:
-        _apply_liger_kernel_to_instance(model=model, **LIGER)
+        patches._apply_liger_kernel_to_instance(model=model, **LIGER)
         before.keep_to_instance()
         error = float((_hidden_states(model, ids) - plain).norm() / plain.norm())
         reason = f"its hidden states differ by {error:.1e}"
@@ -67,6 +64,24 @@ def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> boo
     before.restore()
     say(f"{name}: running without liger-kernel's fused layers ({reason})")
     return False
+
+
+def liger_patches() -> Any:
+    """The module ``liger_kernel.transformers.monkey_patch``, imported without effect on transformers' own model types.
+
+    Liger imports flash-linear-attention where that is installed, which registers a ``mamba`` of its own.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    registered: dict[str, Any] = CONFIG_MAPPING._extra_content
+    before = dict(registered)
+    patches = importlib.import_module("liger_kernel.transformers.monkey_patch")
+    for name in set(registered) & set(CONFIG_MAPPING._mapping):
+        if name in before:
+            registered[name] = before[name]
+        else:
+            del registered[name]
+    return patches
 
 
 def _hidden_states(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:

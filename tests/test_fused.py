@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.llama import modeling_llama
 
-from argap.fused import _fused_on_cuda, fuse, fuse_by_liger
+from argap.fused import _fused_on_cuda, fuse, fuse_by_liger, liger_patches
 
-monkey_patch = pytest.importorskip("liger_kernel.transformers.monkey_patch")
+pytest.importorskip("liger_kernel")
+monkey_patch = liger_patches()
 IDS = torch.arange(12)[None]
 
 
@@ -119,3 +120,8 @@ def test_liger_s_llama_is_transformers_llama(model: Any, dtype: torch.dtype) -> 
         fused = model(ids).logits.float()
     bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
     assert float((fused - plain).norm() / plain.norm()) < bound
+
+
+def test_the_import_of_liger_leaves_transformers_types_alone():
+    liger_patches()
+    assert type(AutoConfig.for_model("mamba")) is MambaConfig
