@@ -171,7 +171,7 @@ class HeadTensors:
 
     @classmethod
     def of(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor | None) -> "HeadTensors":
-        """Prepare an op's arguments; copies only what is not laid out so already."""
+        """Prepare an op's arguments; copies only tensors of another layout."""
         dtype, (B, H, T, V) = common_dtype(q, k, v), v.shape
         y = v.new_empty(B, T, H, V).transpose(1, 2)
         q, k, v = (unit_stride(x.to(dtype)) for x in (q, k, v))
