@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from argap.records import ModelOnSlice, SliceResult
 from argap.reports.numbers import DASH, nats, percent, percent_range, perplexity, threshold_text
-from argap.reports.tables import WIDEST, Column, Table, terminal
+from argap.reports.tables import Column, Table, print_one
 
 CASES = {
     "recall_only": "100%: at least as good as the reference overall but worse on the slice",
@@ -72,12 +72,4 @@ def print_slices(
     notes: Sequence[str] = (),
 ) -> None:
     """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    table = slices_table(slices, threshold=threshold, models=models)
-    drawn = terminal(table)
-    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-    Console(width=max(console.width, needed)).print(drawn)
-    console.print(Text("\n".join([*table.notes, *notes])))
+    print_one(slices_table(slices, threshold=threshold, models=models), notes)

@@ -108,16 +108,22 @@ def terminal(table: Table) -> "RichTable":
 
 
 def print_table(gap: Gap) -> None:
-    """Print the result; a table wider than the terminal is printed whole, and the terminal wraps its lines."""
+    """Print the tables of a result."""
+    for table in tables_of(gap):
+        print_one(table)
+
+
+def print_one(table: Table, notes: Sequence[str] = ()) -> None:
+    """Print a table, its notes and further ones; one wider than the terminal is printed whole, and the terminal wraps
+    its lines."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    for table in tables_of(gap):
-        drawn = terminal(table)
-        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-        Console(width=max(console.width, needed)).print(drawn)
-        console.print(Text("\n".join(table.notes)))
+    drawn = terminal(table)
+    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+    Console(width=max(console.width, needed)).print(drawn)
+    console.print(Text("\n".join([*table.notes, *notes])))
 
 
 def markdown(table: Table) -> str:
