@@ -8,6 +8,7 @@ token: ``in`` in `` in|side`` is a piece of a content word, and ``wh`` in `` wh|
 import re
 
 import numpy as np
+
 from argap.tokenizer import Tokenizer
 from argap.words import Words
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from argap.corpus.kept import TOKEN_SPANS
 from argap.errors import ArgapError, FormatError
@@ -70,14 +69,11 @@ class Documents:
 
     def labels(self, name: str) -> list[str]:
         """The labels of a column of spans, by falling number of tokens."""
-        spans = self._spans(name)
-        tokens = pc.subtract(pc.struct_field(spans, "end"), pc.struct_field(spans, "first"))
-        counted = pa.table({"label": pc.struct_field(spans, "label"), "n": tokens}).group_by("label")
-        return (
-            counted.aggregate([("n", "sum")])
-            .sort_by([("n_sum", "descending"), ("label", "ascending")])["label"]
-            .to_pylist()
-        )
+        spans = self._column(name).flatten()
+        coded = spans.field("label").dictionary_encode()
+        size = spans.field("end").to_numpy() - spans.field("first").to_numpy()
+        tokens = np.bincount(coded.indices.to_numpy(), size, minlength=len(coded.dictionary))
+        return [label for _, label in sorted(zip((-tokens).tolist(), coded.dictionary.to_pylist(), strict=True))]
 
     def column(self, name: str, start: int, count: int) -> pa.Array:
         """The values of the tokens ``start … start + count - 1`` of the evaluation set."""
@@ -95,9 +91,6 @@ class Documents:
     def _column(self, name: str) -> pa.Array:
         column = self.table[name]
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-    def _spans(self, name: str) -> pa.StructArray:
-        return self._column(name).flatten()
 
     def _labels(self, name: str, document: np.ndarray, start: int, count: int) -> pa.Array:
         """Of each token the labels of the spans that it is in, sorted, each once."""

@@ -55,6 +55,11 @@ class Labels:
     """The columns kept of the source; None without any."""
 
     @property
+    def kept_types(self) -> dict[str, pa.DataType]:
+        """The columns kept of the source, and their types as columns of the tokens."""
+        return {} if self.kept is None else self.kept.types
+
+    @property
     def scored(self) -> np.ndarray:
         """bool ``[N]``: all but the first token of each window."""
         return self.position > 0

@@ -189,9 +189,9 @@ class Result:
     def breakdown(self, by: By | str) -> pd.DataFrame:
         """The gap taken apart by a partition of the tokens: one row for each bin and model.
 
-        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a column whose values are the bins: one
-        kept of the source (``argap score --keep``), ``source``, or a boolean one (`argap.token_columns`), which is read
-        from the result's tokens. The bins of a column of spans are the combinations of their labels.
+        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a column of the tokens whose values
+        are the bins: one kept of the source (``argap score --keep``), ``source``, or a boolean one
+        (`argap.token_columns`). The bins of a column of spans are the combinations of their labels.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 from argap.errors import ArgapError, MismatchError
-from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
+from argap.records import EvaluationRecord, Gap, SliceResult
 from argap.resumable import folder_name
 from argap.runs import Run, open_run
 from argap.slice_library import SliceSpec, check_names, filled
@@ -87,15 +86,6 @@ def check_slices(
             raise ArgapError(f"slice {each.name}: {error}") from None
 
 
-def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
-    """Compute slices from the tokens of the result in ``folder`` and record them in its ``gap.json``."""
-    gap = read_gap(folder)
-    scored = score_slices(open_tokens(folder, gap), as_slices(specs), threshold=gap.threshold)
-    gap = replace(gap, slices=tuple(scored[1:]))
-    write_record(folder / "gap.json", gap)
-    return gap
-
-
 def score_slices(
     table: TokenTable,
     slices: Sequence[Slice],
@@ -157,7 +147,7 @@ def _hits(threshold: int | None) -> Slice:
 
 
 def _score(table: TokenTable, groups: Sums, slices: Iterable[tuple[Slice, np.ndarray]]) -> list[SliceResult]:
-    """All tokens, the first member of ``groups`` as the AR hits, and ``slices``, each with its groups (bool ``[G]``)."""
+    """All tokens, the first slice of ``groups`` as the AR hits, and ``slices``, each with its groups (bool ``[G]``)."""
     documents, code = np.unique(groups.document, return_inverse=True)
 
     def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:

@@ -53,7 +53,7 @@ def test_a_content_bigram_has_two_content_tokens(tmp_path):
     n, repeated, content = (table[name].to_numpy() for name in ("n", "repeated", "content"))
     assert n.sum() == len(data.tokens) - 1
     assert repeated.sum() == labels.repeated.sum()
-    # Of the bigrams "def class", "class ,", ", ,", ", def", … only the two "def class" are content, the second repeated.
+    # "def class", "class ,", ", ,", ", def", …: only the two "def class" are content, the second is repeated.
     assert n[content].sum() == 2
     assert repeated[content].sum() == 1
 
