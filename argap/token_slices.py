@@ -132,8 +132,11 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     text = quoted(column) if is_text else as_text(column, table)
     chosen: list[tuple[Slice, np.ndarray]] = []
     for value in values:
-        literal = "IS NULL" if value is None else "= '" + value.replace("'", "''") + "'"
-        chosen.append((Slice(value or NONE, f"{text} {literal}"), groups.value == value))
+        literal = "'" + (value or "").replace("'", "''") + "'"
+        without = value is None or (not value and not is_text)
+        name = NONE if without else literal if value in ("", NONE) else value
+        where = f"{text} IS NULL" if value is None else f"{text} = {literal}"
+        chosen.append((Slice(name, where), groups.value == value))
     whole, hits, *scored = _score(table, groups, chosen)
     if is_text or pa.types.is_list(of_type):
         scored.sort(key=lambda each: (each.name == NONE, -each.n))
