@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, open_index(place / "index"), source=place / "text")
 
 
-def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, harder=0.0) -> Path:
+def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, harder: Any = 0.0) -> Path:
     """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams.
 
     ``harder``: what m2 loses besides, in nats, of each token.
