@@ -31,6 +31,7 @@ HELD_OUT = "stdlib:heldout"
 if TYPE_CHECKING:
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
+    from argap.slice_library import SliceSpec
 
 
 @one_writer("out")
@@ -44,14 +45,16 @@ def score_models(
     threshold: Threshold = PAPER_THRESHOLD,
     options: "ScoreOptions | None" = None,
     base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
     overwrite: bool = False,
     parallel: "Parallel | None" = None,
 ) -> Gap:
     """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
-    library's held-out modules; without any index, the hits are all repeated bigrams. With ``parallel``, all its
-    processes call this with the same arguments and share the scoring; the main one writes the result.
+    library's held-out modules; without any index, the hits are all repeated bigrams. ``slices``: as
+    `argap.comparison.write_gap` takes them, checked before any model runs. With ``parallel``, all its processes call
+    this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions, check_identity, score
 
@@ -83,6 +86,10 @@ def score_models(
         check_length(each.checkpoint, longest=_longest(data))
         check_identity(each.checkpoint, data, out / folder_name(each.name), options, overwrite, parallel)
     labels = label(data, opened)
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, [target.name, *(model.name for model in models)], data.record, labels.kept_types)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
@@ -106,7 +113,7 @@ def score_models(
         )
     if parallel is None or parallel.is_main:
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
