@@ -95,6 +95,13 @@ def based_layers(layers: int) -> list[MixerSpec]:
     return [*chosen[:-1], "based_conv"] if chosen[-1] is linear else chosen
 
 
+def based_post_layers(layers: int) -> list[MixerSpec]:
+    """Short and long convolutions, and linear attention with Taylor features of 16 dimensions, in turn (second blog
+    post on the Zoology paper; that they alternate is our reading). No layer has a window."""
+    linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
+    return ["short_long_conv" if layer % 2 == 0 else linear for layer in range(layers)]
+
+
 ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -107,6 +114,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hybrid_full": Architecture(hybrid_three_layers(selected("full")), True, f"{ZOOLOGY}, table 2"),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
     "based": Architecture(based_layers, bounded=False),
+    "based_post": Architecture(based_post_layers, bounded=False, source="second Zoology post"),
     "delta_net": Architecture(everywhere("delta_net"), bounded=False),
     "delta_net_window": Architecture(with_window("delta_net", 128), False, f"{DELTA_NET}, hybrid models"),
     "delta_net_global": Architecture(delta_net_global_layers, False, f"{DELTA_NET}, hybrid models"),

@@ -17,6 +17,7 @@ MIXERS: dict[str, type[Mixer] | str] = {
     "delta_net": "argap.models.delta_net:DeltaNet",
     "gla": "argap.models.gla:GLA",
     "linear_attention": "argap.models.linear_attention:LinearAttention",
+    "short_long_conv": "argap.models.based:ShortLongConv",
     "selected_attention": "argap.models.selected_attention:SelectedAttention",
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",

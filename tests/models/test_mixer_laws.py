@@ -31,6 +31,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "long explicit": {"name": "base_conv", "kernel_size": None},
     "long implicit": {"name": "base_conv", "kernel_size": None, "filter": "implicit"},
     "based_conv": {"name": "based_conv", "kernel_size": 4, "expand": 3},
+    "short_long_conv": {"name": "short_long_conv"},
+    "short_long_conv, 4 and 20 taps": {"name": "short_long_conv", "short_kernel": 4, "long_kernel": 20},
     "definition": {"name": "base_conv", "kernel_size": None, "filter": "implicit", "bias": "definition"},
     "listings": {"name": "base_conv", "kernel_size": None, "filter": "listing", "skip": True},
     "short explicit, skip": {"name": "base_conv", "skip": True},
