@@ -131,6 +131,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hyena": Architecture(everywhere("hyena"), bounded=True),
     "hyena_window_64": Architecture(with_window("hyena", 64), True, f"{ZOOLOGY}, table 4"),
     "hyena_window_256": Architecture(with_window("hyena", 256), True, f"{ZOOLOGY}, table 4"),
+    "multihead_hyena": Architecture(everywhere("multihead_hyena"), bounded=True),
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
     "mamba_block": Architecture(

@@ -19,6 +19,7 @@ MIXERS: dict[str, type[Mixer] | str] = {
     "linear_attention": "argap.models.linear_attention:LinearAttention",
     "short_long_conv": "argap.models.based:ShortLongConv",
     "selected_attention": "argap.models.selected_attention:SelectedAttention",
+    "multihead_hyena": "argap.models.multihead_hyena:MultiheadHyena",
     "retnet": "argap.models.retnet:RetNet",
     "long_conv": "argap.models.long_conv:LongConv",
     "hyena": "argap.models.hyena:Hyena",

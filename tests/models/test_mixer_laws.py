@@ -54,6 +54,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "long_conv, 40 taps": {"name": "long_conv", "kernel_size": 40, "squash": 0.1},
     "hyena": {"name": "hyena"},
     "hyena, order 3, two heads": {"name": "hyena", "order": 3, "heads": 2, "bands": 3, "filter_depth": 2},
+    "multihead_hyena": {"name": "multihead_hyena"},
+    "multihead_hyena, four heads": {"name": "multihead_hyena", "heads": 4, "bands": 3, "filter_depth": 2},
     "h3": {"name": "h3", "states": 8},
     "h3, states for every position": {"name": "h3", "shift_states": None, "states": None},
     "h3, heads of 2": {"name": "h3", "head_size": 2, "shift_states": 4, "states": 2},
