@@ -70,6 +70,19 @@ def test_figures_need_only_the_table(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.svg", "solve.svg", "solve.csv"}
 
 
+def test_several_seeds_have_a_table_of_their_own(tmp_path):
+    write_json(tmp_path / "sweep.json", SWEEP)
+    both = pd.concat([runs().assign(seed=0), runs().assign(seed=1, accuracy=0.2)]).reindex(columns=list(COLUMNS))
+    both.to_parquet(tmp_path / "runs.parquet")
+    _, text = write_sweep(tmp_path)
+    # Model a at N = 64 and width 128: 0.999 and 0.2.
+    assert "| 64 | 4 | a | 128 | 2 | 60.0 | 56.5 | 20.0–99.9 |" in text
+    assert (tmp_path / "seeds.md").read_text() in text
+    assert len(pd.read_csv(tmp_path / "seeds.csv")) == 8
+    both[both["seed"] == 0].to_parquet(tmp_path / "runs.parquet")
+    assert "Seeds" not in write_sweep(tmp_path)[1]
+
+
 @pytest.mark.parametrize(
     ("grid", "table", "said"),
     [
