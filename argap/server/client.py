@@ -101,6 +101,8 @@ class Client:
         self._lock = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
         self._stopped = threading.Event()
+        self.again = AGAIN
+        """Statuses after which a request is repeated."""
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON that the server answers. Raises `ServerRefusal` for a status that another try does not change,
@@ -159,7 +161,7 @@ class Client:
 
     def _read(self, response: http.client.HTTPResponse, answer: bytes) -> Any:
         status = response.status
-        if status in AGAIN:
+        if status in self.again:
             raise Transient(f"status {status}{self.said(answer)}", _seconds(response.getheader("Retry-After")))
         if status in (401, 403):  # what the server says may quote the key
             given = "refuses the key of" if self._key else "asks for a key; set"

@@ -4,7 +4,8 @@
 - ``echo``: the completions interface of OpenAI, ``echo`` with ``logprobs``, whose tokens are text. The prompt is token
   ids where the server takes them, else text.
 
-Every request asks for one new token, which is ignored: some servers read 0 as no limit. ``temperature`` is 1, because
+Every request asks for one new token, which is ignored: some servers read 0 as no limit, and some go on until the new
+tokens end a character. ``temperature`` is 1, because
 some servers scale log-probs by it.
 """
 
@@ -23,6 +24,8 @@ LARGEST = 1e-4
 """The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 FLOOR = -9000.0
 """Servers write the logarithm of 0, which JSON cannot hold, as -9999 or less."""
+NEW_TOKENS = 4
+"""A character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
 UNREADABLE = re.compile("\ufffd|^bytes:|^<0x[0-9A-Fa-f]{2}>$|^$")
 """Texts of a token that stand for a piece of a character, or for none."""
@@ -133,10 +136,10 @@ def _of_texts(choice: dict[str, Any], ids: Sequence[int], tokenizer: Tokenizer, 
     texts, values = (given.get(name) if isinstance(given, dict) else None for name in ("tokens", "token_logprobs"))
     if not isinstance(texts, list) or not isinstance(values, list) or len(values) <= 1 < len(ids):
         raise NoLogprobs(f"{where}: no log-probs of the prompt in its answer")
-    if len(texts) != len(values) or len(values) not in (len(ids), len(ids) + 1):
+    if len(texts) != len(values) or not 0 <= len(values) - len(ids) <= NEW_TOKENS:
         raise MismatchError(
-            f"{where}: {len(values)} log-probs for {len(ids)} tokens and a new one; does it add a BOS, cut the prompt, "
-            "or have another tokenizer?"
+            f"{where}: {len(values)} log-probs for {len(ids)} tokens and one or more new ones; does it add a BOS, cut "
+            "the prompt, or have another tokenizer?"
         )
     tops = given.get("top_logprobs") if isinstance(given, dict) else None
     scored = _empty(len(ids))

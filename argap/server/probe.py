@@ -6,7 +6,7 @@ import numpy as np
 
 from argap.errors import ArgapError
 from argap.progress import say
-from argap.server.client import Client, ServerRefusal
+from argap.server.client import AGAIN, Client, ServerRefusal
 from argap.server.dialects import DIALECTS, Dialect, NoLogprobs
 from argap.tokenizer import Tokenizer
 
@@ -15,8 +15,8 @@ ENDINGS = 4
 """Probes that differ in their last token."""
 TOLERANCE = 0.05
 """Nats that one log-prob may differ by between two requests, as it does where a server computes in bfloat16."""
-UNSUPPORTED = (400, 413, 415, 422, 501)
-"""Statuses that refuse a form of request, not the user."""
+UNSUPPORTED = (400, 413, 415, 422, 500, 501)
+"""Statuses that refuse a form of request, not the user; llama-cpp-python answers 500 to forms that it does not know."""
 
 
 def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer) -> Dialect:
@@ -28,6 +28,7 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
     last = ""
     for dialect in DIALECTS:
         probes = probes_of(tokens, tokenizer, as_text=dialect.prompts == "text")
+        client.again = AGAIN if dialect == DIALECTS[-1] else AGAIN - set(UNSUPPORTED)
         try:
             dialect = dialect._replace(bos=dialect.adds_token(client, model, probes[0], tokenizer))
             best = [dialect.ask(client, model, [probe], tokenizer)[0].best[-1] for probe in probes]
@@ -47,6 +48,7 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
             )
         if dialect.bos:
             say(f"{client.address}: reads a token of its own, a BOS, before each window; argap's own scorer does not")
+        client.again = AGAIN
         return dialect
     raise ArgapError(
         f"{last}; expected a completions server that gives the log-probs of a prompt, by vLLM's prompt_logprobs or by "

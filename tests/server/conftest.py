@@ -131,7 +131,11 @@ def server(tmp_path_factory, tokenizer, monkeypatch) -> Iterator[Running]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """The client has gone."""
+
+    with Quiet(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield Running(http.server_port, completions)

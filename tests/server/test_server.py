@@ -146,7 +146,11 @@ def changed(edit: Any) -> Any:
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)), "position 2: log-prob None"),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)), "position 2: log-prob 0.5"),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, -9999.0)), "a probability of 0"),
-        ("echo", changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]), "tokens and a new one"),
+        (
+            "echo",
+            changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),
+            "tokens and one or more new",
+        ),
     ],
 )
 def test_a_bad_answer_is_one_line(server, place, tmp_path, dialect: str, fault: Any, said: str) -> None:
@@ -194,14 +198,13 @@ def test_another_tokenizer_is_noticed(server, place, tmp_path, tokenizer) -> Non
         score(server, place, tmp_path / "out", tokenizer={"tiny": other, "reference": other})
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_the_key_is_sent_and_never_written(server, place, tmp_path, monkeypatch, capsys, status: int) -> None:
+def test_the_key_is_sent_and_never_written(server, place, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ARGAP_API_KEY", KEY)
     monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
     score(server, place, tmp_path / "out")
     assert set(server.completions.headers) == {f"Bearer {KEY}"}
     errors = []
-    for answer in (status, 400, 500):
+    for answer in (401, 400, 500):
         quoted = (answer, "application/json", json.dumps({"error": {"message": f"Incorrect API key {KEY} provided"}}))
         server.completions.fault = lambda number, body, good, quoted=quoted: quoted
         with pytest.raises(ArgapError) as refused:
