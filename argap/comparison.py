@@ -90,13 +90,17 @@ def write_gap(
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are rewritten; the runs stay, and no model runs. Raises
+    ``labels/``, ``gap.json`` and what follows from them are rewritten, recorded slices included; the runs stay, and no
+    model runs. Raises
     `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another tokenizer.
     """
     gap = read_gap(folder)
     beside = folder / "labels"
     if not (beside / "labels.json").is_file():
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
+    from argap.slice_library import SliceSpec
+    from argap.token_slices import add_slices
+
     opened = open_index(index)
     threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
     runs = [_run_of(row, folder) for row in gap.rows]
@@ -107,7 +111,9 @@ def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRES
     for run in runs:
         _check_labels(run, labels, runs[0])
     write_labels(labels, tokenizer, beside)
-    return write_gap(runs, labels, tokenizer, folder, threshold=threshold, base=base)
+    labelled = write_gap(runs, labels, tokenizer, folder, threshold=threshold, base=base)
+    recorded = [SliceSpec(each.name, each.where, each.title, each.note) for each in gap.slices if each.where]
+    return add_slices(folder, recorded) if recorded else labelled
 
 
 def _run_of(row: GapRow, folder: Path) -> Run:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from argap.errors import ArgapError, MismatchError
 from argap.records import Gap, SliceResult, read_gap, write_record
+from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run
 from argap.slice_library import SliceSpec, check_names, filled
@@ -70,7 +71,13 @@ def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
     """Compute slices from the tokens of the result in ``folder`` and record them in its ``gap.json``."""
     gap = read_gap(folder)
     scored = score_slices(open_tokens(folder, gap), as_slices(specs), threshold=gap.threshold)
-    gap = replace(gap, slices=tuple(scored[1:]))
+    return record_slices(folder, scored[1:])
+
+
+def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
+    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = replace(read_gap(folder), slices=tuple(slices))
+    remove_report(folder)
     write_record(folder / "gap.json", gap)
     return gap
 

@@ -24,6 +24,9 @@ Threshold = Annotated[
     str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
+Slices = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well (argap slice).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
 
 
@@ -53,9 +56,7 @@ def score(
     ] = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
-    slices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well (argap slice).")
-    ] = None,
+    slices: Slices = None,
     backend: Annotated[
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
@@ -106,11 +107,7 @@ def score(
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
-        if specs:
-            from argap.token_slices import add_slices
-
-            gap = add_slices(out, specs)
-        show(gap, as_json=as_json)
+        show(_with_slices(gap, out, specs), as_json=as_json)
 
 
 def _slices(path: Path | None) -> "list[SliceSpec]":
@@ -122,6 +119,15 @@ def _slices(path: Path | None) -> "list[SliceSpec]":
     return read_slices(path)
 
 
+def _with_slices(gap: "Gap", out: Path, specs: "list[SliceSpec]") -> "Gap":
+    """The result in ``out`` with these slices recorded."""
+    if not specs:
+        return gap
+    from argap.token_slices import add_slices
+
+    return add_slices(out, specs)
+
+
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Finished run folders.")],
     ref: Annotated[str, typer.Option("--ref", metavar="RUN", help="The run to compare with.")],
@@ -129,6 +135,7 @@ def compare(
     base: Annotated[
         str | None, typer.Option(metavar="RUN", help="Also show the share of this run's gap that the others close.")
     ] = None,
+    slices: Slices = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
     as_json: Json = False,
 ) -> None:
@@ -136,7 +143,9 @@ def compare(
     from argap.comparison import compare_runs
     from argap.threshold import parse_threshold
 
-    show(compare_runs(runs, ref, out, threshold=parse_threshold(threshold), base=base), as_json=as_json)
+    specs = _slices(slices)
+    gap = compare_runs(runs, ref, out, threshold=parse_threshold(threshold), base=base)
+    show(_with_slices(gap, out, specs), as_json=as_json)
 
 
 def show(gap: "Gap", *, as_json: bool) -> None:
@@ -149,7 +158,3 @@ def show(gap: "Gap", *, as_json: bool) -> None:
     from argap.reports.tables import print_table
 
     print_table(gap)
-    if gap.slices:
-        from argap.slice_table import print_slices
-
-        print_slices(gap.slices, threshold=gap.threshold)
