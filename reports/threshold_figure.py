@@ -96,8 +96,8 @@ def _draw_intervals(axes: Axes, gap: Gap, model: str, look: Look, marks: list[in
     """The 95% intervals of a model: a band, or at ``marks`` whiskers, those of several models side by side."""
     known = {point.threshold: ends for point in gap.curve if (ends := point.gap_due_to[model].ci95) is not None}
     if marks is None:
-        ends = np.array(list(known.values())).reshape(-1, 2)
-        axes.fill_between(list(known), *ends.T, color=look.colour, alpha=0.14, linewidth=0)
+        low, high = np.array(list(known.values())).reshape(-1, 2).T
+        axes.fill_between(list(known), low, high, color=look.colour, alpha=0.14, linewidth=0)
         return
     for tau in marks:
         if tau in known:

@@ -126,6 +126,7 @@ class SizeResult:
         tokens, of one pass and of all."""
         index = self.gap.index
         assert index is not None  # of a suite
+        assert self.gap.threshold is not None
         scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
         bounds = set(self._table("curve")["high"].tolist())
         return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]

@@ -58,7 +58,7 @@ def test_figures_are_deterministic(make_gap: Maker, tmp_path: Path) -> None:
 
 def test_a_lone_reference_has_no_gap_figure(tmp_path: Path, make_gap: Maker) -> None:
     alone = make_gap({})
-    assert list(draw_all(alone, tmp_path)) == ["nll_by_frequency", "share_by_threshold"]
+    assert list(draw_all(alone, tmp_path)) == ["nll_by_frequency"]
     for draw in (gap_by_frequency, gap_by_domain, partial(gap_by_bin, by="distance")):
         with pytest.raises(ArgapError, match="attention alone has no gap to draw"):
             draw(alone)
