@@ -102,7 +102,8 @@ class EvaluationSpec(Record, frozen=True):
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
         names = EvaluationSpec.__struct_fields__
         own = {name: getattr(self, name) for name in names}
-        return EvaluationSpec(**{k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()})
+        completed = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
+        return EvaluationSpec(**completed | ({"keep": self.keep} if self.data else {}))  # columns belong to a text
 
 
 class IndexRecord(Record, frozen=True):

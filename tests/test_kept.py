@@ -1,5 +1,6 @@
 """Columns of the source as columns of tokens: against loops over characters and bytes, and what is refused."""
 
+import doctest
 import json
 import re
 from datetime import UTC, date, datetime
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
+import argap.corpus.kept
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
@@ -216,10 +218,8 @@ def encode(tokenizer, text: str, spans: list) -> list[tuple[str, set]]:
     document = TextDocument(text, "", "here", {"s": spans})
     (kept,) = kept_of([document], tokenizer)
     pieces = [tokenizer.pieces[i] for i in tokenizer.encode([text])[0]]
-    return [
-        (piece, {span["label"] for span in kept["s"] if span["first"] <= k < span["end"]})
-        for k, piece in enumerate(pieces)
-    ]
+    spans = list(zip(*kept["s"], strict=True))
+    return [(piece, {label for first, end, label in spans if first <= k < end}) for k, piece in enumerate(pieces)]
 
 
 def test_spans_by_hand(tokenizer):
@@ -253,8 +253,9 @@ def test_spans_against_a_loop():
         offsets = np.maximum.accumulate(offsets, axis=0)
         start, end = np.sort(rng.integers(0, 32, 2)).tolist()
         expected = [k for k, (a, b) in enumerate(offsets) if set(range(a, b)) & set(range(start, end))]
-        made = token_spans([(start, end, "x")], offsets)
-        assert [k for span in made for k in range(span["first"], span["end"])] == expected
+        made = token_spans(np.array([start]), np.array([end]), ["x"], offsets)
+        spans = zip(made.first.tolist(), made.end.tolist(), strict=True)
+        assert [k for first, stop in spans for k in range(first, stop)] == expected
 
 
 @pytest.mark.parametrize(
@@ -385,3 +386,8 @@ def test_settings_that_are_not_given_are_not_recorded():
     assert as_json(EvaluationSpec(seq_len=3)) == {"seq_len": 3}
     both = EvaluationSpec(keep=("a",), limit_document_tokens=5)
     assert EvaluationSpec(seq_len=3).over(both) == EvaluationSpec(seq_len=3, keep=("a",), limit_document_tokens=5)
+    assert EvaluationSpec(data=("other",)).over(both).keep == ()  # the columns are those of the recorded text
+
+
+def test_examples():
+    assert doctest.testmod(argap.corpus.kept).failed == 0
