@@ -32,6 +32,7 @@ HELD_OUT = "stdlib:heldout"
 if TYPE_CHECKING:
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
+    from argap.slice_library import SliceSpec
 
 
 @one_writer("out")
@@ -49,6 +50,7 @@ def score_models(
     model_names: Sequence[str] = (),
     concurrency: int = CONCURRENCY,
     base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
     overwrite: bool = False,
     parallel: "Parallel | None" = None,
 ) -> Gap:
@@ -57,8 +59,9 @@ def score_models(
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
     library's held-out modules; without any index, the hits are all repeated bigrams. ``dtypes``: in place of the one in
     ``options``; ``tokenizers``: in place of a model's own where it is named, and for models that have none;
-    ``model_names`` and ``concurrency``: for servers (`argap.targets.find_targets`). With ``parallel``, all its
-    processes call this with the same arguments and share the scoring; the main one writes the result.
+    ``model_names`` and ``concurrency``: for servers (`argap.targets.find_targets`); ``slices``: as
+    `argap.comparison.write_gap` takes them, checked before any model runs. With ``parallel``, all its processes call
+    this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions
 
@@ -95,6 +98,10 @@ def score_models(
     for name, each in to_score.items():
         check_windows(each, data, scorings[name])
     labels = label(data, opened)
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, [target.name, *(model.name for model in models)], data.record, labels.kept_types)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
@@ -102,7 +109,7 @@ def score_models(
     runs += [score_target(each, data, source, scorings[name]) for name, each in to_score.items()]
     if parallel is None or parallel.is_main:
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)

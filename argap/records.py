@@ -93,6 +93,10 @@ class EvaluationSpec(Record, frozen=True):
     """Of headerless token shards: ``uint16`` or ``uint32``."""
     tokenizer: str | None = None
     """A folder or hub id; None: the reference's."""
+    keep: tuple[str, ...] = ()
+    """Columns of JSON lines, Parquet and hub data sets that become columns of the tokens."""
+    limit_document_tokens: int | None = None
+    """Take only the first tokens of each document."""
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
@@ -243,6 +247,16 @@ class Bins(Record, frozen=True):
     position: tuple[Bin, ...]
 
 
+class ThresholdShare(Record, frozen=True):
+    """The AR hits at another threshold."""
+
+    threshold: int
+    share: float
+    """Of all scored tokens."""
+    gap_due_to: dict[str, GapShare]
+    """By model, without the reference."""
+
+
 class Part(Record, frozen=True):
     """One group of a partition of the scored tokens."""
 
@@ -300,6 +314,8 @@ class Gap(Record, frozen=True):
     """Documents that windows belong to, the units of the bootstrap; None in older results."""
     effective_documents: float | None = None
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
+    curve: tuple[ThresholdShare, ...] = ()
+    """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
 
     @property
     def hits(self) -> str:
