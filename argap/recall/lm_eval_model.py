@@ -6,6 +6,8 @@ Importing this module registers it, so that ``simple_evaluate(model="argap", mod
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from argap.checkpoint import max_positions
 from argap.errors import ArgapError, extra
 from argap.progress import progress
@@ -49,7 +51,9 @@ class ArgapLM(TemplateLM):
         from argap.targets import find_target
 
         given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
-        given.pop("max_batch_size", None)  # lm-eval always sends it
+        given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
+        if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
+            del given["device"]
         known = ("pretrained", *ScoreOptions._fields, "max_length")
         if unknown := sorted(given.keys() - set(known)):
             raise ArgapError(
