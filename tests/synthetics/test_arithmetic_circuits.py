@@ -40,7 +40,7 @@ def test_layers_are_twice_the_depth_and_channels_twice_the_wires() -> None:
     circuit = drawn(3, 2, 12, 0)
     layers = base_conv_of_circuit(circuit)
     assert len(layers) == 2 * max(circuit.depths()) + 3
-    assert layers[0].projection.in_features == 2 * (6 + 12)
+    assert padded(torch.zeros(1, 3, 2), circuit).shape == (1, 3, 2 * (6 + 12))
     assert {float(value) for layer in layers for p in layer.parameters() for value in p.unique()} <= {0.0, 1.0, 2.0}
 
 
