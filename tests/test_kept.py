@@ -132,6 +132,26 @@ def test_a_function_of_a_batch_sees_them(result, plain):
     assert named[-1].n == plain["entities"].map(lambda labels: labels == ["word"]).sum()
 
 
+def test_the_order_of_documents_changes_nothing(tmp_path, tokenizer):
+    """Of shares, NLLs and contributions; the bootstrap draws documents by their number."""
+    figures = []
+    for order in (np.arange(26), np.random.default_rng(3).permutation(26)):
+        path = tmp_path / f"{order[0]}.jsonl"
+        path.write_text("".join(json.dumps(rows()[k]) + "\n" for k in order))
+        spec = EvaluationSpec(data=(str(path),), seq_len=40, packing="document", keep=KEEP)
+        data = open_evaluation_set(spec, tokenizer)
+        before = np.roll(data.tokens, 1) * (data.position > 0)
+        loss = [1 + (data.tokens * 31 + before * 17 + k * 7) % 101 / (20 + k) for k in range(3)]
+        out = write_drawn_result(tmp_path / f"out {order[0]}", data, tokenizer, source=path, loss=loss)
+        table = argap.open_result(out).gap({name: sql for name, (sql, _) in CONDITIONS.items()})
+        by = argap.open_result(out).breakdown("language").sort_values(["bin", "model"], ignore_index=True)
+        figures.append(
+            (table[["model", "slice", "n", "nll", "contribution", "gap_due_to"]], by[["bin", "n", "contribution"]])
+        )
+    for one, other in zip(*figures, strict=True):
+        pd.testing.assert_frame_equal(one, other, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("by", "bins"),
     [
