@@ -102,8 +102,10 @@ class EvaluationSpec(Record, frozen=True):
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
         names = EvaluationSpec.__struct_fields__
         own = {name: getattr(self, name) for name in names}
-        completed = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
-        return EvaluationSpec(**completed | ({"keep": self.keep} if self.data else {}))  # columns belong to a text
+        completed: dict[str, Any] = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
+        if self.data:  # the recorded columns are those of another text
+            completed["keep"] = self.keep
+        return EvaluationSpec(**completed)
 
 
 class IndexRecord(Record, frozen=True):
