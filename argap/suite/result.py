@@ -11,14 +11,18 @@ import pandas as pd
 
 from argap.atomic import read_json
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
+from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, Record, read_record
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
+from argap.suite.trajectory import COLUMNS
 from argap.summary import documents_of, gap_rows
 from argap.train.log import read_log
+
+REMEDY = "`argap suite run` writes it again"
 
 
 class Finished(Record, frozen=True):
@@ -111,19 +115,20 @@ class SizeResult:
 
     def curve(self) -> pd.DataFrame:
         """The share of the gap at every threshold (`argap.suite.curve.share_by_threshold`)."""
-        return share_by_threshold(self._table("curve"), self.totals, self.reference)
+        columns = ("high", "n", *(PREFIX + model for model in self.gap.models))
+        return share_by_threshold(self._table("curve", *columns), self.totals, self.reference)
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""
-        return self._table("distances")
+        return self._table("distances", "domain", "distance", "n")
 
     def exponents(self) -> pd.DataFrame:
         """The power law of each domain's distances (`argap.suite.distances.fit_exponents`)."""
-        return fit_exponents(self._table("distance_sums"), self.seq_len - 2)
+        return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
         """``domain, position, content, n, repeated``."""
-        return self._table("prevalence")
+        return self._table("prevalence", "domain", "position", "content", "n", "repeated")
 
     def heat(self) -> pd.DataFrame:
         """``distance, frequency, n`` and each model's sum of log p on repeated tokens."""
@@ -138,11 +143,13 @@ class SizeResult:
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
-        return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
+        return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
     def log(self, name: str) -> list[dict[str, Any]]:
         """The training log of a member."""
-        return read_log(self.folder / "logs" / f"{name}.jsonl")
+        path = self.folder / "logs" / f"{name}.jsonl"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_log(path)
 
     def spread(self) -> dict[str, list[float]]:
         """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.
@@ -165,8 +172,10 @@ class SizeResult:
         value = gap_due_to_ar(on_hits, lost.sum() / n.sum(), n[hits].sum() / n.sum()).value
         return float("nan") if value is None else value
 
-    def _table(self, name: str) -> pd.DataFrame:
-        return read_frame(self.folder / f"{name}.parquet")
+    def _table(self, name: str, *columns: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.parquet"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_frame(path, needed=columns, remedy=REMEDY)
 
 
 def read_size(folder: Path) -> SizeResult:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import write_json
+from argap.atomic import read_json, write_json
 from argap.cli import app
 from argap.configuration import build
 from argap.errors import FormatError, MismatchError
@@ -75,7 +75,7 @@ def test_a_stale_table_is_rebuilt(out):
 )
 def test_a_file_that_is_not_a_run_is_named(left, said, out):
     first, second = (run_path(out, config) for config in sweep().configs())
-    record = json.loads((second if left is None else first).read_text())
+    record = read_json(second if left is None else first)
     write_json(first, record if left is None else {key: record[key] for key in left})
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
