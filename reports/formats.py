@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet takes for the beginning of a formula, or skips before one."""
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
 WIDEST = 1000  # columns; wider than any table
 HEADING = 9  # columns that a heading may take before it breaks
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
@@ -129,10 +129,13 @@ def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
 
 
 def _in_csv(value: Any) -> Any:
-    """A number with twelve digits; text that a spreadsheet would read as a formula begins with an apostrophe."""
+    """A number with twelve digits; text on one line, behind an apostrophe where a spreadsheet would compute it."""
     if isinstance(value, float):
         return f"{value:.12g}"
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _cell_of_markdown(text: str) -> str:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
-from argap.atomic import replacing, write_json, write_text
+from argap.atomic import write_json, write_text
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
@@ -191,7 +191,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
 
 def write_pretrained(scores: dict[str, Any], out: Path) -> None:
     """Write ``scores.json`` and the figure of ``argap synthetics score``."""
-    write_json(out / "scores.json", scores)
+    write_json(out / "scores.json", scores, seal=False)
     save(pretrained_figure(scores), out, "pairs")
 
 

@@ -59,7 +59,7 @@ class ArgapConfig(PreTrainedConfig):
         for name, value, hint in (
             ("vocab_size", vocab_size, Vocabulary),
             ("hidden_size", hidden_size, Width),
-            ("intermediate_size", 1 if intermediate_size is None else intermediate_size, Width),
+            ("intermediate_size", 1 if intermediate_size is None else intermediate_size, Vocabulary),
             ("num_hidden_layers", num_hidden_layers, Layers),
             ("max_position_embeddings", 1 if max_position_embeddings is None else max_position_embeddings, Length),
             ("rms_norm_eps", rms_norm_eps, NotNegative),
