@@ -29,6 +29,8 @@ TOO_LARGE = re.compile(
     r"|array is too big"
 )
 """How torch (beside its ``OutOfMemoryError``) and NumPy refuse a size."""
+LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
+"""What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
 
@@ -54,6 +56,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or TOO_LARGE.search(str(error)):
         reason = (str(error).splitlines() or [""])[0]
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
+        return "another process of torchrun has ended; run the same command again, which resumes what is finished"
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
