@@ -20,7 +20,7 @@ SCORE = ("--data", "text/val.jsonl", "--seq-len", "32", "--device", "cpu", "--in
 KILLED = [
     Case(
         "index build",
-        ("index", "build", "text", "--tokenizer", "tokenizer", "--out", "fresh", "--stats", "--memory", "64MB"),
+        ("index", "build", "text", "--tokenizer", "tokenizer", "--out", "fresh", "--stats", "--memory", "500MB"),
         ("text", "tokenizer"),
         CHECKPOINT,
         (),
