@@ -99,7 +99,7 @@ class Result:
         hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
         built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
-        return _slice_frame([*built_in, *recorded])
+        return slice_frame([*built_in, *recorded])
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
@@ -120,7 +120,7 @@ class Result:
         >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
         >>> result.gap({"rare": "repeated AND train_count < 10"})                # doctest: +SKIP
         """
-        return _slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
+        return slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
 
     def slices(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
@@ -176,7 +176,7 @@ class Result:
         from argap.discover import discover
 
         found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
-        frame = _slice_frame([found.whole, *found.slices], more=True)
+        frame = slice_frame([found.whole, *found.slices], more=True)
         return frame.loc[frame["model"] == model].reset_index(drop=True)
 
     @cached_property
@@ -195,21 +195,21 @@ class Result:
 
         Raises `ArgapError` for an unknown partition.
         """
-        if by not in get_args(By):
-            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
+        parts = self.parts(by)
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         rows = [
-            _part_row(part, model, bounds.get(part.bin), by == "frequency")
-            for part in self._parts(by)
-            for model in self.models
+            _part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
         ]
         frame = pd.DataFrame(rows)
         if bounds:
             frame[["low", "high"]] = frame[["low", "high"]].astype("Int64")
         return frame
 
-    def _parts(self, by: By) -> tuple[Part, ...]:
-        """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
+    def parts(self, by: By) -> tuple[Part, ...]:
+        """What `breakdown` tabulates, as records: those of ``gap.json``, made anew from the cells where an older argap
+        wrote them without intervals."""
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         recorded = getattr(self.record.breakdowns, by)
         if not recorded:
             raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
@@ -249,7 +249,7 @@ def open_result(folder: str | PathLike[str]) -> Result:
     return Result(Path(folder), read_gap(Path(folder)))
 
 
-def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFrame:
+def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.DataFrame:
     """The columns of `Result.table`; ``more``: those of `Result.gap`."""
     rows = []
     for each in slices:

@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, Interrupted
 from argap.tokens import COLUMNS, LOGPROB, MASK, Mask, TokenTable, schema_of
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -29,6 +31,52 @@ TABLE = "tokens"
 BITS = 62
 """Conditions that one integer column says of a token which hold."""
 REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a star", "PARAMETER": "a parameter"}
+
+
+class Interrupt:
+    """Stops, from any thread, the queries that run inside `interruptible`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running: duckdb.DuckDBPyConnection | None = None
+        self.asked = False
+
+    def set(self) -> None:
+        """The running query and those that follow raise `Interrupted`."""
+        with self._lock:
+            self.asked = True
+            if self._running is not None:
+                self._running.interrupt()
+
+    def check(self) -> None:
+        """Raise `Interrupted` if it was asked for."""
+        if self.asked:
+            raise Interrupted("the query was interrupted")
+
+    @contextmanager
+    def watching(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """Inside, `set` interrupts ``connection``."""
+        with self._lock:
+            self._running = connection
+        try:
+            self.check()
+            yield
+        finally:
+            with self._lock:
+                self._running = None
+
+
+_interrupt: ContextVar[Interrupt | None] = ContextVar("argap_interrupt", default=None)
+
+
+@contextmanager
+def interruptible(interrupt: Interrupt) -> Iterator[None]:
+    """Queries over tokens inside the block, in this thread, stop when ``interrupt`` is set."""
+    token = _interrupt.set(interrupt)
+    try:
+        yield
+    finally:
+        _interrupt.reset(token)
 
 
 def connect() -> duckdb.DuckDBPyConnection:
@@ -182,10 +230,13 @@ def streamed(
     """A connection with the tokens as the table `TABLE`, to be read once. What reading or a function raises, the block
     raises; DuckDB's own errors become an `ArgapError`."""
     failed: list[Exception] = []
+    interrupt = _interrupt.get() or Interrupt()  # read here: DuckDB pulls the batches in threads of its own
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            yield from table.batches(columns, masks=masks, models=models)
+            for batch in table.batches(columns, masks=masks, models=models):
+                interrupt.check()
+                yield batch
         except Exception as error:
             failed.append(error)
             raise
@@ -196,8 +247,10 @@ def streamed(
     with connect() as connection:
         connection.register(TABLE, pa.RecordBatchReader.from_batches(schema, batches()))
         try:
-            yield connection
+            with interrupt.watching(connection):
+                yield connection
         except duckdb.Error as error:
+            interrupt.check()
             if failed:
                 raise failed[0] from None
             raise ArgapError(f"a condition fails on a token: {reason(error)}") from None

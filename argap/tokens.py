@@ -68,6 +68,8 @@ LOGPROB = "log p of model "
 """Prefix of further columns, one for each model by its index, that no condition can name."""
 MASK = "in slice "
 """Prefix of the columns that functions make; no condition can name them either."""
+SHARED = {"record", "tokenizer", "document_of_window", "pieces", "piece_bytes"}
+"""What a `TokenTable` keeps that does not depend on its runs."""
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
 
@@ -114,13 +116,23 @@ class TokenTable:
         of_labels = [name for name in (*LABELLED, "domain") if name in needed]
         folders = [run.folder for run in self.runs]
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
-            source = _Columns(self, rows, models)
-            batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
-            batch = batch.filter(pa.array(rows.pos > 0))
+            batch = self.batch_of(rows, needed, models).filter(pa.array(rows.pos > 0))
             made = [call(name, mask, batch.select(list(COLUMNS))) for name, mask in masks.items()]
             yield pa.RecordBatch.from_arrays(
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
+
+    def among(self, models: Sequence[str]) -> "TokenTable":
+        """The same tokens of some of the models, the first as the reference. What was read already is shared."""
+        by_name = {run.model: run for run in self.runs}
+        table = TokenTable(tuple(by_name[model] for model in models), self.labels)
+        vars(table).update({name: value for name, value in vars(self).items() if name in SHARED})
+        return table
+
+    def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str]) -> pa.RecordBatch:
+        """``columns`` of whole windows, position 0 included, which has no NLL (NaN)."""
+        source = _Columns(self, rows, models)
+        return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
 
     @cached_property
     def document_of_window(self) -> np.ndarray:

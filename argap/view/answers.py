@@ -1,0 +1,287 @@
+"""What the page asks for, as records. Nothing here knows of HTTP.
+
+Legend: a setting is τ (exposures) and a reference, which the page may choose other than the result's own.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, get_args
+
+import msgspec
+import pandas as pd
+
+from argap import __version__
+from argap.breakdowns import By, partition
+from argap.cells import PREFIX, sum_by
+from argap.errors import ArgapError
+from argap.records import Breakdowns, Gap, Part, Record, SliceResult
+from argap.restated import cells_at, check_setting, restate, thresholds_of
+from argap.result import Result
+from argap.slice_library import SliceSpec, library
+from argap.slice_sql import Interrupt, interruptible
+from argap.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.token_slices import Slice, score_slices
+from argap.tokens import COLUMNS, OF_MODELS, TokenTable
+from argap.view.conditions import condition_of, hits_of
+from argap.view.once import Once
+from argap.view.search import Match, find_text, lost_most
+from argap.view.thresholds import Thresholds, at_every_threshold
+from argap.view.windows import Window, WindowReader
+
+_EMPTY: dict[str, tuple[Part, ...]] = dict.fromkeys(get_args(By), ())
+LISTED = 200
+"""Tokens or windows in one list."""
+
+
+class Setting(NamedTuple):
+    """τ (None without training counts) and the reference."""
+
+    threshold: int | None
+    reference: str
+
+
+class Mark(Record, frozen=True):
+    """A published rule for τ."""
+
+    threshold: int
+    title: str
+
+
+class Overview(Record, frozen=True):
+    """All that the first sight of the page needs."""
+
+    name: str
+    gap: Gap
+    hits: str
+    """What the hits are called (`argap.records.Gap.hits`)."""
+    thresholds: tuple[int, ...]
+    marks: tuple[Mark, ...]
+    no_tokens: str | None
+    """Why the tokens cannot be shown; None where they can."""
+    own_reference: str | None
+    """Why the reference cannot be switched; None where it can."""
+    library: tuple[SliceSpec, ...]
+    columns: tuple[str, ...]
+    version: str
+
+
+class Bar(Record, frozen=True):
+    """A part of a breakdown, and the condition that selects its tokens."""
+
+    part: Part
+    where: str
+
+
+class Breakdown(Record, frozen=True):
+    """The gap taken apart by one partition of the tokens."""
+
+    by: By
+    bars: tuple[Bar, ...]
+
+
+class WindowScore(Record, frozen=True):
+    """A window and what a model loses in it."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    n: int
+    delta: float
+    """ΔNLL, model minus reference: nats a token."""
+
+
+class Matches(Record, frozen=True):
+    """Tokens that were looked for."""
+
+    matches: tuple[Match, ...]
+    more: bool
+    """Whether there are further ones."""
+
+
+class Answers:
+    """Answers about one result, for any number of pages."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self._once = Once()
+
+    @cached_property
+    def overview(self) -> Overview:
+        gap = self.result.record
+        marks = [Mark(PAPER_THRESHOLD, "the paper's τ")]
+        if gap.index is not None:
+            scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
+            marks.append(Mark(scaled, "scaled to the training tokens"))
+        return Overview(
+            name="/".join(self.result.folder.resolve().parts[-2:]).lstrip("/"),
+            gap=gap,
+            hits=gap.hits,
+            thresholds=thresholds_of(gap),
+            marks=tuple(marks) if gap.index is not None else (),
+            no_tokens=self._no_tokens(),
+            own_reference=self._own_reference(),
+            library=tuple(library()),
+            columns=COLUMNS,
+            version=__version__,
+        )
+
+    def _no_tokens(self) -> str | None:
+        try:
+            _ = self.result.token_table
+        except ArgapError as error:
+            return str(error)
+        return None
+
+    def _own_reference(self) -> str | None:
+        if getattr(self.result.record, "unit", "token") != "token":
+            return "compared by bytes: the labels are in the reference's tokenizer"
+        return None
+
+    def check(self, setting: Setting, models: Sequence[str] = ()) -> None:
+        """Raise `ArgapError` for a setting or models that the result does not allow."""
+        check_setting(self.result.record, setting.threshold, setting.reference)
+        if setting.reference != self.result.reference and (reason := self._own_reference()):
+            raise ArgapError(f"`reference` {setting.reference}: {reason}")
+        if unknown := [model for model in models if model not in self.result.models]:
+            known = ", ".join(self.result.models)
+            raise ArgapError(f"`models` {', '.join(unknown)}: not compared here; known are {known}")
+
+    def thresholds(self, reference: str, *, intervals: bool) -> Thresholds:
+        """The table at every τ."""
+        self.check(Setting(self.result.threshold, reference))
+        gap, cells = self.result.record, self._cells
+        return self._once.get(
+            ("thresholds", reference, intervals),
+            lambda: at_every_threshold(gap, cells, reference, intervals=intervals),
+        )
+
+    @cached_property
+    def _cells(self) -> pd.DataFrame:
+        return self.result.cells
+
+    def gap(self, setting: Setting) -> Gap:
+        """``gap.json`` at a setting."""
+        self.check(setting)
+        restated = ("gap", setting)
+        return self._once.get(restated, lambda: restate(self.result.record, self._cells, **setting._asdict()))
+
+    def breakdown(self, by: By, setting: Setting) -> Breakdown:
+        """The partition ``by`` at a setting."""
+        parts = self.parts(by, setting)
+        return Breakdown(by, tuple(Bar(each, condition_of(each, by, self.gap(setting))) for each in parts))
+
+    def parts(self, by: By, setting: Setting) -> tuple[Part, ...]:
+        """What `argap.result.Result.parts` gives, at a setting."""
+        self.check(setting)
+        gap = self.result.record
+        if setting == (gap.threshold, gap.reference):
+            return self.result.parts(by)
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
+        if by not in self._cells and by != "slice":
+            raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
+
+        def compute() -> tuple[Part, ...]:
+            cells = cells_at(self._cells, gap, setting.threshold)
+            return partition(
+                cells, self.gap(setting).bins, by, reference=setting.reference, threshold=setting.threshold
+            )
+
+        return self._once.get(("parts", by, setting), compute)
+
+    def slices(
+        self,
+        named: Sequence[tuple[str, str]],
+        setting: Setting,
+        models: Sequence[str],
+        interrupt: Interrupt,
+        *,
+        empty: bool = False,
+    ) -> tuple[SliceResult, ...]:
+        """Conditions, each with a name, on the reference and ``models``, in one pass over the tokens.
+
+        Raises what `argap.token_slices.score_slices` raises, and `Interrupted`.
+        """
+        self.check(setting, models)
+        chosen = [setting.reference, *(each for each in self.result.models if each in {*models} - {setting.reference})]
+
+        def compute() -> tuple[SliceResult, ...]:
+            table = self._table_for([where for _, where in named], chosen)
+            wanted = [Slice(*each) for each in named]
+            with interruptible(interrupt):
+                scored = score_slices(table, wanted, threshold=setting.threshold, empty=empty)
+            return tuple(_among(each, chosen) for each in scored[2:])
+
+        return self._once.get(("slices", tuple(named), setting, tuple(chosen), empty), compute)
+
+    def restated(self, setting: Setting) -> Result:
+        """The result at a setting: its tables and breakdowns, from the cells."""
+        gap = self.gap(setting)
+        if gap is self.result.record:
+            return self.result
+        parts = {by: self.parts(by, setting) for by in get_args(By) if by == "slice" or by in self._cells}
+        restated = Result(self.result.folder, msgspec.structs.replace(gap, breakdowns=Breakdowns(**_EMPTY | parts)))
+        vars(restated)["cells"] = cells_at(self._cells, self.result.record, setting.threshold)
+        return restated
+
+    def window(self, window: int, models: Sequence[str]) -> Window:
+        """A window with the figures of ``models``, each once."""
+        self.check(Setting(self.result.threshold, self.result.reference), models)
+        return self._windows.read(window, list(dict.fromkeys(models)))
+
+    @cached_property
+    def _windows(self) -> WindowReader:
+        return WindowReader(self.result.token_table)
+
+    def worst_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
+        """The windows in which ``model`` loses most to ``reference``, a token, worst first."""
+        self.check(Setting(self.result.threshold, reference), [model])
+        if "window" not in self._cells:
+            raise ArgapError("the cells of this result do not name windows")
+        return self._once.get(("windows", model, reference), lambda: self._scored_windows(model, reference))
+
+    def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
+        table = self.result.token_table
+        columns = ["window", "document", "domain", "n", PREFIX + model, PREFIX + reference]
+        cells = self._cells[list(dict.fromkeys(columns))]
+        sums = sum_by(cells.assign(domain=cells["domain"].astype(str)), ["window", "document", "domain"])
+        delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
+        worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]
+        names = ["window", "document", "domain", "n", "delta"]
+        rows = zip(*(worst[name].tolist() for name in names), strict=True)
+        sources = table.record.sources
+        return tuple(WindowScore(w, d, domain, sources[d], n, lost) for w, d, domain, n, lost in rows)
+
+    def largest_losses(
+        self, where: str | None, setting: Setting, model: str, interrupt: Interrupt, *, in_order: bool = False
+    ) -> Matches:
+        """The tokens of a condition at which ``model`` loses most, largest loss first, or in the order of the text."""
+        self.check(setting, [model])
+        pair = (model, setting.reference)
+
+        def compute() -> Matches:
+            condition = hits_of(setting.threshold) if where == "ar_hits" else where or "true"
+            table = self._table_for([condition], [setting.reference, model])
+            with interruptible(interrupt):
+                found = lost_most(table, condition, *pair, limit=LISTED + 1, in_order=in_order)
+            return Matches(tuple(found[:LISTED]), len(found) > LISTED)
+
+        return self._once.get(("losses", where, setting, model, in_order), compute)
+
+    def search(self, text: str, interrupt: Interrupt) -> Matches:
+        """Where ``text`` stands, in order; capitals count only where ``text`` has some."""
+        found = find_text(self.result.token_table, text, limit=LISTED + 1, interrupt=interrupt)
+        return Matches(tuple(found[:LISTED]), len(found) > LISTED)
+
+    def _table_for(self, conditions: Sequence[str], models: Sequence[str]) -> TokenTable:
+        """The tokens of some models; of all where a condition may name any of them."""
+        table = self.result.token_table
+        others = [each for each in table.models if each not in models]
+        named = any(name in where.lower() for where in conditions for name in OF_MODELS)
+        return table.among([*dict.fromkeys(models), *(others if named else ())])
+
+
+def _among(scored: SliceResult, models: Sequence[str]) -> SliceResult:
+    """Only the figures of some models."""
+    return msgspec.structs.replace(scored, models=tuple(each for each in scored.models if each.model in models))
