@@ -65,7 +65,7 @@ def test_slices_are_those_of_result_gap(client, result):
     where = "repeated AND train_count < 10"
     (made,) = ask(client, "slices", where=where, name="rare", model="m-1")
     expected = result.gap({"rare": where})
-    (row,) = (row for _, row in expected.iterrows() if (row["slice"], row["model"]) == ("rare", "m-1"))
+    row = next(row for _, row in expected.iterrows() if (row["slice"], row["model"]) == ("rare", "m-1"))
     own = made["models"][1]
     assert (made["n"], made["share"], made["ar_hits"]) == (row["n"], row["share"], row["ar_hits"])
     assert own["gap_due_to"]["value"] == pytest.approx(row["gap_due_to"], rel=1e-9)
@@ -210,7 +210,7 @@ def test_frames_are_those_of_the_result(client, result, wanted):
     assert_same(frame("table?"), result.table())
     assert_same(frame("breakdown?by=distance"), result.breakdown("distance"))
     other = frame("table?threshold=10&reference=m2")
-    assert (other["slice"] == "ar_hits").sum() == 3
+    assert other["slice"].tolist().count("ar_hits") == 3
     kept = frame("slices?where=word_start&name=starts&model=m2")
     assert set(kept["slice"]) == {"starts"}
     assert set(kept["model"]) == {"ref", "m2"}

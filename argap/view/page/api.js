@@ -41,3 +41,6 @@ export async function ask(path, parameters = {}, lane = null) {
 
 /** Give up what is under way in a lane. */
 export const stop = (lane) => asked.get(lane)?.abort();
+
+// A page that goes into the browser's cache of pages would leave its queries running.
+addEventListener("pagehide", () => asked.forEach((controller) => controller.abort()));

@@ -68,8 +68,9 @@ export function text({ moved, looked, leave }) {
     const [from, to] = [box(at(pos)), box(at(back))];
     if (!from || !to) return;
     const rise = Math.min(26, 8 + Math.abs(from.x - to.x) / 12);
+    const bend = Math.min(24, Math.abs(from.y - to.foot) / 2);
     const level = Math.min(from.y, to.y) - rise;
-    const line = from.y === to.y ? `M${from.x} ${from.y} C${from.x} ${level} ${to.x} ${level} ${to.x} ${to.y}` : `M${from.x} ${from.y} C${from.x} ${from.y - 22} ${to.x} ${to.foot + 22} ${to.x} ${to.foot}`;
+    const line = from.y === to.y ? `M${from.x} ${from.y} C${from.x} ${level} ${to.x} ${level} ${to.x} ${to.y}` : `M${from.x} ${from.y} C${from.x} ${from.y - bend} ${to.x} ${to.foot + bend} ${to.x} ${to.foot}`;
     arcs.setAttribute("width", element.clientWidth);
     arcs.setAttribute("height", flow.offsetHeight);
     arcs.append(svg("path", { d: line }), svg("circle", { cx: to.x, cy: from.y === to.y ? to.y : to.foot, r: 3 }));
