@@ -5,23 +5,24 @@ Legend: a setting is τ (exposures) and a reference, which the page may choose o
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 import msgspec
 import pandas as pd
 
 from argap import __version__
-from argap.breakdowns import By, partition
+from argap.breakdowns import By, as_part, partition
 from argap.cells import PREFIX, sum_by
 from argap.errors import ArgapError
+from argap.interrupt import Interrupt, interruptible
 from argap.records import Breakdowns, Gap, Part, Record, SliceResult
 from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
 from argap.slice_library import SliceSpec, library
-from argap.slice_sql import Interrupt, interruptible
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.token_slices import Slice, score_slices
-from argap.tokens import COLUMNS, OF_MODELS, TokenTable
+from argap.token_columns import COLUMNS, OF_MODELS
+from argap.token_slices import GROUPED, Slice, score_by, score_slices
+from argap.tokens import TokenTable
 from argap.view.conditions import condition_of, hits_of
 from argap.view.once import Once
 from argap.view.search import Match, find_text, lost_most
@@ -62,6 +63,9 @@ class Overview(Record, frozen=True):
     """Why the reference cannot be switched; None where it can."""
     library: tuple[SliceSpec, ...]
     columns: tuple[str, ...]
+    """Of the tokens, for conditions."""
+    grouped: tuple[str, ...]
+    """Columns of the tokens that break the gap down."""
     version: str
 
 
@@ -75,7 +79,7 @@ class Bar(Record, frozen=True):
 class Breakdown(Record, frozen=True):
     """The gap taken apart by one partition of the tokens."""
 
-    by: By
+    by: str
     bars: tuple[Bar, ...]
 
 
@@ -122,7 +126,8 @@ class Answers:
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
             library=tuple(library()),
-            columns=COLUMNS,
+            columns=COLUMNS if self._no_tokens() else self.result.token_table.columns,
+            grouped=self.grouped,
             version=__version__,
         )
 
@@ -166,12 +171,29 @@ class Answers:
         restated = ("gap", setting)
         return self._once.get(restated, lambda: restate(self.result.record, self._cells, **setting._asdict()))
 
-    def breakdown(self, by: By, setting: Setting) -> Breakdown:
-        """The partition ``by`` at a setting."""
+    @cached_property
+    def grouped(self) -> tuple[str, ...]:
+        """Columns of the tokens that break the gap down, besides the partitions that every result has."""
+        if self._no_tokens():
+            return ()
+        return tuple(name for name in (*GROUPED, *self.result.token_table.kept) if name not in get_args(By))
+
+    def _by_column(self, column: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
+        self.check(setting)
+        others = [model for model in self.result.models if model != setting.reference]
+        with interruptible(interrupt):
+            table = self.result.token_table.among([setting.reference, *others])
+            _, _, *scored = score_by(table, column, threshold=setting.threshold)
+        return Breakdown(column, tuple(Bar(as_part((each.name, None), each), each.where or "") for each in scored))
+
+    def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
+        """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""
+        if by in self.grouped:
+            return self._once.get(("by", by, setting), lambda: self._by_column(by, setting, interrupt))
         parts = self.parts(by, setting)
         return Breakdown(by, tuple(Bar(each, condition_of(each, by, self.gap(setting))) for each in parts))
 
-    def parts(self, by: By, setting: Setting) -> tuple[Part, ...]:
+    def parts(self, by: str, setting: Setting) -> tuple[Part, ...]:
         """What `argap.result.Result.parts` gives, at a setting."""
         self.check(setting)
         gap = self.result.record
@@ -185,7 +207,7 @@ class Answers:
         def compute() -> tuple[Part, ...]:
             cells = cells_at(self._cells, gap, setting.threshold)
             return partition(
-                cells, self.gap(setting).bins, by, reference=setting.reference, threshold=setting.threshold
+                cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold
             )
 
         return self._once.get(("parts", by, setting), compute)

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from argap.errors import ArgapError
-from argap.slice_sql import Interrupt
+from argap.interrupt import Interrupt
 from argap.view.answers import Answers, Setting
 from argap.view.guard import Guard
 from argap.view.keep import KINDS, keep
@@ -81,7 +81,7 @@ class Asked:
 COMPUTED: dict[str, Compute] = {
     "overview": lambda ask, _: ask.answers.overview,
     "thresholds": lambda ask, _: ask.answers.thresholds(ask.reference, intervals=ask.flag("intervals")),
-    "breakdown": lambda ask, _: ask.answers.breakdown(ask.text("by"), ask.setting),  # pyright: ignore[reportArgumentType]
+    "breakdown": lambda ask, stop: ask.answers.breakdown(ask.text("by"), ask.setting, stop),
     "slices": lambda ask, stop: ask.answers.slices(ask.named, ask.setting, ask.models, stop, empty=ask.flag("empty")),
     "window": lambda ask, _: ask.answers.window(ask.whole("window"), [*ask.models, ask.reference]),
     "windows": lambda ask, _: ask.answers.worst_windows(ask.model, ask.reference),

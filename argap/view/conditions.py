@@ -1,6 +1,6 @@
 """The tokens of a part of a breakdown, as a condition that the slice box takes."""
 
-from argap.breakdowns import AR_HITS, REPEATED, By
+from argap.breakdowns import AR_HITS, REPEATED
 from argap.records import Bin, Gap, Part
 
 
@@ -9,7 +9,7 @@ def hits_of(threshold: int | None) -> str:
     return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
 
 
-def condition_of(part: Part, by: By, gap: Gap) -> str:
+def condition_of(part: Part, by: str, gap: Gap) -> str:
     """SQL over the columns of `argap.tokens` that selects the tokens of ``part``, one of the partition ``by``."""
     if by == "slice":
         hits = hits_of(gap.threshold)

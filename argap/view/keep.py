@@ -11,13 +11,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
+from argap.interrupt import Interrupt, interruptible
 from argap.records import Part, SliceResult
-from argap.reports.latex import latex
+from argap.reports.formats import Column, Table, latex, markdown
 from argap.reports.numbers import nats, percent
-from argap.reports.tables import Column, Table, gap_table, markdown
+from argap.reports.slice_tables import slices_table
+from argap.reports.tables import gap_table
 from argap.result import slice_frame
-from argap.slice_sql import Interrupt, interruptible
-from argap.slice_table import slices_table
 from argap.token_slices import select
 from argap.view.conditions import hits_of
 
@@ -60,7 +60,8 @@ def _printed(kind: str, ask: "Asked", interrupt: Interrupt) -> Table:
     if kind == "slices":
         return slices_table(_slices(ask, interrupt), threshold=ask.setting.threshold)
     by = ask.text("by")
-    return parts_table(by, ask.answers.parts(by, ask.setting), ask.models)  # pyright: ignore[reportArgumentType]
+    bars = ask.answers.breakdown(by, ask.setting, interrupt).bars
+    return parts_table(by, [bar.part for bar in bars], ask.models)
 
 
 def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
@@ -69,7 +70,7 @@ def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
     restated = ask.answers.restated(ask.setting)
     if kind == "table":
         return restated.table()
-    return restated.breakdown(ask.text("by"))  # pyright: ignore[reportArgumentType]
+    return restated.breakdown(ask.text("by"))
 
 
 def _slices(ask: "Asked", interrupt: Interrupt) -> tuple[SliceResult, ...]:

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from argap.errors import ArgapError
+from argap.interrupt import Interrupt
 from argap.parquet import read_parquet
 from argap.records import Record
 from argap.reports.tokens import visible
 from argap.runs import token_parts
-from argap.slice_sql import TABLE, Condition, Interrupt, quoted, streamed
+from argap.slice_sql import TABLE, Condition, quoted, streamed
 from argap.token_slices import checked
 from argap.tokens import TokenTable
 from argap.view.windows import LONGEST

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,8 @@ from argap.lockstep import KEYS, REMEDY, Rows
 from argap.records import Record
 from argap.reports.tokens import NEWLINE, visible
 from argap.runs import token_parts
-from argap.tokens import LABELLED, TokenTable
+from argap.token_columns import LABELLED
+from argap.tokens import TokenTable
 
 PART = "⋯"
 """Shown for a token that only begins a character."""
@@ -52,6 +54,8 @@ class Window(Record, frozen=True):
     occurrences: tuple[int, ...]
     train_count: tuple[int, ...] | None
     """Exposures; None without an index."""
+    kept: dict[str, tuple[str, ...]]
+    """The columns kept of the source, as text."""
     models: tuple[ModelInWindow, ...]
 
 
@@ -76,8 +80,8 @@ class WindowReader:
         runs = tuple(self._runs[model].of(window, [*KEYS, "token", "logprob", "top1"]) for model in models)
         if any(len(run) != len(labels) for run in runs):
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
-        columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1"]
-        rows = table.batch_of(Rows(labels, runs), columns, models)
+        columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
+        rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
         ids = rows["token"].to_numpy()
         texts, cut = _texts(ids, table)
         counted = rows["train_count"].null_count == 0
@@ -93,6 +97,7 @@ class WindowReader:
             distance=tuple(rows["distance"].to_pylist()),
             occurrences=tuple(rows["occurrences"].to_pylist()),
             train_count=tuple(rows["train_count"].to_pylist()) if counted else None,
+            kept={name: tuple(map(_value, rows[name].to_pylist())) for name in table.kept},
             models=tuple(_of_model(model, rows, ids, table) for model in models),
         )
 
@@ -106,6 +111,11 @@ def _of_model(model: str, rows: pa.RecordBatch, ids: np.ndarray, table: TokenTab
         right=tuple((top1 == ids).tolist()),
         top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
     )
+
+
+def _value(value: Any) -> str:
+    """A value of a kept column; labels of spans are joined."""
+    return "" if value is None else visible(", ".join(value) if isinstance(value, list) else str(value))[:LONGEST]
 
 
 def _texts(ids: np.ndarray, table: TokenTable) -> tuple[tuple[str, ...], dict[int, int]]:
@@ -136,6 +146,15 @@ def shown(piece: str) -> str:
     return text if len(piece) <= LONGEST else text + "…"
 
 
+class _Group(NamedTuple):
+    """A row group of a file of tokens."""
+
+    path: Path
+    number: int
+    before: int
+    """Rows in the groups before it."""
+
+
 class _Rows:
     """The rows of some Parquet files that are sorted by window."""
 
@@ -143,25 +162,36 @@ class _Rows:
         self._files = list(files)
 
     @cached_property
-    def _groups(self) -> tuple[list[int], list[tuple[Path, int]]]:
+    def _groups(self) -> tuple[list[int], list[_Group]]:
         """The last window of each row group, and where the row group is."""
         last: list[int] = []
-        groups: list[tuple[Path, int]] = []
+        groups: list[_Group] = []
+        before = 0
         for path in self._files:
             with _opened(path) as file:
                 number = file.schema_arrow.get_field_index("window")
                 for group in range(file.num_row_groups):
-                    last.append(file.metadata.row_group(group).column(number).statistics.max)
-                    groups.append((path, group))
+                    described = file.metadata.row_group(group)
+                    last.append(described.column(number).statistics.max)
+                    groups.append(_Group(path, group, before))
+                    before += described.num_rows
         return last, groups
+
+    def before(self, window: int) -> int:
+        """How many rows there are before those of a window."""
+        last, groups = self._groups
+        group = groups[bisect_left(last, window)]
+        with _opened(group.path) as file:
+            windows = file.read_row_group(group.number, columns=["window"])["window"].to_numpy()
+        return group.before + int(np.searchsorted(windows, window))
 
     def of(self, window: int, columns: Sequence[str]) -> pa.Table:
         """The rows of one window, in one chunk."""
         last, groups = self._groups
         found: list[pa.Table] = []
-        for path, group in groups[bisect_left(last, window) :]:
-            with _opened(path) as file:
-                rows = file.read_row_group(group, columns=list(columns))
+        for group in groups[bisect_left(last, window) :]:
+            with _opened(group.path) as file:
+                rows = file.read_row_group(group.number, columns=list(columns))
             first, end = np.searchsorted(rows["window"].to_numpy(), [window, window + 1]).tolist()
             found.append(rows.slice(first, end - first))
             if end < len(rows):

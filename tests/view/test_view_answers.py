@@ -6,7 +6,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from argap.reports.tables import gap_table, markdown
+from argap.reports.formats import markdown
+from argap.reports.tables import gap_table
 from argap.result import open_result
 
 
@@ -28,7 +29,7 @@ def test_the_overview_is_gap_json_and_what_the_page_may_do(client, result):
     assert [mark["threshold"] for mark in made["marks"]] == [1250, 0]  # 1,250 in 10 B, scaled to some thousand tokens
     assert made["name"].endswith("/out")
     assert "no_tokens" not in made or made["no_tokens"] is None
-    assert len(made["library"]) == 11
+    assert {"repeated", "digits"} < {each["name"] for each in made["library"]}
 
 
 @pytest.mark.parametrize("tau", [0, 2, 10])
@@ -193,7 +194,7 @@ def test_the_table_is_kept_as_it_is_printed(client, result):
     assert answer.text == markdown(gap_table(result.record))
     assert 'filename="' in answer.headers["content-disposition"]
     tex = client.get("/api/keep/table?format=tex&threshold=10&reference=m2").text
-    assert tex.startswith(r"\begin{tabular}{lrrrrrr}")
+    assert r"\begin{tabular}{lrrrrrr}" in tex
     assert r"\% of gap due to AR" in tex
 
 

@@ -27,7 +27,7 @@ export function breakdownsView(overview) {
 
   async function load() {
     drawTabs(tabs, overview);
-    title.textContent = TITLES[by()] ?? `Where the gap lies: ${overview.hits} and other tokens`;
+    title.textContent = by() === "slice" ? `Where the gap lies: ${overview.hits} and other tokens` : TITLES[by()] ?? `Where the gap lies, by ${by()}`;
     const request = { by: by(), threshold: threshold(), reference: reference() };
     const key = JSON.stringify([request, models()]);
     if (key === asked) return;
@@ -45,18 +45,19 @@ export function breakdownsView(overview) {
   return { element, show: load };
 }
 
-const by = () => (BY.some(([each]) => each === state().by) ? state().by : "frequency");
+const by = () => state().by ?? "frequency";
 
 function drawTabs(tabs, overview) {
   const had = tabs.contains(document.activeElement);
-  fill(tabs, BY.map(([each, title]) => h("button", {
+  const known = [...BY, ...overview.grouped.map((each) => [each, each])];
+  fill(tabs, known.map(([each, title]) => h("button", {
     type: "button", role: "tab", "aria-selected": String(by() === each), tabindex: by() === each ? 0 : -1, onclick: () => update({ by: each }),
     onkeydown: (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
-      const k = BY.findIndex(([one]) => one === by());
-      update({ by: BY[(k + step + BY.length) % BY.length][0] });
+      const k = known.findIndex(([one]) => one === by());
+      update({ by: known[(k + step + known.length) % known.length][0] });
     },
   }, each === "slice" ? (overview.hits === "AR hits" ? title : "Repeated") : title)));
   if (had) tabs.querySelector("[aria-selected=true]")?.focus();
@@ -71,7 +72,7 @@ function draw(body, made, overview) {
   const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (part.contribution[model] ?? 0), 0)]));
   const others = chosen.length === 1 ? [reference(), ...chosen] : [];
   const head = h("thead", {},
-    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by]), h("th.wide", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, "Share"),
+    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, "Share"),
       others.map((model) => h("th.wide", { scope: "col" }, "NLL, ", name(model))),
       chosen.map((model, k) => h("th.bar-head", { scope: "col", colspan: 2, class: `m${k}` }, h("span.swatch", { class: `m${k}` }), name(model), h("span.faint", {}, ", nats a token")))));
   const rows = groups.map(([title, belongs]) => h("tbody", {},

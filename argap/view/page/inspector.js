@@ -46,7 +46,8 @@ function card(window, pos, jump) {
       h("dt", {}, "earlier in the window"), h("dd", {}, repeated ? [plural(window.distance[pos], "token"), " back", window.occurrences[pos] > 1 ? `; ${times(window.occurrences[pos])} in all` : ""] : "no"),
       h("dt", {}, "seen in training"), h("dd", {}, count === undefined ? "not counted" : times(count)),
       h("dt", {}, "position"), h("dd", {}, `${whole(pos)} of ${whole(window.tokens.length - 1)}`),
-      h("dt", {}, "token id"), h("dd", {}, window.ids[pos])),
+      h("dt", {}, "token id"), h("dd", {}, window.ids[pos]),
+      Object.entries(window.kept).filter(([, values]) => values[pos]).map(([column, values]) => [h("dt", {}, name(column)), h("dd", {}, name(values[pos]))])),
     repeated && h("p", {}, h("button", { type: "button", onclick: () => jump(pos - window.distance[pos]) }, "To the earlier occurrence ", h("kbd", {}, "Enter"))),
   ];
 }

@@ -51,6 +51,8 @@ export function text({ moved, looked, leave }) {
   });
   flow.addEventListener("focusin", (event) => event.target.pos !== undefined && event.target.pos !== current && go(event.target.pos, {}));
 
+  new ResizeObserver(() => connect(current)).observe(flow);
+
   function look(pos) {
     const shown = pos ?? current;
     looked(shown);
@@ -71,8 +73,6 @@ export function text({ moved, looked, leave }) {
     const bend = Math.min(24, Math.abs(from.y - to.foot) / 2);
     const level = Math.min(from.y, to.y) - rise;
     const line = from.y === to.y ? `M${from.x} ${from.y} C${from.x} ${level} ${to.x} ${level} ${to.x} ${to.y}` : `M${from.x} ${from.y} C${from.x} ${from.y - bend} ${to.x} ${to.foot + bend} ${to.x} ${to.foot}`;
-    arcs.setAttribute("width", element.clientWidth);
-    arcs.setAttribute("height", flow.offsetHeight);
     arcs.append(svg("path", { d: line }), svg("circle", { cx: to.x, cy: from.y === to.y ? to.y : to.foot, r: 3 }));
   }
 
