@@ -32,6 +32,14 @@ def read_parquet(
         raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
 
 
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a file. Raises `FormatError` as `read_parquet`."""
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
+
+
 def read_frame(path: Path, *, remedy: str = "") -> "pd.DataFrame":
     """`read_parquet` as a pandas data frame, with the types that pandas wrote."""
     return read_parquet(path, remedy=remedy).to_pandas()

@@ -39,7 +39,7 @@ def cells_at(cells: pd.DataFrame, gap: Gap, threshold: int | None) -> pd.DataFra
 
     The result's own τ is a bound of its bins, which another τ need not have; then two bins become one.
     """
-    if threshold == gap.threshold or threshold is None:
+    if threshold == gap.threshold or threshold is None or "frequency" not in cells:
         return cells
     beyond = gap.bins.frequency[-1].low
     highs = [beyond if each.high is None else each.high for each in gap.bins.frequency]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from argap import __version__
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, sum_by
+from argap.cells import PREFIX, keys_of, sum_cells
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
 from argap.records import Breakdowns, Gap, Part, Record, SliceResult
@@ -155,21 +155,40 @@ class Answers:
     def thresholds(self, reference: str, *, intervals: bool) -> Thresholds:
         """The table at every τ."""
         self.check(Setting(self.result.threshold, reference))
-        gap, cells = self.result.record, self._cells
         return self._once.get(
             ("thresholds", reference, intervals),
-            lambda: at_every_threshold(gap, cells, reference, intervals=intervals),
+            lambda: at_every_threshold(self.result.record, self._cells(*self._of_hits), reference, intervals=intervals),
         )
 
+    def _cells(self, *by: str, models: Sequence[str] | None = None) -> pd.DataFrame:
+        """The cells by some of their keys."""
+        chosen = self.result.models if models is None else models
+        path = self.result.folder / "cells.parquet"
+        return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen))
+
     @cached_property
-    def _cells(self) -> pd.DataFrame:
-        return self.result.cells
+    def _keys(self) -> tuple[str, ...]:
+        """The keys of the cells; those of a suite leave some out."""
+        return keys_of(self.result.folder / "cells.parquet")
+
+    @property
+    def _of_hits(self) -> list[str]:
+        """The keys that tell the AR hits."""
+        return [name for name in ("document", "repeated", "frequency") if name in self._keys]
 
     def gap(self, setting: Setting) -> Gap:
         """``gap.json`` at a setting."""
         self.check(setting)
-        restated = ("gap", setting)
-        return self._once.get(restated, lambda: restate(self.result.record, self._cells, **setting._asdict()))
+        own = self.result.record
+        if setting == (own.threshold, own.reference):
+            return own
+        cells = self._cells(*self._of_hits)
+        return self._once.get(("gap", setting), lambda: restate(own, cells, **setting._asdict()))
+
+    @property
+    def _partitions(self) -> list[str]:
+        """The partitions that the cells allow."""
+        return [by for by in get_args(By) if by == "slice" or by in self._keys]
 
     @cached_property
     def grouped(self) -> tuple[str, ...]:
@@ -201,11 +220,12 @@ class Answers:
             return self.result.parts(by)
         if by not in get_args(By):
             raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
-        if by not in self._cells and by != "slice":
+        if by not in self._partitions:
             raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
 
         def compute() -> tuple[Part, ...]:
-            cells = cells_at(self._cells, gap, setting.threshold)
+            keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            cells = cells_at(self._cells(*keys), gap, setting.threshold)
             return partition(
                 cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold
             )
@@ -242,9 +262,9 @@ class Answers:
         gap = self.gap(setting)
         if gap is self.result.record:
             return self.result
-        parts = {by: self.parts(by, setting) for by in get_args(By) if by == "slice" or by in self._cells}
+        parts = {by: self.parts(by, setting) for by in self._partitions}
         restated = Result(self.result.folder, msgspec.structs.replace(gap, breakdowns=Breakdowns(**_EMPTY | parts)))
-        vars(restated)["cells"] = cells_at(self._cells, self.result.record, setting.threshold)
+        vars(restated)["cells"] = cells_at(self._cells(*self._of_hits), self.result.record, setting.threshold)
         return restated
 
     def window(self, window: int, models: Sequence[str]) -> Window:
@@ -259,15 +279,17 @@ class Answers:
     def worst_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
         """The windows in which ``model`` loses most to ``reference``, a token, worst first."""
         self.check(Setting(self.result.threshold, reference), [model])
-        if "window" not in self._cells:
+        if "window" not in self._keys:
             raise ArgapError("the cells of this result do not name windows")
         return self._once.get(("windows", model, reference), lambda: self._scored_windows(model, reference))
 
     def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
         table = self.result.token_table
-        columns = ["window", "document", "domain", "n", PREFIX + model, PREFIX + reference]
-        cells = self._cells[list(dict.fromkeys(columns))]
-        sums = sum_by(cells.assign(domain=cells["domain"].astype(str)), ["window", "document", "domain"])
+        sums = sum_cells(
+            self.result.folder / "cells.parquet",
+            ["window", "document", "domain"],
+            list(dict.fromkeys([model, reference])),
+        )
         delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
         worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]
         names = ["window", "document", "domain", "n", "delta"]

@@ -6,7 +6,6 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from argap.cells import PREFIX, models_of, sum_by
 from argap.records import Gap, Record, SliceResult
 from argap.restated import check_setting, thresholds_of
 from argap.slices import slices_of_cells
@@ -35,14 +34,12 @@ class Thresholds(Record, frozen=True):
 def at_every_threshold(gap: Gap, cells: pd.DataFrame, reference: str, *, intervals: bool) -> Thresholds:
     """All figures of the AR hits and the other tokens at each of `thresholds_of`.
 
-    Without ``intervals`` all documents count as one, which takes milliseconds. Raises as `check_setting`.
+    ``cells``: with at least ``document``, ``repeated`` and, with training counts, ``frequency``. Without ``intervals``
+    all documents count as one, which takes milliseconds. Raises as `check_setting`.
     """
     check_setting(gap, gap.threshold, reference)
     thresholds: tuple[int | None, ...] = thresholds_of(gap) or (None,)
-    kept = [name for name in ("document", "repeated", "frequency") if name in cells]
-    sums = sum_by(cast(pd.DataFrame, cells[[*kept, "n", *(PREFIX + model for model in models_of(cells))]]), kept)
-    if not intervals:
-        sums = sums.assign(document=0)
+    sums = cells if intervals else cells.assign(document=0)
     masks = {}
     for number, threshold in enumerate(thresholds):
         hits = sums["repeated"].to_numpy()
