@@ -16,6 +16,7 @@ from argap.view.answers import Answers
 from argap.view.app import view_app
 from argap.view.serve import listen
 from tests.view.browser import Browser, Page, find_chromium
+from tests.view.conftest import HOSTILE
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(
@@ -241,6 +242,24 @@ def test_the_page_fits_and_its_text_has_contrast(page, address, view):
             assert page.wait_for(f"innerWidth === {width}")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.evaluate(CONTRAST) == [], (width, dark)
+
+
+def test_hostile_texts_are_shown_as_text(browser, hostile_result):
+    with serving(hostile_result) as address:
+        page = browser.page(390, 844)
+        page.open(f"{address}#view=tokens&model=m2&pos=9")
+        page.wait_for("document.querySelector('.flow .current') !== null")
+        assert page.texts(".flow bdi")[:2] == [HOSTILE["markup"], HOSTILE["entity"]]
+        assert page.evaluate("document.querySelectorAll('.flow script, .flow b').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("[...document.querySelectorAll('.flow bdi')].every((e) => e.innerText.length < 410)")
+        page.evaluate("location.hash = '#view=tokens&model=m2&pos=7'")
+        assert page.wait_for("document.querySelector('.inspector').innerText.includes('100,000 characters')")
+        page.evaluate("location.hash = '#view=tokens&model=m2&window=77'")
+        assert "window 77: expected one of 0 to 1" in page.wait_for(
+            "document.querySelector('.empty[role=alert]')?.innerText"
+        )
+        assert page.errors == []
 
 
 def test_a_browser_that_goes_away_stops_its_query(browser, address, monkeypatch):

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from argap.cells import ar_hits
-from argap.errors import ArgapError
+from argap.cells import KEYS, ar_hits, keys_of, sum_by, sum_cells
+from argap.errors import ArgapError, FormatError
 from argap.restated import cells_at, restate, thresholds_of
 from argap.result import open_result
 from argap.view.thresholds import at_every_threshold
@@ -89,3 +90,13 @@ def test_other_settings_are_refused(result, setting, message):
 
 def test_the_own_setting_is_the_record_itself(result):
     assert restate(result.record, result.cells, threshold=2, reference="ref") is result.record
+
+
+def test_cells_summed_in_the_file_are_those_in_memory(token_result, result):
+    made = sum_cells(token_result / "cells.parquet", ["document", "distance"], ["m2", "ref"])
+    columns = ["document", "distance", "n", "logprob/m2", "logprob/ref"]
+    expected = sum_by(result.cells[columns], ["document", "distance"])
+    pd.testing.assert_frame_equal(made, expected, check_dtype=False)
+    assert keys_of(token_result / "cells.parquet") == tuple(KEYS)
+    with pytest.raises(FormatError, match="not a complete file of cells"):
+        sum_cells(token_result / "cells.parquet", ["colour"], ["m2"])
