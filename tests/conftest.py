@@ -90,11 +90,20 @@ def token_result(tmp_path_factory, tokenizer):
 
 
 def write_drawn_result(
-    out: Path, data, tokenizer, index=None, *, source: Path, harder: Any = 0.0, loss: Any = None
+    out: Path,
+    data,
+    tokenizer,
+    index=None,
+    *,
+    source: Path,
+    harder: Any = 0.0,
+    loss: Any = None,
+    models=("ref", "m-1", "m2"),
 ) -> Path:
-    """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams.
+    """The result of some models with drawn log-probs on an evaluation set, each worse than the one before, mostly on
+    repeated bigrams.
 
-    ``harder``: what m2 loses besides, in nats, of each token. ``loss [3, N]``: in place of what is drawn.
+    ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of what is drawn.
     """
     import numpy as np
 
@@ -107,7 +116,7 @@ def write_drawn_result(
     generator = np.random.default_rng(0)
     hard = generator.gamma(2.0, 1.5, len(data.tokens))
     runs = []
-    for k, name in enumerate(["ref", "m-1", "m2"]):
+    for k, name in enumerate(models):
         lost = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
         lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
