@@ -103,7 +103,7 @@ def write_drawn_result(
     """The result of some models with drawn log-probs on an evaluation set, each worse than the one before, mostly on
     repeated bigrams.
 
-    ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of what is drawn.
+    ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of those drawn.
     """
     import numpy as np
 
