@@ -6,15 +6,17 @@ Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs 
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
-from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, read_gap, write_record
+from argap.progress import say
+from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run, read_logprobs, read_token_ids
@@ -22,14 +24,23 @@ from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:
+    from argap.slice_library import SliceSpec
+
 
 def compare_runs(
-    runs: Sequence[str], reference: str, out: Path, *, threshold: Threshold = PAPER_THRESHOLD, base: str | None = None
+    runs: Sequence[str],
+    reference: str,
+    out: Path,
+    *,
+    threshold: Threshold = PAPER_THRESHOLD,
+    base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
 
-    Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError` for runs of another
-    evaluation set.
+    ``slices``: as `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and
+    `MismatchError` for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in dict.fromkeys(folders)]
@@ -42,7 +53,11 @@ def compare_runs(
     labels = read_labels(folder)
     tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
     base_name = open_run(base).model if base else None
-    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, [run.model for run in opened], labels.record.evaluation, labels.kept_types)
+    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
 def labels_of(runs: Sequence[Run]) -> Path:
@@ -55,9 +70,20 @@ def labels_of(runs: Sequence[Run]) -> Path:
 
 
 def write_gap(
-    runs: Sequence[Run], labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: Threshold, base: str | None
+    runs: Sequence[Run],
+    labels: Labels,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    threshold: Threshold,
+    base: str | None,
+    slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
-    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed."""
+    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed.
+
+    ``labels``: those that are in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier
+    result in ``out`` has.
+    """
     evaluation = labels.record.evaluation
     for run in runs:
         _check_labels(run, labels, runs[0])
@@ -77,6 +103,7 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
+    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, labels, slices))
     (out / "gap.json").unlink(missing_ok=True)
     remove_report(out)
     write_cells(cells, out / "cells.parquet", gap.bins)
@@ -87,11 +114,39 @@ def write_gap(
     return gap
 
 
+def _slices(gap: Gap, out: Path, labels: Labels, slices: "Sequence[SliceSpec] | None") -> tuple[SliceResult, ...]:
+    """The AR hits and ``slices``; None: those recorded earlier that can still be computed. Nothing without any."""
+    recorded = _recorded(out) if slices is None else ()
+    if not slices and not recorded:
+        return ()
+    from argap.slice_library import SliceSpec
+    from argap.token_slices import as_slices, check_slices, open_tokens, score_slices
+
+    chosen = list(slices or ())
+    for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
+        try:
+            check_slices([each], gap.models, labels.record.evaluation, labels.kept_types)
+            chosen.append(each)
+        except ArgapError as error:
+            say(f"{out}: a slice of the earlier result is left out: {error}")
+    scored = score_slices(open_tokens(out, gap), as_slices(chosen), threshold=gap.threshold, empty=slices is None)
+    return tuple(scored[1:])
+
+
+def _recorded(out: Path) -> tuple[SliceResult, ...]:
+    """The slices of the result in ``out``, if there is one that can be read."""
+    try:
+        return read_gap(out).slices
+    except FormatError:
+        return ()
+
+
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are rewritten; the runs stay, and no model runs. Raises
-    `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another tokenizer.
+    ``labels/``, ``gap.json`` and what follows from them are rewritten, recorded slices included; the runs stay, and no
+    model runs. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another
+    tokenizer.
     """
     gap = read_gap(folder)
     beside = folder / "labels"

@@ -1,9 +1,10 @@
 """LABELS: which tokens are AR hits, and why: one row a token of the evaluation set.
 
-A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window), the
-tokenizer, and ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
-train_count:int64, domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is
-null, and every repeated bigram is a hit.
+A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window),
+``documents.parquet`` (`argap.documents`; only with columns kept of the source), the tokenizer, and ``labels.parquet``
+with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32, train_count:int64,
+domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is null, and every
+repeated bigram is a hit.
 """
 
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.checksums import check_files, write_checksums
+from argap.documents import FILE as DOCUMENTS
+from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
 from argap.records import IndexRecord, LabelsRecord, read_record, write_record
@@ -22,7 +25,7 @@ from argap.repeats import find_repeats
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
-TABLES = ("labels.parquet", "windows.parquet")
+TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,13 @@ class Labels:
     """int32 ``[W]``: the document that holds most of the window."""
     record: LabelsRecord
     """``labels.json``."""
+    kept: Documents | None = None
+    """The columns kept of the source; None without any."""
+
+    @property
+    def kept_types(self) -> dict[str, pa.DataType]:
+        """The columns kept of the source, and their types as columns of the tokens."""
+        return {} if self.kept is None else self.kept.types
 
     @property
     def scored(self) -> np.ndarray:
@@ -84,6 +94,7 @@ def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
         record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
+        kept=data.kept,
     )
 
 
@@ -136,8 +147,9 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "labels.json").unlink(missing_ok=True)
     write_parquet(folder / "labels.parquet", pa.table(columns))
     write_parquet(folder / "windows.parquet", pa.table(windows))
+    write_documents(labels.kept, folder)
     tokenizer.save(folder)
-    write_checksums(folder, [folder / name for name in TABLES])
+    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
     write_record(folder / "labels.json", labels.record)
 
 
@@ -162,4 +174,5 @@ def read_labels(folder: Path) -> Labels:
         domains=domain.dictionary.to_pylist(),
         document_of_window=windows["document"].to_numpy(),
         record=record,
+        kept=read_documents(folder, remedy=remedy),
     )

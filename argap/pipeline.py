@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import check_length, check_loadable
 from argap.comparison import check_same_set, threshold_of, write_gap
 from argap.errors import MismatchError
-from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
+from argap.evaluation import check_spec, open_evaluation_set
 from argap.labels import index_record, label, write_labels
 from argap.lock import one_writer
+from argap.per_model import NO_SETTING, PerModel
 from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
-from argap.resumable import folder_name
 from argap.runs import Run
+from argap.scoring import Scoring, check_target, check_windows, score_target
+from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
-from argap.targets import CheckpointTarget, RunTarget, Target, distinct, find_reference_target, find_target
+from argap.targets import RunTarget, ScoredTarget, Target, distinct, find_targets
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
@@ -31,6 +32,7 @@ HELD_OUT = "stdlib:heldout"
 if TYPE_CHECKING:
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
+    from argap.slice_library import SliceSpec
 
 
 @one_writer("out")
@@ -43,28 +45,38 @@ def score_models(
     index: str | None = None,
     threshold: Threshold = PAPER_THRESHOLD,
     options: "ScoreOptions | None" = None,
+    dtypes: PerModel = NO_SETTING,
+    tokenizers: PerModel = NO_SETTING,
+    model_names: Sequence[str] = (),
+    concurrency: int = CONCURRENCY,
     base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
     overwrite: bool = False,
     parallel: "Parallel | None" = None,
 ) -> Gap:
     """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
-    library's held-out modules; without any index, the hits are all repeated bigrams. With ``parallel``, all its
-    processes call this with the same arguments and share the scoring; the main one writes the result.
+    library's held-out modules; without any index, the hits are all repeated bigrams. ``dtypes``: in place of the one in
+    ``options``; ``tokenizers``: in place of a model's own where it is named, and for models that have none;
+    ``model_names`` and ``concurrency``: for servers (`argap.targets.find_targets`); ``slices``: as
+    `argap.comparison.write_gap` takes them, checked before any model runs. With ``parallel``, all its processes call
+    this with the same arguments and share the scoring; the main one writes the result.
     """
-    from argap.scorer import ScoreOptions, check_identity, score
+    from argap.scorer import ScoreOptions
 
     options = ScoreOptions() if options is None else options
     resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
-    target = find_reference_target(reference)
+    found, target = find_targets(checkpoints, reference, model_names, tokenizers)
     spec = spec.over(target.recorded)
     index = index or target.recorded.index
     if not spec.data:
         say(f"no text given: scoring the held-out modules of Python's standard library ({HELD_OUT})")
         spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
     check_spec(spec)
-    models = distinct([find_target(checkpoint) for checkpoint in checkpoints], target)
+    models = distinct(found, target)
+    for what, setting in (("dtype", dtypes), ("tokenizer", tokenizers)):
+        setting.check(what, [target.name, *(model.name for model in models)])
     if base is not None:
         check_base(base, [target.name, *(model.name for model in models)])
     opened = None if index is None else open_index(index)
@@ -73,46 +85,37 @@ def score_models(
     _check_tokenizers(tokenizer, target, models)
     if opened is not None:
         check_tokenizer(opened, tokenizer.name, tokenizer.fingerprint)
-    to_score = [each for each in (target, *models) if isinstance(each, CheckpointTarget)]
-    for each in to_score:
-        check_loadable(each.checkpoint, options.backend, trust_remote_code=options.trust_remote_code)
+    to_score = {each.name: each for each in (target, *models) if not isinstance(each, RunTarget)}
+    scorings = {
+        name: Scoring(out, options._replace(dtype=dtypes.of(name) or options.dtype), concurrency, overwrite, parallel)
+        for name in to_score
+    }
+    for name, each in to_score.items():
+        check_target(each, scorings[name])
     data = open_evaluation_set(spec, tokenizer)
     if isinstance(target, RunTarget):
         check_same_set(target.run, data.record, "the text is now")
-    for each in to_score:
-        check_length(each.checkpoint, longest=_longest(data))
-        check_identity(each.checkpoint, data, out / folder_name(each.name), options, overwrite, parallel)
+    for name, each in to_score.items():
+        check_windows(each, data, scorings[name])
     labels = label(data, opened)
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, [target.name, *(model.name for model in models)], data.record, labels.kept_types)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
-    runs: list[Run] = []
-    for each in (target, *models):
-        if isinstance(each, RunTarget):
-            runs.append(each.run)
-            continue
-        folder = out / folder_name(each.name)
-        runs.append(
-            score(
-                each.checkpoint,
-                data,
-                folder,
-                model_name=each.name,
-                source=source,
-                options=options,
-                overwrite=overwrite,
-                parallel=parallel,
-            )
-        )
+    runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
+    runs += [score_target(each, data, source, scorings[name]) for name, each in to_score.items()]
     if parallel is None or parallel.is_main:
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
 
 
-def _check_tokenizers(tokenizer: Tokenizer, reference: Target, models: Sequence[CheckpointTarget]) -> None:
+def _check_tokenizers(tokenizer: Tokenizer, reference: Target, models: Sequence[ScoredTarget]) -> None:
     """Raise `MismatchError` where a model has another tokenizer: log-probs of different tokens cannot be compared."""
     for model in (reference, *models):
         own = model.tokenizer.fingerprint
@@ -122,10 +125,6 @@ def _check_tokenizers(tokenizer: Tokenizer, reference: Target, models: Sequence[
                 f"{model.name} and {other}: their tokenizers differ ({own[:12]} and {tokenizer.fingerprint[:12]}), so "
                 "their tokens cannot be compared; expected models of one tokenizer"
             )
-
-
-def _longest(data: EvaluationSet) -> int:
-    return int((data.offsets[1:] - data.offsets[:-1]).max())
 
 
 def _fields(spec: EvaluationSpec) -> dict[str, Any]:

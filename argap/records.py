@@ -93,6 +93,10 @@ class EvaluationSpec(Record, frozen=True):
     """Of headerless token shards: ``uint16`` or ``uint32``."""
     tokenizer: str | None = None
     """A folder or hub id; None: the reference's."""
+    keep: tuple[str, ...] = ()
+    """Columns of JSON lines, Parquet and hub data sets that become columns of the tokens."""
+    limit_document_tokens: int | None = None
+    """Take only the first tokens of each document."""
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
@@ -243,6 +247,16 @@ class Bins(Record, frozen=True):
     position: tuple[Bin, ...]
 
 
+class ThresholdShare(Record, frozen=True):
+    """The AR hits at another threshold."""
+
+    threshold: int
+    share: float
+    """Of all scored tokens."""
+    gap_due_to: dict[str, GapShare]
+    """By model, without the reference."""
+
+
 class Part(Record, frozen=True):
     """One group of a partition of the scored tokens."""
 
@@ -300,6 +314,8 @@ class Gap(Record, frozen=True):
     """Documents that windows belong to, the units of the bootstrap; None in older results."""
     effective_documents: float | None = None
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
+    curve: tuple[ThresholdShare, ...] = ()
+    """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
 
     @property
     def hits(self) -> str:
@@ -354,19 +370,36 @@ class SourceRecord(EvaluationSpec, frozen=True):
     index: str | None = None
 
 
+class ServerRecord(Record, frozen=True):
+    """How a server gave the log-probs of a run."""
+
+    model: str
+    """As the server names it."""
+    logprobs: Literal["prompt_logprobs", "echo"]
+    """The parameter that asked for them."""
+    prompts: Literal["token ids", "text"]
+    bos: bool
+    """Whether the server read a token of its own before each window: one more token of context."""
+    decimals: int | None
+    """All log-probs are rounded to this many decimals; None: not rounded, or to more than 4."""
+    retries: int
+    """Requests repeated by the last call."""
+
+
 class RunResult(Record, frozen=True):
     """How a finished run went."""
 
     parameters: int | None
     """None where the log-probs were made elsewhere."""
-    head: Literal["chunked", "model", "import"]
+    head: Literal["chunked", "model", "import", "server"]
     """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
-    elsewhere (`argap.importing`)."""
+    elsewhere (`argap.importing`); ``server``: asked for (`argap.server`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
     seconds: float
     tokens_per_second: float | None = msgspec.field(name="tokens per second")
+    server: ServerRecord | None = None
 
 
 class RunIdentity(Record, frozen=True):
@@ -377,7 +410,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf", "import"]
+    backend: Literal["native", "hf", "import", "server"]
 
 
 class RunRecord(Record, frozen=True):

@@ -104,6 +104,26 @@ class Tokenizer:
         encoded = self._backend.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
 
+    def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Where in its text each token begins and ends (characters), of each text int64 ``[N, 2]``, not decreasing.
+
+        White space belongs to the token that holds it, also where the tokenizer's own post-processor trims it from the
+        offsets; the parts of a character all have the whole character.
+        """
+        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
+        pairs = [np.array(e.offsets, dtype=np.int64).reshape(-1, 2) for e in encoded]
+        return [np.maximum.accumulate(each, axis=0) if len(each) else each for each in pairs]
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """The same tokenizer without its post-processor, which adds special tokens and trims offsets."""
+        from tokenizers import Tokenizer as Backend
+
+        state = json.loads(self._backend.to_str())
+        backend = Backend.from_str(json.dumps(state | {"post_processor": None}))
+        backend.encode_special_tokens = True
+        return backend
+
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
         write_text(folder / "tokenizer.json", self._backend.to_str())
@@ -185,9 +205,10 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    file = Path(hf_hub_download(name, "tokenizer.json"))
+    repository, _, revision = name.partition("@")
+    file = Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
     with contextlib.suppress(EntryNotFoundError):
-        hf_hub_download(name, "tokenizer_config.json")
+        hf_hub_download(repository, "tokenizer_config.json", revision=revision or None)
     return file.parent
 
 

@@ -11,8 +11,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentForm
 
 from argap.atomic import replacing, write_json, write_text
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
+from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
-from argap.reports.tables import Column, Table, csv_of, markdown
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 
@@ -89,8 +89,9 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         for name in names:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
-            drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
-            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, clip_on=False, **drawn)
+            # An unclipped line without points would have an infinite extent and collapse the layout.
+            drawn: dict[str, Any] = look[name].curve | {"label": plain(name), "clip_on": points.empty}
+            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, **drawn)
         title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
         axes.set_title(title)
         _accuracy_axis(axes)

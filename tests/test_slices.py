@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 import argap
 from argap.cli import main
+from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
+from argap.reports.write import write_report
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
-from argap.token_slices import Slice, add_slices, score_slices
+from argap.token_slices import Slice, score_slices
 
 pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
@@ -232,8 +234,12 @@ def test_conditions_that_are_refused(result, where, why):
 
 
 def test_a_condition_that_fails_on_a_token_or_selects_none(result):
-    with pytest.raises(ArgapError, match=r"a condition fails on a token: .*Could not convert"):
-        result.gap({"bad": "CAST(piece AS INT) > 3"})
+    failing = {"good": "repeated", "bad": "CAST(piece AS INT) > 3", "late": "pos > 3"}
+    with pytest.raises(ArgapError, match=r"slice bad: a condition fails on a token: .*Could not convert.*") as caught:
+        result.gap(failing)
+    assert str(caught.value).endswith(" (CAST(piece AS INT) > 3)")
+    with pytest.raises(ArgapError, match=r"a condition fails on a token: .* \(CAST\(piece AS INT\) > 3\)"):
+        result.tokens(failing["bad"])
     with pytest.raises(ArgapError, match=r"slice nothing: selects no token \(train_count < 0\)"):
         result.gap({"nothing": "train_count < 0"})
 
@@ -382,12 +388,45 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(token_result, out)
     specs = [SliceSpec("rare", "repeated AND train_count < 3", "Rare bigrams"), SliceSpec("late", "pos > 40")]
-    gap = add_slices(out, specs)
+    gap = compare_runs([str(out / "m-1"), str(out / "m2")], str(out / "ref"), out, threshold=2, slices=specs)
     assert gap == read_gap(out)
     assert [each.name for each in gap.slices] == ["ar_hits", "rare", "late"]
     assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
     table = argap.open_result(out).table()
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
+
+
+def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, tmp_path, monkeypatch, capsys):
+    out, mine = tmp_path / "out", tmp_path / "mine.yaml"
+    shutil.copytree(token_result, out)
+    mine.write_text("slices:\n- {name: late, where: pos > 40, title: Late tokens}\n")
+    runs = [str(out / name) for name in ("m-1", "m2", "ref")]
+    arguments = [
+        *runs[:2],
+        "--ref",
+        runs[2],
+        "--threshold",
+        "2",
+        "--slices",
+        str(mine),
+        "--out",
+        str(tmp_path / "again"),
+    ]
+    code, printed, _ = run_command(monkeypatch, capsys, "compare", *arguments)
+    assert code == 0
+    assert "late: Late tokens. pos > 40" in printed
+    expected = read_gap(tmp_path / "again").slices
+    assert [each.name for each in expected] == ["ar_hits", "late"]
+    write_report(out)
+    code, _, _ = run_command(monkeypatch, capsys, "slice", str(out), "--slices", str(mine), "--record")
+    assert code == 0
+    assert read_gap(out).slices == expected
+    assert not (out / "report.html").exists()
+    index = token_result.parent / "index"
+    labelled = label_result(out, str(index), threshold=3)
+    late = labelled.slices[1]
+    assert (late.name, late.title, late.n) == ("late", "Late tokens", expected[1].n)
+    assert labelled.slices[0].n == labelled.rows[0].ar_hits.n != expected[0].n
 
 
 def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result, tmp_path):

@@ -24,11 +24,21 @@ Threshold = Annotated[
     str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="Column of JSON lines and Parquet to slice by (argap slice). Repeatable."),
+]
+SliceFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well [those of the earlier result]."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
 
 
 def score(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, or names.")],
+    checkpoints: Annotated[
+        list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1).")
+    ],
     ref: Reference,
     data: Annotated[
         list[str] | None,
@@ -40,22 +50,40 @@ def score(
     packing: Annotated[
         Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
     ] = None,
+    model_name: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="A server's model, as it knows it; once for each server."),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]T", help="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once to a server.")] = 8,
     dtype: Annotated[
-        str, typer.Option(help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16.")
-    ] = "auto",
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]TYPE",
+            help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16; NAME=TYPE for one model.",
+        ),
+    ] = None,
     device: Device = "auto",
+    device_map: Annotated[
+        bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
+    ] = False,
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     limit_tokens: Annotated[
         int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
     ] = None,
+    limit_document_tokens: Annotated[
+        int | None, typer.Option(help="Take only the first N tokens of each document.", metavar="N")
+    ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
     ] = None,
+    keep: Keep = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
-    slices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well (argap slice).")
-    ] = None,
+    slices: SliceFile = None,
     backend: Annotated[
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
@@ -69,10 +97,12 @@ def score(
 
     Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
     Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
-    later). Under torchrun the processes, one a GPU,
-    share the windows; the files are the same.
+    later). Under torchrun the processes, one a GPU, share the windows; the files are the same.
+
+    A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
     from argap.parallel import join
+    from argap.per_model import per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
@@ -91,32 +121,35 @@ def score(
                 limit_tokens=limit_tokens,
                 text_column=text_column,
                 token_dtype=token_dtype,
+                keep=tuple(keep or ()),
+                limit_document_tokens=limit_document_tokens,
             ),
             index=index,
             threshold=parse_threshold(threshold),
             options=ScoreOptions(
-                dtype=dtype,
                 device=device,
                 batch_size=parse_batch_size(batch_size),
                 trust_remote_code=trust_remote_code,
                 backend=backend,
+                device_map=device_map,
             ),
+            dtypes=per_model("dtype", dtype),
+            tokenizers=per_model("tokenizer", tokenizer),
+            model_names=model_name or (),
+            concurrency=concurrency,
             base=base,
+            slices=specs,
             overwrite=overwrite,
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
-        if specs:
-            from argap.token_slices import add_slices
-
-            gap = add_slices(out, specs)
         show(gap, as_json=as_json)
 
 
-def _slices(path: Path | None) -> "list[SliceSpec]":
-    """The slices of a file, their names and syntax checked before any model runs."""
+def _slices(path: Path | None) -> "list[SliceSpec] | None":
+    """The slices of a file, their names and syntax checked before anything is read."""
     if path is None:
-        return []
+        return None
     from argap.slice_library import read_slices
 
     return read_slices(path)
@@ -129,6 +162,7 @@ def compare(
     base: Annotated[
         str | None, typer.Option(metavar="RUN", help="Also show the share of this run's gap that the others close.")
     ] = None,
+    slices: SliceFile = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
     as_json: Json = False,
 ) -> None:
@@ -136,7 +170,8 @@ def compare(
     from argap.comparison import compare_runs
     from argap.threshold import parse_threshold
 
-    show(compare_runs(runs, ref, out, threshold=parse_threshold(threshold), base=base), as_json=as_json)
+    tau = parse_threshold(threshold)
+    show(compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices)), as_json=as_json)
 
 
 def show(gap: "Gap", *, as_json: bool) -> None:
@@ -149,7 +184,3 @@ def show(gap: "Gap", *, as_json: bool) -> None:
     from argap.reports.tables import print_table
 
     print_table(gap)
-    if gap.slices:
-        from argap.slice_table import print_slices
-
-        print_slices(gap.slices, threshold=gap.threshold)

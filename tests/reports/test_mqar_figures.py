@@ -39,6 +39,13 @@ def test_each_length_has_a_panel_and_each_model_its_points():
     assert lines == {"a": [0.5, 0.999], "b": [0.1, 0.2]}
 
 
+def test_a_model_without_a_finished_run_at_a_length_leaves_the_panels_their_width():
+    frame = runs().query("not (name == 'b' and length == 128)")
+    figure = accuracy_figure(frame, "width")
+    figure.draw_without_rendering()
+    assert all(axes.get_position().width > 0.3 for axes in figure.axes)
+
+
 def test_pairs_on_the_axis_keep_their_order():
     # As text "16" comes before "4": the axis has them as numbers.
     frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])
