@@ -66,8 +66,9 @@ def apart(name: str, amount: int) -> dict[str, Any]:
 def show(row: dict[str, Any], first: dict[str, Any]) -> None:
     ratio = row["amount"] / first["amount"]
     print(
-        f"{row['input']:<13} {row['amount']:>12,}  {row['seconds']:>8.1f} s  {row['cpu_seconds']:>8.1f} s of CPU  {row['bytes'] / 2**20:>8,.0f} MiB   "
-        f"{ratio:.0f} times the input: {row['cpu_seconds'] / first['cpu_seconds']:.1f} times the CPU time, "
+        f"{row['input']:<13} {row['amount']:>12,}  {row['seconds']:>7.1f} s, {row['cpu_seconds']:>7.1f} s of CPU  "
+        f"{row['bytes'] / 2**20:>7,.0f} MiB   {ratio:.0f} times the input: "
+        f"{row['cpu_seconds'] / first['cpu_seconds']:.1f} times the CPU time, "
         f"{row['bytes'] / first['bytes']:.1f} times the memory",
         flush=True,
     )
