@@ -34,6 +34,14 @@ def read_parquet(
         raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
 
 
+def read_schema(path: Path) -> pa.Schema:
+    """The columns of a file. Raises `FormatError` as `read_parquet`."""
+    try:
+        return pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
+
+
 def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, remedy: str = "") -> None:
     """Raise `FormatError` where a file lacks one of the columns ``expected``."""
     if missing := [name for name in expected if name not in found]:

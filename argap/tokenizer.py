@@ -205,9 +205,10 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    file = Path(hf_hub_download(name, "tokenizer.json"))
+    repository, _, revision = name.partition("@")
+    file = Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
     with contextlib.suppress(EntryNotFoundError):
-        hf_hub_download(name, "tokenizer_config.json")
+        hf_hub_download(repository, "tokenizer_config.json", revision=revision or None)
     return file.parent
 
 

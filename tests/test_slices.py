@@ -237,8 +237,12 @@ def test_conditions_that_are_refused(result, where, why):
 
 
 def test_a_condition_that_fails_on_a_token_or_selects_none(result):
-    with pytest.raises(ArgapError, match=r"a condition fails on a token: .*Could not convert"):
-        result.gap({"bad": "CAST(piece AS INT) > 3"})
+    failing = {"good": "repeated", "bad": "CAST(piece AS INT) > 3", "late": "pos > 3"}
+    with pytest.raises(ArgapError, match=r"slice bad: a condition fails on a token: .*Could not convert.*") as caught:
+        result.gap(failing)
+    assert str(caught.value).endswith(" (CAST(piece AS INT) > 3)")
+    with pytest.raises(ArgapError, match=r"a condition fails on a token: .* \(CAST\(piece AS INT\) > 3\)"):
+        result.tokens(failing["bad"])
     with pytest.raises(ArgapError, match=r"slice nothing: selects no token \(train_count < 0\)"):
         result.gap({"nothing": "train_count < 0"})
 

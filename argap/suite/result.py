@@ -1,5 +1,6 @@
 """Read a suite's result. Rows, intervals and curves are rebuilt from its files alone."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
-from argap.records import GAP_FORMAT, Gap, Record, ThresholdShare, read_record
+from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_record
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
@@ -225,6 +226,16 @@ class SizeResult:
                 shares.setdefault(member, []).append(self._share(name, against, hits))
         return {member: values for member, values in shares.items() if len(values) > 1}
 
+    def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
+        """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
+        documents of its first seed, or where there is no such interval; None elsewhere."""
+        known = [value for value in self.spread().get(member, []) if value == value]
+        due = next((row.gap_due_to_ar for row in self.gap.rows if row.model == member), None)
+        if len(known) < 2 or due is None:
+            return None
+        low, high = min(known), max(known)
+        return (low, high) if due.ci95 is None or high - low > due.ci95[1] - due.ci95[0] else None
+
     def _share(self, model: str, reference: str, hits: np.ndarray) -> float:
         n = self.cells["n"].to_numpy()
         lost = (self.cells[PREFIX + model] - self.cells[PREFIX + reference]).to_numpy()
@@ -254,7 +265,36 @@ def read_size(folder: Path) -> SizeResult:
         runs={row.model: row.run for row in gap.rows},
     )
     members = read_record(folder / "members.json", Members).members
+    rows = below_seeds(rows, seed_ranges(cells, members))
     return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **documents_of(cells)), cells, members)
+
+
+def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:
+    """The range over seeds of the NLL on all scored tokens, in nats, of members trained from several."""
+    n = cells["n"].to_numpy().sum()
+    nll: dict[str, list[float]] = {}
+    for member in members:
+        nll.setdefault(member.member, []).append(-float(cells[PREFIX + member.name].to_numpy().sum()) / n)
+    return {member: max(values) - min(values) for member, values in nll.items() if len(values) > 1}
+
+
+def below_seeds(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> list[GapRow]:
+    """Rows whose gap is smaller than what another seed changes become unresolved: below the range over seeds of the
+    reference or of the model itself."""
+    reference = next(row for row in rows if row.reference)
+    found = []
+    for row in rows:
+        due = row.gap_due_to_ar
+        spread = max(ranges.get(reference.model, 0.0), ranges.get(row.model, 0.0))
+        own, theirs = row.overall.nll, reference.overall.nll
+        if due is not None and due.value is not None and own is not None and theirs is not None:
+            gap = abs(own - theirs)
+            if gap < spread:
+                reason = f"the gap of {gap:.3f} nats is smaller than the {spread:.3f} between seeds"
+                both = "; ".join(filter(None, (due.unresolved, reason)))
+                row = msgspec.structs.replace(row, gap_due_to_ar=msgspec.structs.replace(due, unresolved=both))
+        found.append(row)
+    return found
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

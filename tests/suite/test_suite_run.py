@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -282,6 +283,28 @@ def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
         later.write_text(before)
     rows = json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]
     assert len(rows) == 4 * 2 * 3  # models, numbers of pairs, slices
+
+
+def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
+    """Both an index of an earlier argap, which did not record passes, and one of other sources."""
+    suite, places = load_suite(place / "suite.yaml"), Layout(tmp_path / "work")
+    index = training_index(suite, "tiny", places)
+    assert index.passes == pytest.approx(6 * 4 * 64 / (index.tokens + index.documents))
+    manifest = places.index("tiny") / "index.json"
+    before, built = manifest.read_bytes(), manifest.stat().st_mtime_ns
+    assert training_index(suite, "tiny", places).passes == index.passes
+    assert manifest.stat().st_mtime_ns == built
+    for change, reason in {
+        "passes": rf"1 passes recorded, training makes {index.passes:g}; built again",
+        "sources": r"an index of elsewhere, training reads .*train; built again",
+    }.items():
+        values = json.loads(before)
+        values |= {"sources": ["elsewhere"]} if change == "sources" else {}
+        values.pop("passes") if change == "passes" else None
+        manifest.write_text(json.dumps(values))
+        assert training_index(suite, "tiny", places).passes == index.passes
+        assert re.search(reason, capsys.readouterr().err)
+        assert manifest.read_bytes() == before
 
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
