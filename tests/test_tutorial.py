@@ -1,4 +1,7 @@
-"""The tutorial's commands run as printed, in order, in a fresh folder, with argap's own checkpoints as the reader's."""
+"""The tutorial's commands run as printed, in order, in a fresh folder, with argap's own checkpoints as the reader's.
+
+The Python blocks of the questions and answers run too, and print the numbers beside them.
+"""
 
 import re
 import subprocess
@@ -8,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-TUTORIAL = Path(__file__).parent.parent / "docs" / "tutorial.md"
+ROOT = Path(__file__).parent.parent
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTER = ("--limit-document-tokens 1024", "--limit-document-tokens 96")
 """The one change: less text than the page takes. Python's standard library is 38 documents here."""
@@ -62,3 +66,12 @@ def test_the_tutorial_runs_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_page_says_what_the_test_changes():
     assert SHORTER[0] in TUTORIAL.read_text(encoding="utf-8")
+
+
+def test_the_numbers_of_the_answers_are_computed():
+    (block,) = [
+        block for language, block in BLOCK.findall((ROOT / "docs" / "faq.md").read_text()) if language == "python"
+    ]
+    printed = [f"{float(number):.3f}" for number in run([sys.executable, "-c", block], ROOT).split()]
+    assert printed == re.findall(r"# (0\.\d+):", block)
+    assert len(printed) == 2
