@@ -12,7 +12,8 @@ from argap.cli import commands
 HEAD = """# Commands
 
 Every command, its arguments and options, as `--help` prints them. Results go to stdout (`--json` for machines),
-progress and logs to stderr. Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error, 130 interrupted.
+progress and logs to stderr. Exit codes: 0 done, 1 an expected failure (one line), 2 usage, 70 an internal error, 130
+interrupted.
 """
 
 Command = Any  # of click, which typer may vendor
