@@ -50,7 +50,7 @@ def _section(words: list[str], command: Command) -> Iterator[str]:
 
 
 def _summary(command: Command) -> str:
-    return _cell(_prose(command.short_help or command.help.partition(". ")[0].rstrip(".")))
+    return _cell(_prose(re.split(r"\.(?=\s|$)", command.short_help or command.help)[0]))
 
 
 def _cell(text: str) -> str:
