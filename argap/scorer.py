@@ -42,6 +42,8 @@ class ScoreOptions(NamedTuple):
     batch_size: int | Literal["auto"] = "auto"
     trust_remote_code: bool = False
     backend: Backend = "auto"
+    device_map: bool = False
+    """Spread models over all GPUs and then the CPU's memory."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -99,6 +101,7 @@ def score(
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
+        device_map=options.device_map,
     )
     _check_vocabulary(model, data, checkpoint.name)
     batches = Batches(model, data, device, options.batch_size, checkpoint.name)

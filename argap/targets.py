@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
+from argap.gguf_file import gguf_tokenizer
 from argap.per_model import NO_SETTING, PerModel
 from argap.records import SourceRecord
 from argap.references import find_reference
@@ -38,6 +39,8 @@ class CheckpointTarget:
         if self.name in self.tokenizers.named:
             return load_tokenizer(self.tokenizers.named[self.name])
         try:
+            if self.checkpoint.gguf is not None:
+                return gguf_tokenizer(self.checkpoint.gguf)
             return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
         except FormatError:
             raise
