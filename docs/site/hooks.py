@@ -10,7 +10,7 @@ from command_reference import command_reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from python_reference import python_reference
-from repository import as_page, linked
+from repository import append_unnamed, as_page, linked, named
 
 GENERATED = {"docs/commands.md": command_reference, "docs/python.md": python_reference}
 
@@ -25,31 +25,28 @@ class RepositoryPage(File):
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     root = Path(config.config_file_path).parent
     own = [file for file in files if file.src_dir == config.docs_dir and Path(file.src_uri).suffix != ".py"]
-    named = _named(config.nav)
+    in_navigation = named(config.nav)
     pages = [root / "docs" / file.src_uri for file in own if file.is_documentation_page()]
-    pages += [root / name for name in named if name not in GENERATED]
+    pages += [root / name for name in in_navigation if (root / name).exists()]
     result = Files(file for file in files if file.src_dir != config.docs_dir)
     for path in linked(pages, root):
-        result.append(_file(path, root, config, named))
+        result.append(_file(path, root, config, in_navigation))
     for file in own:
         if not file.is_documentation_page() and f"docs/{file.src_uri}" not in result.src_uris:
-            result.append(_file(root / "docs" / file.src_uri, root, config, named))
+            result.append(_file(root / "docs" / file.src_uri, root, config, in_navigation))
     for name, write in GENERATED.items():
         page = File.generated(config, name, content=write())
         page.dest_uri = _destination(name, page.dest_uri)
         result.append(page)
-    *_, last = config.nav[-1].values()
-    last += sorted(
-        {f"docs/{file.src_uri}" for file in own if file.is_documentation_page()} - set(named) - set(GENERATED)
-    )
+    append_unnamed(config.nav, {f"docs/{file.src_uri}" for file in own if file.is_documentation_page()})
     return result
 
 
-def _file(path: Path, root: Path, config: MkDocsConfig, named: list[str]) -> File:
+def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]) -> File:
     """The site's file for a path of the repository; a page outside docs/ stands in the navigation only if named."""
     name = path.relative_to(root).as_posix()
     shown = as_page(path, root)
-    listed = name in named or name.startswith("docs/")
+    listed = name in in_navigation or name.startswith("docs/")
     file = (File if shown is None else RepositoryPage)(
         name,
         src_dir=str(root),
@@ -66,11 +63,3 @@ def _file(path: Path, root: Path, config: MkDocsConfig, named: list[str]) -> Fil
 def _destination(name: str, usual: str) -> str:
     """Pages of docs/ are at the root of the site."""
     return usual.removeprefix("docs/") if name.startswith("docs/") else usual
-
-
-def _named(nav: object) -> list[str]:
-    """The files that the navigation names, in order."""
-    if isinstance(nav, str):
-        return [nav]
-    entries = nav.values() if isinstance(nav, dict) else nav
-    return [name for entry in entries for name in _named(entry)]

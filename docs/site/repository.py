@@ -1,4 +1,4 @@
-"""What the site shows of the repository besides docs/: each file and folder that a page links to.
+"""What the site shows of the repository: the pages that the navigation names, and all that pages link to.
 
 The pages are read on the site and in the repository, so their links are relative paths that work in both.
 """
@@ -11,6 +11,20 @@ from pathlib import Path
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml"}
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+
+
+def named(nav: object) -> list[str]:
+    """The files that the navigation names, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ()
+    return [name for entry in entries for name in named(entry)]
+
+
+def append_unnamed(nav: list[dict[str, list]], pages: set[str]) -> None:
+    """Put pages that the navigation does not name at the end of its last section."""
+    (last,) = nav[-1].values()
+    last += sorted(pages - set(named(nav)))
 
 
 def linked(pages: list[Path], root: Path) -> list[Path]:
