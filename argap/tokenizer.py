@@ -56,6 +56,13 @@ class Tokenizer:
         return frozenset(added if self.eos is None else added | {self.eos})
 
     @cached_property
+    def unknown(self) -> frozenset[int]:
+        """Ids of the tokens for text that the tokenizer cannot spell; empty where it has none."""
+        model = json.loads(self._backend.to_str())["model"]
+        named = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
+        return frozenset() if named is None else frozenset([named])
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the sorted vocabulary, merges, normalizer and pre-tokenizer."""
         state = json.loads(self._backend.to_str())
@@ -103,6 +110,11 @@ class Tokenizer:
         """Token ids of a text, and where in it each token begins and ends (characters)."""
         encoded = self._backend.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
+
+    def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
+        encoded = self._backend.encode_batch(texts, add_special_tokens=False)
+        return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
