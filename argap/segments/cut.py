@@ -54,12 +54,11 @@ class Segments:
         return total
 
 
-def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated: bool, rest: bool = False) -> Segments:
+def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated: bool) -> Segments:
     """The segments of documents, each given in the tokens of every tokenizer.
 
-    ``separated``: the last token of each document is the separator, which ends behind the text. ``rest``: text behind
-    the last common end of a document is one more segment, not scored; else its tokens are left out (they come after
-    all that is scored in their document).
+    ``separated``: the last token of each document is the separator, which ends behind the text. Text behind the last
+    common end of a document is one more segment, not scored.
     """
     number = range(len(documents[0]))
     lengths: list[np.ndarray] = []
@@ -75,7 +74,7 @@ def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated
         for each, stop in zip(document, stops, strict=True):
             known &= np.diff(np.append(0, np.cumsum(each.unknown))[np.append(0, stop)]) == 0
         left = [len(each.ids) - int(stop[-1:].sum()) for each, stop in zip(document, stops, strict=True)]
-        if rest and any(left):
+        if any(left):
             ends = np.append(ends, max(int(each.ends[-1]) for each in document if len(each.ids)))
             stops = [np.append(stop, len(each.ids)) for each, stop in zip(document, stops, strict=True)]
             known = np.append(known, False)
@@ -90,6 +89,16 @@ def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated
         document=np.repeat(np.arange(len(documents)), [len(each) for each in lengths]),
         scored=np.concatenate(scored),
     )
+
+
+def up_to_common_end(document: Sequence[TokenizedDocument]) -> list[TokenizedDocument]:
+    """A document without the tokens behind its last common end: they come after all that is scored in it."""
+    ends = common_ends([each.ends for each in document])
+    stops = [int(np.searchsorted(each.ends, ends[-1])) + 1 if len(ends) else 0 for each in document]
+    return [
+        TokenizedDocument(each.ids[:stop], each.ends[:stop], each.unknown[:stop])
+        for each, stop in zip(document, stops, strict=True)
+    ]
 
 
 def common_ends(ends: Sequence[np.ndarray]) -> np.ndarray:

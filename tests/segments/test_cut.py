@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argap.errors import MismatchError
-from argap.segments.cut import Segments, cut_windows, find_segments
+from argap.segments.cut import Segments, cut_windows, find_segments, up_to_common_end
 from argap.segments.ends import TokenizedDocument, tokenized
 from argap.tokenizer import Tokenizer
 
@@ -132,6 +132,9 @@ def test_segments_by_hand():
     assert [each.tolist() for each in segments.tokens] == [[0, 1, 4], [0, 1, 3]]
     sums = segments.sums(np.array([-1.0, -2.0, -4.0, -8.0]), 0), segments.sums(np.array([-1.0, -3.0, -5.0]), 1)
     assert [each.tolist() for each in sums] == [[-1, -14], [-1, -8]]
+    # A token without bytes is in the segment of the token behind it.
+    c = TokenizedDocument(np.arange(3), np.array([1, 1, 6]), np.zeros(3, bool))
+    assert find_segments([(b, c)], separated=False).tokens[1].tolist() == [0, 1, 3]
     # The first segment of a window has no score.
     assert np.isnan(segments.in_windows(np.array([0, 2])).sums(np.array([np.nan, -2.0, -4.0, -8.0]), 0)[0])
 
@@ -162,7 +165,7 @@ def test_segments_are_finest_cover_every_byte_once_and_add_up(kinds, texts, odd)
         [-generator.random(len(tokens.ids)).astype(np.float32) for tokens in of_one]
         for of_one in zip(*documents, strict=True)
     ]
-    segments = find_segments(documents, separated=False, rest=True)
+    segments = find_segments(documents, separated=False)
     together = [np.concatenate(each) if each else np.empty(0) for each in logprobs]
     sums = [segments.sums(each, k) for k, each in enumerate(together)]
     at = 0
@@ -194,7 +197,7 @@ def test_equal_tokenizers_have_their_tokens_as_segments(family):
     tokenizer = family(0, 30)
     texts = [text.strip() for text in TEXTS]
     documents = documents_of(texts, [tokenizer, tokenizer])
-    segments = find_segments(documents, separated=False, rest=True)
+    segments = find_segments(documents, separated=False)
     tokens = np.concatenate([np.diff(document[0].ends, prepend=0) for document in documents])
     # A token without bytes (a space before the text) is in the segment of the token behind it.
     assert segments.bytes.tolist() == tokens[tokens > 0].tolist()
@@ -210,7 +213,7 @@ def test_equal_tokenizers_have_their_tokens_as_segments(family):
 
 def test_every_window_has_the_same_bytes_and_fits_every_model():
     tokenizers = [byte_level(0, 40), characters(0, 0)]
-    documents = documents_of(WORDS, tokenizers)
+    documents = [up_to_common_end(document) for document in documents_of(WORDS, tokenizers)]
     segments = find_segments(documents, separated=False)
     offsets = cut_windows(segments, [12, 20], within_documents=True, names=WORDS)
     for a, b in itertools.pairwise(offsets):
