@@ -112,10 +112,7 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
 
     Raises what `argap.corpus.open_corpus` and `build_evaluation_set` raise.
     """
-    corpora = [
-        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype)
-        for source in spec.data
-    ]
+    corpora = corpora_of(spec)
     data = build_evaluation_set(
         corpora,
         tokenizer,
@@ -127,6 +124,14 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
     return data
+
+
+def corpora_of(spec: EvaluationSpec) -> list[Corpus]:
+    """The texts of ``spec``, opened. Raises what `argap.corpus.open_corpus` raises."""
+    return [
+        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype)
+        for source in spec.data
+    ]
 
 
 def build_evaluation_set(
@@ -190,11 +195,8 @@ def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int 
     taken: list[TokenDocument] = []
     left = limit
     for document in documents:
-        if separator is not None and np.any(document.ids == separator):
-            raise ArgapError(
-                f"{document.source}: its text contains the EOS token, id {separator}, which packing puts "
-                "between documents; use `packing=document`"
-            )
+        if separator is not None:
+            check_no_separator(document.ids, separator, document.source)
         ids = document.ids if separator is None else np.append(document.ids, np.int32(separator))
         if left is not None:
             ids = ids[:left]
@@ -203,6 +205,15 @@ def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int 
         if left == 0:
             break
     return taken
+
+
+def check_no_separator(ids: np.ndarray, separator: int, document: str) -> None:
+    """Raise `ArgapError` for a document that contains the EOS."""
+    if np.any(ids == separator):
+        raise ArgapError(
+            f"{document}: its text contains the EOS token, id {separator}, which packing puts between documents; use "
+            "`packing=document`"
+        )
 
 
 def _window_offsets(ends: np.ndarray, seq_len: int) -> np.ndarray:

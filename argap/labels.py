@@ -3,7 +3,9 @@
 A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window), the
 tokenizer, and ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
 train_count:int64, domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is
-null, and every repeated bigram is a hit.
+null, and every repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is
+also ``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where
+no segment is scored.
 """
 
 from dataclasses import dataclass, replace
@@ -48,11 +50,36 @@ class Labels:
     """int32 ``[W]``: the document that holds most of the window."""
     record: LabelsRecord
     """``labels.json``."""
+    segment_bytes: np.ndarray | None = None
+    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
+    the token."""
 
     @property
     def scored(self) -> np.ndarray:
-        """bool ``[N]``: all but the first token of each window."""
-        return self.position > 0
+        """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
+        return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
+
+    @property
+    def weight(self) -> np.ndarray:
+        """int64 ``[N]``: what a row that has a log-prob counts, 1 or the bytes of its segment; 0 for other rows."""
+        return np.maximum(self.scored if self.segment_bytes is None else self.segment_bytes, 0).astype(np.int64)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """int64: for each row with a weight, the row whose labels stand for it.
+
+        That is itself, and in a segment of several tokens the one whose repeated bigram training saw least (the first
+        of equals; without one, the token whose bigram it saw least), so that at any threshold the segment is an AR hit
+        where one of its tokens is.
+        """
+        rows = np.flatnonzero(self.scored)
+        if self.segment_bytes is None:
+            return rows
+        ends = self.segment_bytes[rows] > 0
+        segment = np.cumsum(ends) - ends
+        count = np.zeros(len(rows)) if self.train_count is None else self.train_count[rows]
+        order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
+        return rows[order][np.unique(segment[order], return_index=True)[1]]
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
@@ -132,6 +159,8 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
         "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
         "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
     }
+    if labels.segment_bytes is not None:
+        columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
     windows = {"window": np.arange(len(labels.document_of_window)), "document": labels.document_of_window}
     (folder / "labels.json").unlink(missing_ok=True)
     write_parquet(folder / "labels.parquet", pa.table(columns))
@@ -151,6 +180,7 @@ def read_labels(folder: Path) -> Labels:
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
     domain = rows["domain"].combine_chunks()
     counted = rows["train_count"].null_count == 0
+    by_segment = "segment_bytes" in rows.column_names
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
@@ -162,4 +192,5 @@ def read_labels(folder: Path) -> Labels:
         domains=domain.dictionary.to_pylist(),
         document_of_window=windows["document"].to_numpy(),
         record=record,
+        segment_bytes=rows["segment_bytes"].combine_chunks().fill_null(-1).to_numpy() if by_segment else None,
     )

@@ -14,6 +14,8 @@ from argap.errors import FormatError
 
 Packing = Literal["packed", "document"]
 Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+Unit = Literal["token", "byte"]
+"""What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
 
@@ -63,13 +65,14 @@ class EvaluationRecord(Record, frozen=True):
     tokenizer_fingerprint: str
     tokens: int
     scored: int
-    """Tokens with a log-prob: all but the first of each window."""
+    """Tokens with a log-prob: all but the first of each window. Under the unit ``byte`` bytes, of scored segments."""
     windows: int
     documents: int
     seq_len: int
     packing: Packing
     data: tuple[str, ...] = ()
     """The texts as they were named; in ``gap.json`` alone."""
+    unit: Unit = "token"
 
 
 class EvaluationSpec(Record, frozen=True):
@@ -300,6 +303,8 @@ class Gap(Record, frozen=True):
     """Documents that windows belong to, the units of the bootstrap; None in older results."""
     effective_documents: float | None = None
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
+    unit: Unit = "token"
+    """``byte``: every ``n`` counts bytes, every NLL and difference is in nats a byte, and ``ppl`` is exp of that."""
 
     @property
     def hits(self) -> str:

@@ -2,6 +2,9 @@
 
 ``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
 token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
+
+Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
+log-prob of a segment is that of its last token; the others have null.
 """
 
 from collections.abc import Callable
@@ -90,7 +93,8 @@ def open_run(folder: str | Path) -> Run:
 
 
 def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0."""
+    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0. A
+    log-prob that is NaN is stored as null."""
     rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
     context = data.position[rows] == 0
     table = pa.table(
@@ -98,7 +102,7 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
             data.window[rows],
             data.position[rows],
             data.tokens[rows],
-            pa.array(logprob, mask=context),
+            pa.array(logprob, mask=np.isnan(logprob)),
             pa.array(top1, mask=context),
         ],
         schema=SCHEMA,
@@ -166,6 +170,8 @@ def _read_columns(
 def _check_finite(run: Run, path: Path, table: pa.Table) -> None:
     """Raise `FormatError` for a scored position without a finite log-prob."""
     missing = ~np.isfinite(table["logprob"].to_numpy())  # nulls are NaN
+    if run.record.evaluation.unit == "byte":  # the sum of a segment is at its last token, the others have none
+        missing &= table["logprob"].is_valid().to_numpy()
     if not missing.any():
         return
     window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))

@@ -61,6 +61,7 @@ def summarize(
         evaluation=evaluation,
         index=index,
         versions=environment()["versions"],
+        unit=evaluation.unit,
         **documents_of(cells),
     )
 

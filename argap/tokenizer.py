@@ -113,8 +113,18 @@ class Tokenizer:
 
     def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
-        encoded = self._backend.encode_batch(texts, add_special_tokens=False)
+        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
         return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """The same tokenizer without its post-processor, which adds special tokens and trims offsets."""
+        from tokenizers import Tokenizer as Backend
+
+        state = json.loads(self._backend.to_str())
+        backend = Backend.from_str(json.dumps(state | {"post_processor": None}))
+        backend.encode_special_tokens = True
+        return backend
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""

@@ -24,10 +24,11 @@ WORDS = ["the cat sat on the mat", "hello world naive cafe", "the 日本語 wör
 
 def byte_level(seed: int, entries: int) -> Tokenizer:
     from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(seed % 2))
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)  # as GPT-2's
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=257 + entries,
@@ -141,6 +142,8 @@ def test_segments_by_hand():
 
 def test_ends_by_hand():
     """``é`` is two tokens of byte-level BPE, each with one byte; the space that Llama puts in front has none."""
+    (white,) = tokenized(["a\n "], byte_level(0, 0), ["x"])
+    assert white.ends.tolist() == [1, 2, 3]
     (bytes_,) = tokenized(["é a"], byte_level(0, 0), ["x"])
     assert bytes_.ends.tolist() == [1, 2, 3, 4]
     (llama,) = tokenized(["a ☃"], byte_fallback(0, 0), ["x"])

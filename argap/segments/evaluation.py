@@ -1,0 +1,207 @@
+"""The evaluation text for models of different tokenizers: windows of the same bytes, in the tokens of each.
+
+Legend: T tokenizers, the reference's first; N tokens of the reference's; S segments, W windows, D documents.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from argap.corpus import Corpus
+from argap.corpus.document import TextDocument, TokenShard
+from argap.errors import ArgapError
+from argap.evaluation import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of
+from argap.labels import Labels
+from argap.progress import say
+from argap.records import EvaluationRecord, EvaluationSpec
+from argap.segments.cut import Segments, cut_windows, find_segments, up_to_common_end
+from argap.segments.ends import TokenizedDocument, tokenized
+from argap.tokenizer import Tokenizer
+
+BATCH = 256
+"""Documents tokenized at once."""
+
+
+def batched(documents: Iterable[TextDocument], size: int) -> Iterator[list[TextDocument]]:
+    """Lists of ``size`` documents; the last may be shorter. (`itertools.batched` is new in Python 3.12.)"""
+    iterator = iter(documents)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+@dataclass(frozen=True)
+class SegmentedText:
+    """A text in the tokens of several tokenizers, with the segments that they share."""
+
+    sets: tuple[EvaluationSet, ...]
+    """``[T]``: the same windows, byte for byte."""
+    segments: Segments
+    """Of all windows."""
+
+    @cached_property
+    def segment_bytes(self) -> np.ndarray:
+        """int32 ``[N]``: `argap.labels.Labels.segment_bytes`."""
+        starts, ends = self.segments.tokens[0][:-1], self.segments.tokens[0][1:]
+        values = np.repeat(np.where(self.segments.scored, 0, -1), ends - starts).astype(np.int32)
+        values[ends - 1] = np.where(self.segments.scored, self.segments.bytes, -1)
+        return values
+
+    @cached_property
+    def record(self) -> EvaluationRecord:
+        """The reference's tokens and windows; ``scored`` counts bytes, and the fingerprint covers the segments."""
+        own = self.sets[0]
+        digest = hashlib.sha256(own.fingerprint.encode())
+        digest.update(self.segment_bytes.astype("<i4").tobytes())
+        scored = int(self.segments.bytes[self.segments.scored].sum())
+        return msgspec.structs.replace(own.record, fingerprint=digest.hexdigest(), scored=scored, unit="byte")
+
+    def align(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
+        """float32 ``[N]``: the log-prob of each segment at its last token of the reference's, NaN elsewhere; from the
+        log-prob of each token of tokenizer number ``tokenizer``."""
+        aligned = np.full(len(self.segment_bytes), np.nan, dtype=np.float32)
+        aligned[self.segments.tokens[0][1:] - 1] = self.segments.sums(logprob, tokenizer)
+        return aligned
+
+    def labels(self, labels: Labels) -> Labels:
+        """The labels of the reference's tokens with the segments that they are in."""
+        record = msgspec.structs.replace(labels.record, evaluation=self.record)
+        return replace(labels, record=record, segment_bytes=self.segment_bytes)
+
+
+def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], limits: Sequence[int]) -> SegmentedText:
+    """The text of ``spec`` in windows of at most ``limits[t]`` tokens of each of ``tokenizers``, the reference's first.
+
+    ``limit_tokens`` counts the reference's tokens. Raises `ArgapError` for token shards (they have no text), for a
+    tokenizer without EOS under ``packed``, and where nothing can be scored; `MismatchError` for text that cannot be
+    divided (`tokenized`, `cut_windows`).
+    """
+    text = _read(spec, tokenizers)
+    if text.separators is None:
+        text = text._replace(documents=[up_to_common_end(document) for document in text.documents])
+    segments = find_segments(text.documents, separated=text.separators is not None)
+    if spec.limit_tokens is not None:
+        segments = segments.first(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
+    if not len(segments):
+        raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; {_why_nothing(text, tokenizers)}")
+    windows = cut_windows(segments, limits, within_documents=text.separators is None, names=text.names)
+    return _segmented(text, tokenizers, segments, windows, seq_len=spec.seq_len or SEQ_LEN)
+
+
+class _Text(NamedTuple):
+    """Documents in the tokens of every tokenizer, a separator behind each where there are ``separators``."""
+
+    metadata: list[TextDocument]
+    documents: list[Sequence[TokenizedDocument]]
+    separators: list[int] | None
+
+    @property
+    def names(self) -> list[str]:
+        return [document.source for document in self.metadata]
+
+
+def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
+    """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``."""
+    separators = None if (spec.packing or PACKING) == "document" else [_separator(each) for each in tokenizers]
+    corpora = corpora_of(spec)
+    text = _Text([], [], separators)
+    taken = 0
+    for batch in batched(_texts(corpora), BATCH):
+        names = [document.source for document in batch]
+        in_tokens = zip(*(tokenized([d.text for d in batch], each, names) for each in tokenizers), strict=True)
+        for document, each in zip(batch, in_tokens, strict=True):
+            if not len(each[0].ids):
+                continue
+            text.metadata.append(document)
+            text.documents.append(each if separators is None else _with_separators(each, separators, document))
+            taken += len(text.documents[-1][0].ids)
+            if spec.limit_tokens is not None and taken >= spec.limit_tokens:
+                return text
+    for corpus in corpora:
+        for remark in corpus.tally.remarks():
+            say(f"{corpus.spec}: {remark}")
+    return text
+
+
+def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
+    for corpus in corpora:
+        for item in corpus:
+            if isinstance(item, TokenShard):
+                raise ArgapError(f"{item.path}: tokens of one tokenizer; expected text, which every tokenizer can cut")
+            yield item
+
+
+def _separator(tokenizer: Tokenizer) -> int:
+    if tokenizer.eos is None:
+        raise ArgapError(
+            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
+        )
+    return tokenizer.eos
+
+
+def _with_separators(
+    in_tokens: Sequence[TokenizedDocument], separators: Sequence[int], document: TextDocument
+) -> list[TokenizedDocument]:
+    """The document with an EOS of each tokenizer, which ends behind the text."""
+    end = len(document.text.encode()) + 1
+    for each, separator in zip(in_tokens, separators, strict=True):
+        check_no_separator(each.ids, separator, document.source)
+    return [
+        TokenizedDocument(
+            np.append(each.ids, np.int32(separator)), np.append(each.ends, end), np.append(each.unknown, False)
+        )
+        for each, separator in zip(in_tokens, separators, strict=True)
+    ]
+
+
+def _segmented(
+    text: _Text, tokenizers: Sequence[Tokenizer], segments: Segments, windows: np.ndarray, *, seq_len: int
+) -> SegmentedText:
+    """The windows ``[W + 1]`` of segments in the tokens of each tokenizer."""
+    segments = segments.in_windows(windows)
+    if not segments.scored.any():
+        raise ArgapError(f"{text.names[0]}: nothing to score there; {_why_nothing(text, tokenizers)}")
+    whole, scored = int(segments.bytes.sum()), int(segments.bytes[segments.scored].sum())
+    say(
+        f"{len(tokenizers)} tokenizers: compared on {segments.scored.sum():,} segments, {scored:,} of {whole:,} bytes; "
+        "the others begin a window, stand before an EOS, or hold text that a tokenizer does not know"
+    )
+    sets = []
+    for t, tokenizer in enumerate(tokenizers):
+        stop = int(segments.tokens[t][-1])
+        lengths = [len(document[t].ids) for document in text.documents]
+        sets.append(
+            EvaluationSet(
+                tokens=np.concatenate([document[t].ids for document in text.documents])[:stop],
+                offsets=segments.tokens[t][windows],
+                document=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[:stop],
+                domains=[document.domain for document in text.metadata],
+                sources=text.names,
+                seq_len=seq_len,
+                packing="document" if text.separators is None else "packed",
+                eos=None if text.separators is None else text.separators[t],
+                tokenizer=tokenizer.name,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+            )
+        )
+    return SegmentedText(tuple(sets), segments)
+
+
+def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:
+    """The first token that stands for unknown text, or that there is none."""
+    for document, in_tokens in zip(text.metadata, text.documents, strict=True):
+        for tokenizer, each in zip(tokenizers, in_tokens, strict=True):
+            if each.unknown.any():
+                at = int(np.argmax(each.unknown))
+                first, last = int(each.ends[at - 1]) if at else 0, int(each.ends[at])
+                excerpt = document.text.encode()[first:last][:40].decode(errors="replace")
+                return (
+                    f"{tokenizer.name} does not know bytes {first:,} to {last:,} of {document.source} ({excerpt!r}), "
+                    "and little else is left; expected a tokenizer of this language"
+                )
+    return "expected a document of at least two tokens of every tokenizer"
