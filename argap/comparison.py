@@ -81,6 +81,7 @@ def write_gap(
     remove_report(out)
     write_cells(cells, out / "cells.parquet", gap.bins)
     tokens = read_token_ids(runs[0])
+    scores = {name: (labels.over_segments(logprob), top1) for name, (logprob, top1) in scores.items()}
     examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
     write_record(out / "examples.json", examples, indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete

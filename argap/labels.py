@@ -81,6 +81,15 @@ class Labels:
         order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
         return rows[order][np.unique(segment[order], return_index=True)[1]]
 
+    def over_segments(self, logprob: np.ndarray) -> np.ndarray:
+        """Log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
+        if self.segment_bytes is None:
+            return logprob
+        rows, ends = np.flatnonzero(self.scored), np.flatnonzero(self.segment_bytes > 0)
+        filled = np.full_like(logprob, np.nan)
+        filled[rows] = logprob[ends[np.searchsorted(ends, rows)]]
+        return filled
+
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
 

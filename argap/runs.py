@@ -8,6 +8,7 @@ log-prob of a segment is that of its last token; the others have null.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,13 @@ from argap.parquet import read_parquet, write_parquet
 from argap.progress import say
 from argap.records import RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
+from argap.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Run", "begin_run", "environment", "finish_run", "folder_name", "open_run"]
 
 FORMAT = 1
+OWN = "own-tokens"
+"""Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.segments.runs`)."""
 SHARD_TOKENS = 2**17
 SCHEMA = pa.schema(
     [
@@ -141,6 +145,32 @@ def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:
 def read_token_ids(run: Run) -> np.ndarray:
     """The token ids that the run scored, int32 ``[N]``. Raises `FormatError` as `read_logprobs`."""
     return _read_columns(run, ["token"])["token"].to_numpy()
+
+
+def read_window_offsets(run: Run) -> np.ndarray:
+    """The window bounds of the run, int64 ``[W + 1]``. Raises `FormatError` as `read_logprobs`."""
+    position = _read_columns(run, ["pos"])["pos"].to_numpy()
+    return np.append(np.flatnonzero(position == 0), len(position))
+
+
+def tokenizer_of(run: Run) -> Tokenizer:
+    """The tokenizer of a run: saved with it or with the labels beside it, else where it is recorded to be.
+
+    Raises `ArgapError` where none of those is the run's.
+    """
+    evaluation = run.record.evaluation
+    saved = [
+        str(folder) for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()
+    ]
+    for source in (*saved, run.record.source.tokenizer, evaluation.tokenizer):
+        with suppress(ArgapError):
+            tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None
+            if tokenizer is not None and tokenizer.fingerprint == evaluation.tokenizer_fingerprint:
+                return tokenizer
+    raise ArgapError(
+        f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
+        f"expected it in {run.folder.parent / 'labels'}, or where its name says"
+    )
 
 
 def token_parts(folder: Path) -> list[Path]:

@@ -133,12 +133,14 @@ def check_identity(
     options: ScoreOptions,
     overwrite: bool,
     parallel: Parallel | None,
-) -> None:
-    """Raise what `score` raises for a folder that holds another run; changes nothing."""
+) -> RunIdentity:
+    """The identity of the run that `score` writes. Raises what it raises for a folder that holds another run; changes
+    nothing."""
     device = str(parallel.device) if parallel else resolve_device(options.device)
     identity = _identity(checkpoint, data, options, device)
     if parallel is None or parallel.is_main:
         check_resumable(folder, as_json(identity), overwrite=overwrite)
+    return identity
 
 
 def _identity(checkpoint: Checkpoint, data: EvaluationSet, options: ScoreOptions, device: str) -> RunIdentity:

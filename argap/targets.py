@@ -10,7 +10,7 @@ from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError
 from argap.records import SourceRecord
 from argap.references import find_reference
-from argap.runs import Run, folder_name, open_run
+from argap.runs import OWN, Run, folder_name, open_run, tokenizer_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 NOTHING = SourceRecord()
@@ -45,7 +45,7 @@ class RunTarget:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.run.folder.parent / "labels", name=self.run.record.evaluation.tokenizer)
+        return tokenizer_of(self.run)
 
 
 Target = CheckpointTarget | RunTarget
@@ -91,7 +91,7 @@ def distinct(models: Sequence[CheckpointTarget], reference: Target) -> list[Chec
         known = [other.checkpoint.fingerprint for other in different if isinstance(other, CheckpointTarget)]
         if model.checkpoint.fingerprint not in known:
             different.append(model)
-    taken = {"labels": "the labels", "figures": "the report's figures"}
+    taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
     named = with_distinct_names(different)
     for model in named:
         if isinstance(model, RunTarget):  # its folder is elsewhere

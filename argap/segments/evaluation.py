@@ -4,7 +4,7 @@ Legend: T tokenizers, the reference's first; N tokens of the reference's; S segm
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -15,11 +15,12 @@ import numpy as np
 
 from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenShard
-from argap.errors import ArgapError
+from argap.errors import ArgapError, MismatchError
 from argap.evaluation import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of
 from argap.labels import Labels
 from argap.progress import say
 from argap.records import EvaluationRecord, EvaluationSpec
+from argap.runs import Run, read_token_ids, read_window_offsets
 from argap.segments.cut import Segments, cut_windows, find_segments, up_to_common_end
 from argap.segments.ends import TokenizedDocument, tokenized
 from argap.tokenizer import Tokenizer
@@ -90,7 +91,52 @@ def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], l
     if not len(segments):
         raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; {_why_nothing(text, tokenizers)}")
     windows = cut_windows(segments, limits, within_documents=text.separators is None, names=text.names)
-    return _segmented(text, tokenizers, segments, windows, seq_len=spec.seq_len or SEQ_LEN)
+    return _segmented(text, tokenizers, segments, windows, limits)
+
+
+def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], runs: Mapping[int, Run]) -> SegmentedText:
+    """The text of ``spec`` in the windows of finished runs; ``runs``: by the number of their tokenizer, T at most.
+
+    The last window ends at the last common end that all runs have reached. Raises what `open_segmented_text` raises,
+    and `MismatchError` for a run of other tokens than the text's, and for windows that do not hold the same bytes.
+    """
+    text = _read(spec, tokenizers)
+    segments = find_segments(text.documents, separated=text.separators is not None)
+    offsets = {t: read_window_offsets(run) for t, run in runs.items()}
+    reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
+    segments = segments.first(min(reached))
+    first, *_ = runs.values()
+    windows: np.ndarray | None = None
+    for t, run in runs.items():
+        starts = offsets[t][:-1][offsets[t][:-1] < segments.tokens[t][-1]]
+        number = np.searchsorted(segments.tokens[t], starts)
+        inside = segments.tokens[t][number] != starts
+        if inside.any() or (windows is not None and not np.array_equal(number, windows)):
+            at = int(np.argmax(inside))
+            what = f"window {at} begins inside a segment" if inside.any() else f"others than those of {first.folder}"
+            raise MismatchError(
+                f"{run.folder}: its windows do not hold the same bytes for every tokenizer ({what}); score the "
+                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them"
+            )
+        windows = number
+    assert windows is not None
+    windows = np.append(windows, len(segments))
+    of_runs = {t: run.record.evaluation.seq_len for t, run in runs.items()}
+    limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
+    segmented = _segmented(text, tokenizers, segments, windows, limits)
+    for t, run in runs.items():
+        _check_same_tokens(run, segmented.sets[t])
+    return segmented
+
+
+def _check_same_tokens(run: Run, data: EvaluationSet) -> None:
+    differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
+    if differing.any():
+        document = data.sources[data.document[np.argmax(differing)]]
+        raise MismatchError(
+            f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the text, "
+            "tokenizer and limits of the run"
+        )
 
 
 class _Text(NamedTuple):
@@ -125,6 +171,8 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
     for corpus in corpora:
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
+    if not text.documents:
+        raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; expected a document of at least two tokens")
     return text
 
 
@@ -160,9 +208,9 @@ def _with_separators(
 
 
 def _segmented(
-    text: _Text, tokenizers: Sequence[Tokenizer], segments: Segments, windows: np.ndarray, *, seq_len: int
+    text: _Text, tokenizers: Sequence[Tokenizer], segments: Segments, windows: np.ndarray, limits: Sequence[int]
 ) -> SegmentedText:
-    """The windows ``[W + 1]`` of segments in the tokens of each tokenizer."""
+    """The windows ``[W + 1]`` of segments, of at most ``limits[t]`` tokens, in the tokens of each tokenizer."""
     segments = segments.in_windows(windows)
     if not segments.scored.any():
         raise ArgapError(f"{text.names[0]}: nothing to score there; {_why_nothing(text, tokenizers)}")
@@ -182,7 +230,7 @@ def _segmented(
                 document=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[:stop],
                 domains=[document.domain for document in text.metadata],
                 sources=text.names,
-                seq_len=seq_len,
+                seq_len=limits[t],
                 packing="document" if text.separators is None else "packed",
                 eos=None if text.separators is None else text.separators[t],
                 tokenizer=tokenizer.name,
