@@ -11,13 +11,14 @@ import msgspec
 
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
-from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, read_gap, write_record
+from argap.records import Gap, GapRow, IndexRecord, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run, read_logprobs, read_token_ids
+from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids
+from argap.segments.runs import align_finished
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -27,6 +28,8 @@ def compare_runs(
     runs: Sequence[str], reference: str, out: Path, *, threshold: Threshold = PAPER_THRESHOLD, base: str | None = None
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
+
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`).
 
     Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError` for runs of another
     evaluation set.
@@ -38,10 +41,13 @@ def compare_runs(
         if run.model in by_name:
             raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
         by_name[run.model] = run
-    folder = labels_of(opened)
-    labels = read_labels(folder)
-    tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
     base_name = open_run(base).model if base else None
+    if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
+        opened, labels, tokenizer = align_finished(opened, out)
+    else:
+        folder = labels_of(opened)
+        labels = read_labels(folder)
+        tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
     return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
 
 
@@ -129,20 +135,3 @@ def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
 
 def _check_labels(run: Run, labels: Labels, reference: Run) -> None:
     check_same_set(run, labels.record.evaluation, f"the labels (and {reference.folder}) hold")
-
-
-def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
-    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
-    own = run.record.evaluation
-    if own.fingerprint == evaluation.fingerprint:
-        return
-    differing = [
-        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
-        for name in ("tokenizer", "seq_len", "packing", "tokens")
-        if getattr(own, name) != getattr(evaluation, name)
-    ]
-    raise MismatchError(
-        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
-        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
-        "`packing`"
-    )

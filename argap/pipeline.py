@@ -12,7 +12,7 @@ import numpy as np
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import check_length, check_loadable, max_positions, read_config
-from argap.comparison import check_same_set, threshold_of, write_gap
+from argap.comparison import threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import SEQ_LEN, EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import index_record, label, write_labels
@@ -21,7 +21,7 @@ from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, as_json, read_gap
 from argap.references import absolute
 from argap.resumable import check_resumable, folder_name
-from argap.runs import OWN, Run
+from argap.runs import OWN, Run, check_same_set
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
 from argap.segments.runs import align_run, aligned_identity, check_tokens
 from argap.summary import check_base

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from argap.checksums import check_files
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
 from argap.progress import say
-from argap.records import RunRecord, RunResult, as_json, read_record
+from argap.records import EvaluationRecord, RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
 from argap.tokenizer import Tokenizer, load_tokenizer
 
@@ -170,6 +170,23 @@ def tokenizer_of(run: Run) -> Tokenizer:
     raise ArgapError(
         f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
         f"expected it in {run.folder.parent / 'labels'}, or where its name says"
+    )
+
+
+def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
+    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
+    own = run.record.evaluation
+    if own.fingerprint == evaluation.fingerprint:
+        return
+    differing = [
+        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
+        for name in ("tokenizer", "seq_len", "packing", "tokens")
+        if getattr(own, name) != getattr(evaluation, name)
+    ]
+    raise MismatchError(
+        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
+        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
+        "`packing`"
     )
 
 

@@ -95,7 +95,7 @@ def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], l
 
 
 def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], runs: Mapping[int, Run]) -> SegmentedText:
-    """The text of ``spec`` in the windows of finished runs; ``runs``: by the number of their tokenizer, T at most.
+    """The text of ``spec`` in the windows of finished runs; ``runs``: one of each tokenizer that has any.
 
     The last window ends at the last common end that all runs have reached. Raises what `open_segmented_text` raises,
     and `MismatchError` for a run of other tokens than the text's, and for windows that do not hold the same bytes.
@@ -214,11 +214,6 @@ def _segmented(
     segments = segments.in_windows(windows)
     if not segments.scored.any():
         raise ArgapError(f"{text.names[0]}: nothing to score there; {_why_nothing(text, tokenizers)}")
-    whole, scored = int(segments.bytes.sum()), int(segments.bytes[segments.scored].sum())
-    say(
-        f"{len(tokenizers)} tokenizers: compared on {segments.scored.sum():,} segments, {scored:,} of {whole:,} bytes; "
-        "the others begin a window, stand before an EOS, or hold text that a tokenizer does not know"
-    )
     sets = []
     for t, tokenizer in enumerate(tokenizers):
         stop = int(segments.tokens[t][-1])
@@ -237,6 +232,12 @@ def _segmented(
                 tokenizer_fingerprint=tokenizer.fingerprint,
             )
         )
+    separators = 0 if text.separators is None else int((sets[0].tokens == text.separators[0]).sum())
+    whole, scored = int(segments.bytes.sum()) - separators, int(segments.bytes[segments.scored].sum())
+    say(
+        f"{len(tokenizers)} tokenizers: compared on {segments.scored.sum():,} segments, {scored:,} of {whole:,} bytes; "
+        "the others begin a window, stand before an EOS, or hold text that a tokenizer does not know"
+    )
     return SegmentedText(tuple(sets), segments)
 
 

@@ -1,6 +1,5 @@
 """``argap score`` where tokenizers differ, against a brute-force computation of segments and their log-probs."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,14 +9,12 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from argap.bigram_index.build import build_index
-from argap.cells import read_cells
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
 from argap.labels import read_labels
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, read_gap
-from argap.result import open_result
-from argap.runs import open_run, read_logprobs
+from argap.runs import open_run, read_logprobs, read_token_ids
 from argap.tokenizer import Tokenizer, load_tokenizer
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
 
@@ -53,7 +50,7 @@ def gpt2(vocab: int) -> GPT2Config:
 def place(tmp_path_factory):
     """A GPT-2 and two Llamas with tokenizers of their own, text of several documents, an index in GPT-2's tokens."""
     place = tmp_path_factory.mktemp("place")
-    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 30), word_piece(1, 100)
+    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 30), word_piece(0, 100)
     save_model(place / "gpt2", gpt2(of_gpt2.vocab_size), of_gpt2, 0)
     save_model(place / "gpt2-b", gpt2(of_gpt2.vocab_size), of_gpt2, 3)
     save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 1)
@@ -187,3 +184,131 @@ def test_the_gap_is_that_of_brute_force(place, scored):
     for parts in (gap.breakdowns.frequency, gap.breakdowns.distance, gap.breakdowns.position, gap.breakdowns.domain):
         assert sum(part.contribution["llama"] for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
         assert sum(part.n for part in parts) == gap.row("llama").overall.n
+
+
+def numbers(gap) -> list:
+    """All figures of a result, by model."""
+    names = ("model", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar")
+    return [*([getattr(row, name) for name in names] for row in gap.rows), gap.breakdowns]
+
+
+def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path):
+    out, gap = scored
+    before = {path: path.stat().st_mtime_ns for path in out.glob("own-tokens/*/tokens/*.parquet")}
+    assert len(before) == 2
+    again = score_models(
+        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    assert numbers(again) == numbers(gap)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    of_segments = compare_runs([str(out / "llama")], str(out / "gpt2"), tmp_path / "a", threshold=2)
+    own = out / "own-tokens"
+    of_tokens = compare_runs([str(own / "llama")], str(own / "gpt2"), tmp_path / "b", threshold=2)
+    assert numbers(of_segments) == numbers(of_tokens) == numbers(gap)
+
+
+def test_counts_are_added_later(place, scored, tmp_path):
+    _, gap = scored
+    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    assert numbers(label_result(tmp_path, str(place / "index"), threshold=2)) == numbers(gap)
+    assert read_gap(tmp_path).unit == "byte"
+
+
+def test_a_segment_is_a_hit_where_one_of_its_tokens_is(scored):
+    out, _ = scored
+    labels = read_labels(out / "labels")
+    assert labels.segment_bytes is not None
+    rows = np.flatnonzero(labels.scored)
+    segment = np.cumsum(labels.segment_bytes[rows] > 0) - (labels.segment_bytes[rows] > 0)
+    for threshold in (0, 1, 2, 1250, None):
+        hit = labels.ar_hit(threshold)
+        assert [any(hit[rows][segment == k]) for k in range(segment[-1] + 1)] == hit[labels.shown].tolist()
+    assert len(labels.shown) < len(rows)
+
+
+def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):
+    gap = score_models([str(place / "gpt2-b")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    assert gap.unit == "token"
+    assert "unit" not in (tmp_path / "gap.json").read_text()
+    assert not (tmp_path / "own-tokens").exists()
+
+
+def test_three_models_of_two_tokenizers(place, scored, tmp_path):
+    """A model with the reference's tokenizer changes nothing for the others."""
+    _, gap = scored
+    names = [str(place / "gpt2-b"), str(place / "llama")]
+    three = score_models(
+        names, str(place / "gpt2"), tmp_path, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    assert three.fingerprint == gap.fingerprint
+    assert numbers(three)[0] == numbers(gap)[0]
+    assert three.row("llama").overall == gap.row("llama").overall
+
+
+def test_normalised_and_unknown_text(place, tmp_path):
+    """WordPiece drops white space and case, has no 😀, and takes at most 24 tokens at once."""
+    score_models([str(place / "bert")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    own = {name: open_run(tmp_path / "own-tokens" / name).record.evaluation for name in ("gpt2", "bert")}
+    assert own["gpt2"].windows == own["bert"].windows
+    assert (own["gpt2"].seq_len, own["bert"].seq_len) == (SEQ_LEN, 24)
+    labels = read_labels(tmp_path / "labels")
+    bytes_ = load_tokenizer(place / "gpt2").piece_bytes
+    logprob, _ = read_logprobs(open_run(tmp_path / "bert"))
+    tokens = read_token_ids(open_run(tmp_path / "bert"))
+    assert labels.segment_bytes is not None
+    scored = b"".join(bytes_[token] for token in tokens[labels.scored].tolist())
+    assert len(scored) == labels.weight.sum()
+    assert "😀".encode() not in scored
+    assert np.isfinite(logprob[labels.weight > 0]).all()
+    assert np.isnan(logprob[labels.weight == 0]).all()
+
+
+def test_runs_made_apart(place, tmp_path):
+    """Whole documents in a window are the same bytes for every tokenizer; a packed stream in equal windows is not."""
+    for packing, seq_len in (("document", 400), ("packed", SEQ_LEN)):
+        for name in ("gpt2", "llama"):
+            out = tmp_path / packing / name
+            long = save_long(place, tmp_path, name)
+            score_models([], str(long), out, spec=spec(place, packing=packing, seq_len=seq_len))
+    document, packed = tmp_path / "document", tmp_path / "packed"
+    gap = compare_runs([str(document / "llama" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "compared")
+    together = score_models(
+        [str(tmp_path / "long" / "llama")],
+        str(tmp_path / "long" / "gpt2"),
+        tmp_path / "together",
+        spec=spec(place, packing="document", seq_len=400),
+    )
+    assert numbers(gap) == numbers(together)
+    with_run = score_models([str(tmp_path / "long" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "with-run")
+    assert numbers(with_run) == numbers(together)
+    with pytest.raises(MismatchError, match=r"gpt2: its windows do not hold the same bytes .*`argap score CKPT --ref"):
+        compare_runs([str(packed / "llama" / "llama")], str(packed / "gpt2" / "gpt2"), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def save_long(place: Path, folder: Path, name: str) -> Path:
+    """The same kind of model for windows of 400 tokens."""
+    tokenizer = load_tokenizer(place / name)
+    config = gpt2(tokenizer.vocab_size) if name == "gpt2" else llama(tokenizer.vocab_size, 400)
+    config.max_position_embeddings = 400
+    return save_model(folder / "long" / name, config, tokenizer, 0)
+
+
+def test_refusals(place, scored, tmp_path):
+    out, _ = scored
+    pair = [str(place / "llama")], str(place / "gpt2")
+    with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
+        score_models([str(place / "bert")], str(out / "gpt2"), tmp_path / "o", spec=spec(place))
+    (tmp_path / "ids.npy").parent.mkdir(exist_ok=True)
+    np.save(tmp_path / "ids.npy", np.arange(40, dtype=np.uint16))
+    with pytest.raises(ArgapError, match=r"ids\.npy: tokens of one tokenizer; expected text"):
+        score_models(*pair, tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "ids.npy"),)))
+    (tmp_path / "odd.txt").write_text("☃☃☃ ☄☄☄")
+    with pytest.raises(ArgapError, match=r"does not know bytes 0 to 9 of .*odd.txt \('☃☃☃'\)"):
+        score_models(
+            [str(place / "bert")], pair[1], tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "odd.txt"),))
+        )
+    score_models([], str(place / "llama"), tmp_path / "taken", spec=spec(place))
+    with pytest.raises(MismatchError, match=r"taken/llama: holds a run with evaluation set"):
+        score_models(*pair, tmp_path / "taken", spec=spec(place))
+    assert not (tmp_path / "o").exists()
