@@ -37,8 +37,8 @@ from argap.cli.guard import fail
 RENAMED = {"reference": "--ref", "as_json": "--json"}
 """Parameters of the library whose flag has another name."""
 
-VALUES = {"str": "TEXT", "int": "N", "float": "X", "path": "PATH", "Path": "PATH"}
-"""How help shows a value of each type."""
+VALUES = {"str": "TEXT", "int": "N", "integer": "N", "float": "X", "path": "PATH", "Path": "PATH"}
+"""How help shows a value of each type, by the names of all supported versions of typer."""
 
 app = typer.Typer(
     name="argap",
@@ -105,7 +105,8 @@ def _name_values(command: Any) -> None:
             parameter._usage_display_name = partial(str, shown)
             parameter.display_type_rich = _no_type
         elif parameter.metavar is None and not parameter.is_flag:
-            parameter.metavar = VALUES.get(parameter.display_type(None).strip("<>").removeprefix("list[").rstrip("]"))
+            shown = parameter.display_type(None) if hasattr(parameter, "display_type") else parameter.type.name
+            parameter.metavar = VALUES.get(shown.strip("<>").removeprefix("list[").rstrip("]"))
 
 
 def _no_type(ctx: Any) -> None:
