@@ -119,6 +119,7 @@ def brute_force(place: Path, names: list[str], counts: dict, tau: float) -> list
         for stream, tokenizer in zip(streams, tokenizers, strict=True):
             ids, ends = ends_of(text, tokenizer)
             stream += [(token, at + end) for token, end in zip(ids, ends, strict=True)]
+            assert tokenizer.eos is not None
             stream.append((tokenizer.eos, at + len(text.encode()) + 1))
         at += len(text.encode()) + 1
         eos_at.add(at)
