@@ -1,6 +1,6 @@
 """The functions of the package ``argap``: the command line is one client of them, a notebook another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,8 +11,10 @@ from argap.threshold import PAPER_THRESHOLD, Threshold
 
 if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
+    from argap.slice_library import SliceSpec
 
 AnyPath = str | PathLike[str]
+Slices = AnyPath | Mapping[str, str]
 
 
 def score(
@@ -26,9 +28,12 @@ def score(
     seq_len: int | None = None,
     packing: Packing | None = None,
     limit_tokens: int | None = None,
+    limit_document_tokens: int | None = None,
     text_column: str | None = None,
     token_dtype: Literal["uint16", "uint32"] | None = None,
+    keep: str | Sequence[str] = (),
     base: str | None = None,
+    slices: Slices | None = None,
     dtype: str = "auto",
     device: str = "auto",
     batch_size: int | Literal["auto"] = "auto",
@@ -54,13 +59,20 @@ def score(
         Folder for the runs and the result.
     threshold
         Maximum exposures of an AR hit's bigram, or ``"scaled"``: 1,250 for every 10 B tokens that training read.
-    seq_len, packing, limit_tokens
+    seq_len, packing, limit_tokens, limit_document_tokens
         Tokens a window (2,048); ``"packed"`` with EOS between documents (default) or ``"document"``; score only the
-        first tokens.
+        first tokens of the text, and of each document. Shorter documents, and more of them, give narrower intervals.
     text_column, token_dtype
         Column of JSON lines and Parquet that holds the text; element type of headerless ``.bin`` shards.
+    keep
+        Columns of JSON lines, Parquet and hub data sets that become columns of the tokens, for slices, breakdowns and
+        discovery: a value of each document, or spans ``[{start, end, label}]`` of its text (characters), which become
+        labels of the tokens.
     base
         Also give the share of this model's gap that the others close.
+    slices
+        Slices to record in the result: a condition in SQL for each name, or a YAML file. Default: those that an earlier
+        result in ``out`` has.
     dtype, device, batch_size, backend
         How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU; windows at once; argap's own code
         (``"native"``) or transformers' (``"hf"``).
@@ -90,6 +102,8 @@ def score(
         limit_tokens=limit_tokens,
         text_column=text_column,
         token_dtype=token_dtype,
+        keep=(keep,) if isinstance(keep, str) else tuple(keep),
+        limit_document_tokens=limit_document_tokens,
     )
     score_models(
         _texts(models),
@@ -100,6 +114,7 @@ def score(
         threshold=threshold,
         options=ScoreOptions(dtype, device, batch_size, trust_remote_code, backend),
         base=base,
+        slices=_slice_specs(slices),
         overwrite=overwrite,
     )
     return open_result(out)
@@ -112,6 +127,7 @@ def compare(
     out: AnyPath = "runs/compare",
     threshold: Threshold = PAPER_THRESHOLD,
     base: AnyPath | None = None,
+    slices: Slices | None = None,
 ) -> Result:
     """Compare finished runs from their stored log-probs, and open the result. No model runs, torch is not imported.
 
@@ -121,7 +137,7 @@ def compare(
         Run folders that `score` wrote, on the same text.
     out
         Folder for the result.
-    threshold, base
+    threshold, base, slices
         As in `score`; ``base`` is a run folder.
 
     Raises
@@ -136,7 +152,14 @@ def compare(
     """
     from argap.comparison import compare_runs
 
-    compare_runs(_texts(runs), str(reference), Path(out), threshold=threshold, base=None if base is None else str(base))
+    compare_runs(
+        _texts(runs),
+        str(reference),
+        Path(out),
+        threshold=threshold,
+        base=None if base is None else str(base),
+        slices=_slice_specs(slices),
+    )
     return open_result(out)
 
 
@@ -156,3 +179,12 @@ def open_index(folder: AnyPath) -> "BigramIndex":
 
 def _texts(values: AnyPath | Sequence[AnyPath]) -> list[str]:
     return [str(values)] if isinstance(values, str | PathLike) else [str(value) for value in values]
+
+
+def _slice_specs(slices: Slices | None) -> "list[SliceSpec] | None":
+    """Slices to record, their names and syntax checked. Raises `ArgapError`."""
+    if slices is None:
+        return None
+    from argap.slice_library import as_specs, read_slices
+
+    return as_specs(slices) if isinstance(slices, Mapping) else read_slices(Path(slices))

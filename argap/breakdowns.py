@@ -31,7 +31,7 @@ def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, thresh
     """One of the `breakdowns`: a part for each group that holds tokens."""
     masks = {key: mask for key, mask in _groups(cells, bins, by, threshold).items() if mask.any()}
     _, *results = slices_of_cells(cells, {str(key): mask for key, mask in masks.items()}, reference)
-    return tuple(_part(key, result) for key, result in zip(masks, results, strict=True))
+    return tuple(as_part(key, result) for key, result in zip(masks, results, strict=True))
 
 
 def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> dict[Key, np.ndarray]:
@@ -55,7 +55,8 @@ def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> d
     return {(each.label, None): number == k for k, each in enumerate(getattr(bins, by))}
 
 
-def _part(key: Key, scored: SliceResult) -> Part:
+def as_part(key: Key, scored: SliceResult) -> Part:
+    """A slice as the part of a partition."""
     compared = {model.model: model.contribution for model in scored.models if model.contribution is not None}
     return Part(
         bin=key[0],

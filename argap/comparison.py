@@ -6,15 +6,17 @@ Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs 
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
-from argap.records import Gap, GapRow, IndexRecord, read_gap, write_record
+from argap.progress import say
+from argap.records import Gap, GapRow, IndexRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids
@@ -23,16 +25,24 @@ from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:
+    from argap.slice_library import SliceSpec
+
 
 def compare_runs(
-    runs: Sequence[str], reference: str, out: Path, *, threshold: Threshold = PAPER_THRESHOLD, base: str | None = None
+    runs: Sequence[str],
+    reference: str,
+    out: Path,
+    *,
+    threshold: Threshold = PAPER_THRESHOLD,
+    base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
 
-    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`).
-
-    Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError` for runs of another
-    evaluation set.
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). ``slices``: as
+    `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError`
+    for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in dict.fromkeys(folders)]
@@ -48,7 +58,11 @@ def compare_runs(
         folder = labels_of(opened)
         labels = read_labels(folder)
         tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
-    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name)
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, [run.model for run in opened], labels.record.evaluation, labels.further_columns)
+    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
 def labels_of(runs: Sequence[Run]) -> Path:
@@ -61,9 +75,20 @@ def labels_of(runs: Sequence[Run]) -> Path:
 
 
 def write_gap(
-    runs: Sequence[Run], labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: Threshold, base: str | None
+    runs: Sequence[Run],
+    labels: Labels,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    threshold: Threshold,
+    base: str | None,
+    slices: "Sequence[SliceSpec] | None" = None,
 ) -> Gap:
-    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed."""
+    """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed.
+
+    ``labels``: those that are in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier
+    result in ``out`` has.
+    """
     evaluation = labels.record.evaluation
     for run in runs:
         _check_labels(run, labels, runs[0])
@@ -83,6 +108,7 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
+    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, labels, slices))
     (out / "gap.json").unlink(missing_ok=True)
     remove_report(out)
     write_cells(cells, out / "cells.parquet", gap.bins)
@@ -92,6 +118,33 @@ def write_gap(
     write_record(out / "examples.json", examples, indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
+
+
+def _slices(gap: Gap, out: Path, labels: Labels, slices: "Sequence[SliceSpec] | None") -> tuple[SliceResult, ...]:
+    """The AR hits and ``slices``; None: those recorded earlier that can still be computed. Nothing without any."""
+    recorded = _recorded(out) if slices is None else ()
+    if not slices and not recorded:
+        return ()
+    from argap.slice_library import SliceSpec
+    from argap.token_slices import as_slices, check_slices, open_tokens, score_slices
+
+    chosen = list(slices or ())
+    for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
+        try:
+            check_slices([each], gap.models, labels.record.evaluation, labels.further_columns)
+            chosen.append(each)
+        except ArgapError as error:
+            say(f"{out}: a slice of the earlier result is left out: {error}")
+    scored = score_slices(open_tokens(out, gap), as_slices(chosen), threshold=gap.threshold, empty=slices is None)
+    return tuple(scored[1:])
+
+
+def _recorded(out: Path) -> tuple[SliceResult, ...]:
+    """The slices of the result in ``out``, if there is one that can be read."""
+    try:
+        return read_gap(out).slices
+    except FormatError:
+        return ()
 
 
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:

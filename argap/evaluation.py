@@ -5,7 +5,7 @@
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, get_args
@@ -13,8 +13,10 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from argap.corpus import Corpus, open_corpus
-from argap.corpus.document import TokenDocument
+from argap.corpus.document import TextDocument, TokenDocument
+from argap.corpus.kept import cut
 from argap.corpus.tokenize import token_documents
+from argap.documents import Documents, build_documents, check_keep
 from argap.errors import ArgapError
 from argap.progress import say
 from argap.records import EvaluationRecord, EvaluationSpec, Packing
@@ -49,6 +51,8 @@ class EvaluationSet:
     """The separating id under ``packed``, whose bigrams are never repeated; None under ``document``."""
     tokenizer: str
     tokenizer_fingerprint: str
+    kept: Documents | None = None
+    """The columns kept of the source; None without any."""
 
     @property
     def windows(self) -> int:
@@ -103,8 +107,11 @@ class EvaluationSet:
 
 
 def check_spec(spec: EvaluationSpec) -> None:
-    """Raise `ArgapError` for a length, packing or limit that leaves nothing to score: known before any text is read."""
-    _check_windows(_given(spec.seq_len, SEQ_LEN), _given(spec.packing, PACKING), spec.limit_tokens)
+    """Raise `ArgapError`, before any text is read, for a length, packing or limit that leaves nothing to score, and for
+    columns that cannot be kept."""
+    _check_windows(_given(spec.seq_len, SEQ_LEN), _given(spec.packing, PACKING))
+    _check_limits(limit_tokens=spec.limit_tokens, limit_document_tokens=spec.limit_document_tokens)
+    check_keep(spec.keep)
 
 
 def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> EvaluationSet:
@@ -119,6 +126,8 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
         seq_len=_given(spec.seq_len, SEQ_LEN),
         packing=_given(spec.packing, PACKING),
         limit_tokens=spec.limit_tokens,
+        limit_document_tokens=spec.limit_document_tokens,
+        keep=spec.keep,
     )
     for corpus in corpora:
         for remark in corpus.tally.remarks():
@@ -129,7 +138,7 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
 def corpora_of(spec: EvaluationSpec) -> list[Corpus]:
     """The texts of ``spec``, opened. Raises what `argap.corpus.open_corpus` raises."""
     return [
-        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype)
+        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype, keep=spec.keep)
         for source in spec.data
     ]
 
@@ -141,21 +150,26 @@ def build_evaluation_set(
     seq_len: int = SEQ_LEN,
     packing: Packing = PACKING,
     limit_tokens: int | None = None,
+    limit_document_tokens: int | None = None,
+    keep: Sequence[str] = (),
 ) -> EvaluationSet:
     """Tokenize ``corpora`` and cut windows of at most ``seq_len`` tokens.
 
     ``limit_tokens`` keeps the first tokens of the stream, EOS included; later documents are not read.
+    ``limit_document_tokens`` keeps the first tokens of each document, to which ``packed`` adds its EOS. ``keep``: the
+    columns that ``corpora`` were opened to keep.
     Raises `ArgapError` for a limit or length that leaves nothing to score, for a tokenizer without
-    EOS under ``packed`` or whose EOS is in a document, and for an empty corpus.
+    EOS under ``packed`` or whose EOS is in a document, for an empty corpus, and for a column that no document has.
     """
-    _check_windows(seq_len, packing, limit_tokens)
+    _check_windows(seq_len, packing)
+    _check_limits(limit_tokens=limit_tokens, limit_document_tokens=limit_document_tokens)
     if packing == "packed" and tokenizer.eos is None:
         raise ArgapError(
             f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
         )
     separator = tokenizer.eos if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
-    documents = _take(token_documents(corpora, tokenizer), separator, limit_tokens)
+    documents = _take(token_documents(corpora, tokenizer), separator, limit_tokens, limit_document_tokens)
     longest = max((len(d.ids) for d in documents), default=0)
     if longest < 2:
         names = ", ".join(corpus.spec for corpus in corpora)
@@ -174,34 +188,63 @@ def build_evaluation_set(
         eos=separator,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
+        kept=kept_columns(documents, lengths, corpora, keep) if keep else None,
     )
 
 
-def _check_windows(seq_len: int, packing: str, limit_tokens: int | None) -> None:
+def kept_columns(
+    documents: Sequence[TokenDocument | TextDocument],
+    lengths: np.ndarray,
+    corpora: Sequence[Corpus],
+    keep: Sequence[str],
+) -> Documents:
+    """The columns ``keep`` of documents of ``lengths [D]`` tokens, whose spans are of tokens.
+
+    Raises `ArgapError` for a column that no document has.
+    """
+    for name in keep:
+        if all(document.kept.get(name) is None for document in documents):
+            names = ", ".join(corpus.spec for corpus in corpora)
+            seen = ", ".join(repr(name) for corpus in corpora for name in corpus.tally.columns)
+            raise ArgapError(
+                f"{names}: no document has a value in the column {name!r} to `keep`{seen and f'; columns are {seen}'}"
+            )
+    return build_documents(lengths, [document.kept for document in documents], [d.source for d in documents], keep)
+
+
+def _check_limits(**limits: int | None) -> None:
+    for name, limit in limits.items():
+        if limit is not None and limit < 2:
+            raise ArgapError(f"`{name}` {limit}: expected at least 2, one of context and one to score")
+
+
+def _check_windows(seq_len: int, packing: str) -> None:
     if packing not in get_args(Packing):
         raise ArgapError(f"`packing` {packing}: expected packed or document")
     if seq_len < 2:
         raise ArgapError(f"`seq_len` {seq_len}: expected at least 2, one token of context and one to score")
-    if limit_tokens is not None and limit_tokens < 2:
-        raise ArgapError(f"`limit_tokens` {limit_tokens}: expected at least 2, one of context and one to score")
 
 
 def _given(value: Value | None, default: Value) -> Value:
     return default if value is None else value
 
 
-def _take(documents: Iterable[TokenDocument], separator: int | None, limit: int | None) -> list[TokenDocument]:
-    """The first ``limit`` tokens of the documents, each with its EOS where there is a separator."""
+def _take(
+    documents: Iterable[TokenDocument], separator: int | None, limit: int | None, of_each: int | None
+) -> list[TokenDocument]:
+    """The first ``limit`` tokens of the documents, ``of_each`` its first, with an EOS where there is a separator."""
     taken: list[TokenDocument] = []
     left = limit
     for document in documents:
         if separator is not None:
             check_no_separator(document.ids, separator, document.source)
-        ids = document.ids if separator is None else np.append(document.ids, np.int32(separator))
+        ids = document.ids[:of_each]
+        ids = ids if separator is None else np.append(ids, np.int32(separator))
         if left is not None:
             ids = ids[:left]
             left -= len(ids)
-        taken.append(TokenDocument(ids, document.domain, document.source))
+        kept = cut(document.kept, min(len(ids), _given(of_each, len(ids))))
+        taken.append(TokenDocument(ids, document.domain, document.source, kept))
         if left == 0:
             break
     return taken

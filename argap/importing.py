@@ -228,7 +228,8 @@ def check_tokens(path: Path, rows: Imported, data: EvaluationSet, tokenizer: Tok
     position = at - int(np.searchsorted(data.document, document))
     raise MismatchError(
         f"{path}: document {document}, position {position}: expected {expected} of the text, found {found}; "
-        f"is {tokenizer.name} its tokenizer, and was it made with `packing` {data.packing} and this `limit_tokens`?"
+        f"is {tokenizer.name} its tokenizer, and was it made with `packing` {data.packing} and the same "
+        "`limit_tokens` and `limit_document_tokens`?"
     )
 
 

@@ -1,11 +1,12 @@
 """LABELS: which tokens are AR hits, and why: one row a token of the evaluation set.
 
-A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window), the
-tokenizer, and ``labels.parquet`` with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32,
-train_count:int64, domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is
-null, and every repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is
-also ``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where
-no segment is scored.
+A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the document of each window),
+``documents.parquet`` (`argap.documents`; only with columns kept of the source), the tokenizer, and ``labels.parquet``
+with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32, train_count:int64,
+domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is null, and every
+repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is also
+``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where no
+segment is scored.
 """
 
 from dataclasses import dataclass, replace
@@ -17,14 +18,17 @@ import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.checksums import check_files, write_checksums
+from argap.documents import FILE as DOCUMENTS
+from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
 from argap.parquet import read_parquet, write_parquet
-from argap.records import IndexRecord, LabelsRecord, read_record, write_record
+from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
+from argap.token_columns import SEGMENTED
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
-TABLES = ("labels.parquet", "windows.parquet")
+TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,16 @@ class Labels:
     """int32 ``[W]``: the document that holds most of the window."""
     record: LabelsRecord
     """``labels.json``."""
+    kept: Documents | None = None
+    """The columns kept of the source; None without any."""
     segment_bytes: np.ndarray | None = None
     """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
     the token."""
+
+    @property
+    def further_columns(self) -> dict[str, pa.DataType]:
+        """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
+        return further_columns(self.record.evaluation, self.kept)
 
     @property
     def scored(self) -> np.ndarray:
@@ -100,6 +111,11 @@ class Labels:
         return self.repeated & (self.train_count <= threshold)
 
 
+def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
+    """`Labels.further_columns` of labels on file."""
+    return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
+
+
 def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
     """Label every token of ``data``, with the exposures that ``index`` gives.
 
@@ -120,6 +136,7 @@ def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
         record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
+        kept=data.kept,
     )
 
 
@@ -174,8 +191,9 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "labels.json").unlink(missing_ok=True)
     write_parquet(folder / "labels.parquet", pa.table(columns))
     write_parquet(folder / "windows.parquet", pa.table(windows))
+    write_documents(labels.kept, folder)
     tokenizer.save(folder)
-    write_checksums(folder, [folder / name for name in TABLES])
+    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
     write_record(folder / "labels.json", labels.record)
 
 
@@ -202,4 +220,5 @@ def read_labels(folder: Path) -> Labels:
         document_of_window=windows["document"].to_numpy(),
         record=record,
         segment_bytes=rows["segment_bytes"].combine_chunks().fill_null(-1).to_numpy() if by_segment else None,
+        kept=read_documents(folder, remedy=remedy),
     )

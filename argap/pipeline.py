@@ -34,6 +34,7 @@ HELD_OUT = "stdlib:heldout"
 if TYPE_CHECKING:
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
+    from argap.slice_library import SliceSpec
 
 
 @one_writer("out")
@@ -47,14 +48,16 @@ def score_models(
     threshold: Threshold = PAPER_THRESHOLD,
     options: "ScoreOptions | None" = None,
     base: str | None = None,
+    slices: "Sequence[SliceSpec] | None" = None,
     overwrite: bool = False,
     parallel: "Parallel | None" = None,
 ) -> Gap:
     """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
-    library's held-out modules; without any index, the hits are all repeated bigrams. With ``parallel``, all its
-    processes call this with the same arguments and share the scoring; the main one writes the result.
+    library's held-out modules; without any index, the hits are all repeated bigrams. ``slices``: as
+    `argap.comparison.write_gap` takes them, checked before any model runs. With ``parallel``, all its processes call
+    this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions, check_identity, score
 
@@ -93,6 +96,13 @@ def score_models(
             identity = aligned_identity(identity, text.segmented)
             check_resumable(out / folder_name(each.name), as_json(identity), overwrite=overwrite)
     labels = label(text.of(target), opened)
+    if text.segmented is not None:
+        labels = text.segmented.labels(labels)
+    if slices:
+        from argap.token_slices import check_slices
+
+        names = [target.name, *(model.name for model in models)]
+        check_slices(slices, names, labels.record.evaluation, labels.further_columns)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
@@ -118,13 +128,12 @@ def score_models(
             each.tokenizer.save(folder)  # the labels have the reference's alone
     if parallel is None or parallel.is_main:
         if text.segmented is not None:
-            labels = text.segmented.labels(labels)
             runs = [
                 align_run(run, text.segmented, text.number(each), out / folder_name(each.name), overwrite=overwrite)
                 for run, each in zip(runs, (target, *models), strict=True)
             ]
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base)
+        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)

@@ -96,6 +96,10 @@ class EvaluationSpec(Record, frozen=True):
     """Of headerless token shards: ``uint16`` or ``uint32``."""
     tokenizer: str | None = None
     """A folder or hub id; None: the reference's."""
+    keep: tuple[str, ...] = ()
+    """Columns of JSON lines, Parquet and hub data sets that become columns of the tokens."""
+    limit_document_tokens: int | None = None
+    """Take only the first tokens of each document."""
 
     def over(self, recorded: "EvaluationSpec") -> "EvaluationSpec":
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""

@@ -9,11 +9,11 @@ from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import pandas as pd
 
-from argap.breakdowns import By, partition
+from argap.breakdowns import By, as_part, partition
 from argap.cells import PREFIX, ar_hits, models_of, read_cells
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
@@ -186,21 +186,28 @@ class Result:
 
         return open_tokens(self.folder, self.record)
 
-    def breakdown(self, by: By) -> pd.DataFrame:
+    def breakdown(self, by: By | str) -> pd.DataFrame:
         """The gap taken apart by a partition of the tokens: one row for each bin and model.
+
+        ``by``: ``slice``, ``frequency``, ``distance``, ``position``, ``domain``; or a column of the tokens whose values
+        are the bins: one kept of the source (``argap score --keep``), ``source``, or a boolean one
+        (`argap.token_columns`). The bins of a column of spans are the combinations of their labels.
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
         model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval.
 
-        Raises `ArgapError` for an unknown partition.
+        Raises `ArgapError` for an unknown partition, and for a column of more than 100 values.
+
+        Examples
+        --------
+        >>> import argap
+        >>> argap.open_result("results/table1-mini/7m").breakdown("domain")      # doctest: +SKIP
         """
-        if by not in get_args(By):
-            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         rows = [
             _part_row(part, model, bounds.get(part.bin), by == "frequency")
-            for part in self._parts(by)
+            for part in (self._parts(by) if by in get_args(By) else self._parts_of(by))
             for model in self.models
         ]
         frame = pd.DataFrame(rows)
@@ -208,7 +215,20 @@ class Result:
             frame[["low", "high"]] = frame[["low", "high"]].astype("Int64")
         return frame
 
-    def _parts(self, by: By) -> tuple[Part, ...]:
+    def _parts_of(self, column: str) -> tuple[Part, ...]:
+        """Those by the values of a column of the tokens."""
+        known = ", ".join(get_args(By))
+        try:
+            table = self.token_table
+        except ArgapError as error:
+            raise ArgapError(f"`by` {column}: expected {known}, or a column of the tokens; {error}") from None
+        from argap.token_slices import GROUPED, score_by
+
+        if column not in (*GROUPED, *table.kept):
+            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys([known, *GROUPED, *table.kept]))}")
+        return tuple(as_part((each.name, None), each) for each in score_by(table, column, threshold=self.threshold)[2:])
+
+    def _parts(self, by: str) -> tuple[Part, ...]:
         """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
         recorded = getattr(self.record.breakdowns, by)
         if not recorded:
@@ -216,7 +236,7 @@ class Result:
         if len(self.models) == 1 or recorded[0].ci95 or (by not in self.cells and by != "slice"):
             return recorded
         bins = self.record.bins
-        return partition(self.cells, bins, by, reference=self.reference, threshold=self.threshold)
+        return partition(self.cells, bins, cast(By, by), reference=self.reference, threshold=self.threshold)
 
     def __repr__(self) -> str:
         others = [model for model in self.models if model != self.reference]

@@ -1,7 +1,7 @@
 """Slices by name: one's own from a YAML file, and those that ship (``slice_library.yaml``)."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from argap.configuration import build
@@ -48,12 +48,29 @@ def read_slices(path: Path) -> list[SliceSpec]:
             if not isinstance(each, dict):
                 raise ArgapError(f"slice {k}: expected name and where, found {type(each).__name__}")
             slices.append(build(SliceSpec, each))
-        check_names(each.name for each in slices)
-        for each in slices:
-            check_syntax(each.where)
+        _check(slices)
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
     return slices
+
+
+def as_specs(conditions: Mapping[str, str]) -> list[SliceSpec]:
+    """A slice for each name and condition. Raises `ArgapError` for a bad name, and for what is no expression of SQL."""
+    for name, where in conditions.items():
+        if not isinstance(where, str):
+            raise ArgapError(
+                f"slice {name}: a condition that is recorded is SQL, found {type(where).__name__}; functions go to "
+                "Result.gap"
+            )
+    slices = [SliceSpec(name, where) for name, where in conditions.items()]
+    _check(slices)
+    return slices
+
+
+def _check(slices: Sequence[SliceSpec]) -> None:
+    check_names(each.name for each in slices)
+    for each in slices:
+        check_syntax(each.where)
 
 
 def check_names(names: Iterable[str]) -> None:

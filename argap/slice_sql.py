@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.tokens import COLUMNS, LOGPROB, MASK, Mask, TokenTable, schema_of
+from argap.token_columns import LOGPROB, MASK, SEGMENTED, schema_of
+from argap.tokens import Mask, TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -44,41 +46,41 @@ class Condition:
 
     sql: str
     columns: tuple[str, ...]
-    """Those of `COLUMNS` that it names."""
+    """Those that it names."""
 
 
-def check_condition(where: str, models: Sequence[str]) -> Condition:
-    """Parse a condition over the tokens of ``models``.
+def check_condition(where: str, schema: pa.Schema) -> Condition:
+    """Parse a condition over tokens with the columns of ``schema`` (`argap.token_columns.schema_of`).
 
     Raises `ArgapError`, one line with the condition and the known columns, unless it is one boolean expression over
     them, without subqueries, aggregates, window functions or table functions.
     """
     with connect() as connection:
-        expression = _parse(connection, where, models)
+        expression = _parse(connection, where, schema)
         parts = list(_objects(expression))
         for part in parts:
             if what := REFUSED.get(part.get("class", "")):
-                raise _refusal(where, f"holds {what}; expected an expression over the columns of one token", models)
+                raise _refusal(where, f"holds {what}; expected an expression over the columns of one token", schema)
         named = {name.lower() for part in parts for name in part.get("column_names", ())}
-        columns = tuple(name for name in COLUMNS if name in named)
-        connection.register(TABLE, schema_of(models).empty_table())
+        columns = tuple(name for name in schema.names if name.lower() in named)
+        connection.register(TABLE, schema.empty_table())
         try:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
             described = connection.execute(f"DESCRIBE SELECT (\n{where}\n) FROM {TABLE}").fetchall()
         except duckdb.Error as error:
-            raise _refusal(where, reason(error), models) from None
+            raise _refusal(where, reason(error), schema) from None
     if (given := described[0][1]) != "BOOLEAN":
-        raise _refusal(where, f"gives {given.lower()}; expected a boolean", models)
+        raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)
     return Condition(where, columns)
 
 
 def check_syntax(where: str) -> None:
     """Refuse a condition that is not one expression, whatever the models and columns."""
     with connect() as connection:
-        _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), ["reference"])
+        _parse(connection, re.sub(r"\{(reference|seq_len)\}", "x", where), schema_of(["reference"]))
 
 
-def _parse(connection: duckdb.DuckDBPyConnection, where: str, models: Sequence[str]) -> dict[str, Any]:
+def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema) -> dict[str, Any]:
     """The syntax tree of a condition, refused where it is more than one expression."""
 
     def tree(expression: str) -> dict[str, Any]:
@@ -88,13 +90,13 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, models: Sequence[s
 
     parsed, plain = tree(where), tree("true")
     if not where.strip():
-        raise _refusal(where, "is empty", models)
+        raise _refusal(where, "is empty", schema)
     if parsed["error"]:
-        raise _refusal(where, f"does not parse ({' '.join(parsed['error_message'].split())})", models)
+        raise _refusal(where, f"does not parse ({' '.join(parsed['error_message'].split())})", schema)
     nodes = [statement["node"] for statement in (*parsed["statements"], *plain["statements"])]
     selected, *_ = [node.pop("select_list", []) for node in nodes]
     if len(nodes) != 2 or len(selected) != 1 or _bare(nodes[0]) != _bare(nodes[1]):
-        raise _refusal(where, "is more than one expression", models)
+        raise _refusal(where, "is more than one expression", schema)
     return selected[0]
 
 
@@ -118,61 +120,136 @@ def reason(error: duckdb.Error) -> str:
     return str(error).splitlines()[0].partition(" Error: ")[2] or str(error).splitlines()[0]
 
 
-def _refusal(where: str, why: str, models: Sequence[str]) -> ArgapError:
+def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
+    models = [field.name for field in schema.field("nll").type]
     fields = ", ".join(f"nll.{quoted(model)}" for model in models[:2])
-    known = ", ".join(COLUMNS)
+    known = ", ".join(schema.names)
     return ArgapError(f'condition "{" ".join(where.split())}": {why}; known columns are {known} ({fields}, …)')
 
 
 def quoted(name: str) -> str:
     """A name as SQL spells it."""
-    plain = re.fullmatch("[a-z_][a-z0-9_]*", name) and name != "window"  # a keyword
+    plain = re.fullmatch("[a-z_][a-z0-9_]*", name) and name not in _keywords()
     return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+@cache
+def _keywords() -> frozenset[str]:
+    """Words that DuckDB takes as a name in quotation marks only."""
+    with connect() as connection:
+        query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+        return frozenset(name for (name,) in connection.execute(query).fetchall())
+
+
+class FailsOnToken(ArgapError):
+    """A condition that DuckDB refuses for the value of some token."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of each combination of document and slices that tokens fall into. Legend: G groups, S slices, M models."""
+    """Of each combination of document, slices and value that tokens fall into. Legend: G groups, S slices, M models."""
 
     document: np.ndarray
     """``[G]``."""
     member: np.ndarray
     """bool ``[G, S]``."""
     n: np.ndarray
-    """``[G]``: tokens."""
+    """``[G]``: tokens, or bytes of segments."""
     logprob: np.ndarray
     """float64 ``[G, M]``: sums of log p in nats."""
+    value: np.ndarray
+    """``[G]``: of the column asked for, as text; None where it is null, and without one."""
 
     def among(self, groups: np.ndarray) -> "Sums":
         """Only some of the groups (bool ``[G]``)."""
-        return Sums(self.document[groups], self.member[groups], self.n[groups], self.logprob[groups])
+        return Sums(*(getattr(self, each.name)[groups] for each in fields(self)))
 
 
-def sums(table: TokenTable, slices: Mapping[str, Condition | Mask]) -> Sums:
-    """What every slice needs, in one pass over the tokens. Raises `ArgapError` for one that fails on a token."""
+def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str | None = None) -> Sums:
+    """What every slice needs, in one pass over the tokens; ``by``: a column whose values are groups, too.
+
+    A segment of several tokens is in a slice where one of them is, and has the value of its last.
+
+    Raises `FailsOnToken`, naming slice and condition, for one that fails on a token.
+    """
     masks = {name: each for name, each in slices.items() if not isinstance(each, Condition)}
-    conditions = [each.sql if isinstance(each, Condition) else quoted(MASK + name) for name, each in slices.items()]
-    named = {name for each in slices.values() if isinstance(each, Condition) for name in each.columns}
+    conditions = {
+        name: each.sql if isinstance(each, Condition) else quoted(MASK + name) for name, each in slices.items()
+    }
+    named = {name for each in slices.values() if isinstance(each, Condition) for name in each.columns} | {by}
     logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
-    columns = ["document", *(name for name in COLUMNS if name in named - {"document"}), *logprobs]
+    named |= {"document", *(SEGMENTED if table.by_segment else ())}
+    columns = [name for name in table.columns if name in named]
+    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL", table.by_segment)
+    try:
+        with streamed(table, [*columns, *logprobs], masks) as connection:
+            document, value, *got = connection.execute(query).fetchnumpy().values()
+    except FailsOnToken:
+        _name_culprit(table, columns, masks, conditions)
+        raise
+    words = got[: -1 - len(logprobs)]
+    held = [np.asarray(words[k // BITS], dtype=np.int64) >> (k % BITS) & 1 for k in range(len(conditions))]
+    member = np.stack(held, axis=1).astype(bool) if held else np.zeros((len(document), 0), dtype=bool)
+    n, *logprob = (np.asarray(column) for column in got[len(words) :])
+    text = np.ma.filled(np.ma.asarray(value).astype(object), None)
+    return Sums(np.asarray(document), member, n, np.stack(logprob, axis=1), text)
+
+
+def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
+    """Sums by document, value and the words of bits that say which conditions hold; ``by_segment``: of segments."""
     words = [
         " + ".join(
             f"CASE WHEN (\n{sql}\n) THEN {1 << k}::BIGINT ELSE 0 END" for k, sql in enumerate(conditions[i : i + BITS])
         )
         for i in range(0, len(conditions), BITS)
     ]
+    made = {f'"{MASK}{k}"': word for k, word in enumerate(words)}
     inner = ", ".join(
-        ["document", *(f'"{name}"' for name in logprobs), *(f"{w} AS member{k}" for k, w in enumerate(words))]
+        [
+            "document",
+            f'{value} AS "{MASK}value"',
+            *(f'"{name}"' for name in logprobs),
+            *(f"{word} AS {name}" for name, word in made.items()),
+        ]
     )
-    keys = ", ".join(["document", *(f"member{k}" for k in range(len(words)))])
+    rows, n = f"SELECT {inner} FROM {TABLE}", "count(*)"
+    if by_segment:
+        ends = ", ".join(
+            [
+                "any_value(document) AS document",
+                f'max(CASE WHEN segment_bytes > 0 THEN "{MASK}value" END) AS "{MASK}value"',
+                *(f'max("{name}") AS "{name}"' for name in logprobs),  # one of its tokens has it
+                *(f"bit_or({name}) AS {name}" for name in made),
+                "max(segment_bytes) AS segment_bytes",
+            ]
+        )
+        rows = f"SELECT {ends} FROM (SELECT {inner}, segment, segment_bytes FROM {TABLE}) GROUP BY segment"
+        n = "sum(segment_bytes)::BIGINT"
+    keys = ", ".join(["document", f'"{MASK}value"', *made])
     totals = ", ".join(f'sum("{name}"::DOUBLE)' for name in logprobs)
-    query = f"SELECT {keys}, count(*) AS n, {totals} FROM (SELECT {inner} FROM {TABLE}) GROUP BY {keys} ORDER BY {keys}"
-    with streamed(table, columns, masks) as connection:
-        got = list(connection.execute(query).fetchnumpy().values())
-    held = [np.asarray(got[1 + k // BITS], dtype=np.int64) >> (k % BITS) & 1 for k in range(len(conditions))]
-    member = np.stack(held, axis=1).astype(bool) if held else np.zeros((len(got[0]), 0), dtype=bool)
-    n, *logprob = (np.asarray(column) for column in got[1 + len(words) :])
-    return Sums(np.asarray(got[0]), member, n, np.stack(logprob, axis=1))
+    return f"SELECT {keys}, {n} AS n, {totals} FROM ({rows}) GROUP BY {keys} ORDER BY {keys}"
+
+
+def as_text(column: str, table: TokenTable) -> str:
+    """SQL for a column's value as text; labels are joined by " + "."""
+    of_labels = pa.types.is_list(table.schema().field(column).type)
+    return f"array_to_string({quoted(column)}, ' + ')" if of_labels else f"{quoted(column)}::VARCHAR"
+
+
+def _name_culprit(
+    table: TokenTable, columns: Sequence[str], masks: Mapping[str, Mask], conditions: Mapping[str, str]
+) -> None:
+    """Raise `FailsOnToken` for the first condition that fails, in the first portion of the tokens where one does."""
+    with connect() as connection:
+        for batch in table.batches(columns, masks=masks):
+            connection.register(TABLE, pa.Table.from_batches([batch]))
+            for name, sql in conditions.items():
+                try:
+                    connection.execute(f"SELECT count(*) FROM {TABLE} WHERE (\n{sql}\n)").fetchall()
+                except duckdb.Error as error:
+                    raise FailsOnToken(
+                        f"slice {name}: a condition fails on a token: {reason(error)} ({' '.join(sql.split())})"
+                    ) from None
 
 
 @contextmanager
@@ -180,7 +257,7 @@ def streamed(
     table: TokenTable, columns: Sequence[str], masks: Mapping[str, Mask], models: Sequence[str] | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with the tokens as the table `TABLE`, to be read once. What reading or a function raises, the block
-    raises; DuckDB's own errors become an `ArgapError`."""
+    raises; DuckDB's own errors become `FailsOnToken`."""
     failed: list[Exception] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -191,8 +268,7 @@ def streamed(
             raise
 
     of_masks = pa.schema([(MASK + name, pa.bool_()) for name in masks])
-    schema = schema_of(table.models if models is None else models, columns)
-    schema = pa.schema([*schema, *of_masks])
+    schema = pa.schema([*table.schema(columns, models), *of_masks])
     with connect() as connection:
         connection.register(TABLE, pa.RecordBatchReader.from_batches(schema, batches()))
         try:
@@ -200,4 +276,4 @@ def streamed(
         except duckdb.Error as error:
             if failed:
                 raise failed[0] from None
-            raise ArgapError(f"a condition fails on a token: {reason(error)}") from None
+            raise FailsOnToken(f"a condition fails on a token: {reason(error)}") from None

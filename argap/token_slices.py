@@ -1,23 +1,28 @@
 """Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace
 
 from argap.errors import ArgapError, MismatchError
-from argap.records import Gap, SliceResult, read_gap, write_record
+from argap.records import EvaluationRecord, Gap, SliceResult
 from argap.resumable import folder_name
 from argap.runs import Run, open_run
 from argap.slice_library import SliceSpec, check_names, filled
-from argap.slice_sql import TABLE, Condition, check_condition, quoted, streamed, sums
+from argap.slice_sql import TABLE, Condition, FailsOnToken, Sums, as_text, check_condition, quoted, streamed, sums
 from argap.slices import SliceScorer
-from argap.tokens import COLUMNS, MASK, Mask, TokenTable
+from argap.token_columns import MASK, TYPES, schema_of
+from argap.tokens import Mask, TokenTable
 
 AR_HITS = "ar_hits"
+GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
+"""Columns of every token whose values may be the bins of a breakdown; kept ones may be, too."""
+MOST_BINS = 100
+NONE = "none"
+"""Name of the bin of tokens without a value or label."""
 
 
 class Slice(NamedTuple):
@@ -66,13 +71,19 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
     return [Slice(each.name, each.where, each.title, each.note) for each in specs]
 
 
-def add_slices(folder: Path, specs: Sequence[SliceSpec]) -> Gap:
-    """Compute slices from the tokens of the result in ``folder`` and record them in its ``gap.json``."""
-    gap = read_gap(folder)
-    scored = score_slices(open_tokens(folder, gap), as_slices(specs), threshold=gap.threshold)
-    gap = replace(gap, slices=tuple(scored[1:]))
-    write_record(folder / "gap.json", gap)
-    return gap
+def check_slices(
+    specs: Sequence[SliceSpec], models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
+) -> None:
+    """Raise `ArgapError`, naming the slice, for what `score_slices` would refuse before it reads a token.
+
+    ``models``: those to be compared, the reference first. ``kept``: the columns kept of the source.
+    """
+    check_names(each.name for each in specs)
+    for each in specs:
+        try:
+            check_condition(filled(each.where, models, evaluation), schema_of(models, kept))
+        except ArgapError as error:
+            raise ArgapError(f"slice {each.name}: {error}") from None
 
 
 def score_slices(
@@ -89,11 +100,54 @@ def score_slices(
     Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
     """
     check_names(each.name for each in slices)
-    hits = "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
-    conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits), *slices)}
+    conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
     groups = sums(table, conditions)
     if among is not None:
         groups = groups.among(among(groups.document))
+    chosen: list[tuple[Slice, np.ndarray]] = []
+    for k, each in enumerate(slices, start=1):
+        member, text = groups.member[:, k], _text(each.where, conditions[each.name])
+        if not empty and not member.any():
+            raise ArgapError(f"slice {each.name}: selects no token ({text})")
+        chosen.append((each._replace(where=text), member))
+    return _score(table, groups, chosen)
+
+
+def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[SliceResult]:
+    """All tokens, the AR hits, and a slice for each value of a column, which are a partition.
+
+    ``column``: kept of the source, or one of `GROUPED`; for a column of spans each combination of labels is a value.
+    Text comes by falling number of tokens, other values in their order, null last.
+
+    Raises `ArgapError` for another column, and for one of more than `MOST_BINS` values.
+    """
+    if column not in (known := (*GROUPED, *table.kept)):
+        raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
+    groups = sums(table, {AR_HITS: checked(table, _hits(threshold).where)}, by=column)
+    values = list(dict.fromkeys(groups.value.tolist()))
+    if len(values) > MOST_BINS:
+        raise ArgapError(f"`by` {column}: {len(values):,} values; expected at most {MOST_BINS}: slice by conditions")
+    of_type = table.schema().field(column).type
+    is_text = pa.types.is_dictionary(of_type)
+    text = quoted(column) if is_text else as_text(column, table)
+    chosen: list[tuple[Slice, np.ndarray]] = []
+    for value in values:
+        literal = "IS NULL" if value is None else "= '" + value.replace("'", "''") + "'"
+        chosen.append((Slice(value or NONE, f"{text} {literal}"), groups.value == value))
+    whole, hits, *scored = _score(table, groups, chosen)
+    if is_text or pa.types.is_list(of_type):
+        scored.sort(key=lambda each: (each.name == NONE, -each.n))
+    elif not pa.types.is_temporal(of_type) and of_type != pa.bool_():
+        scored.sort(key=lambda each: (each.name == NONE, each.name == NONE or float(each.name)))
+    return [whole, hits, *scored]
+
+
+def _hits(threshold: int | None) -> Slice:
+    return Slice(AR_HITS, "repeated" if threshold is None else f"repeated AND train_count <= {threshold}")
+
+
+def _score(table: TokenTable, groups: Sums, slices: Iterable[tuple[Slice, np.ndarray]]) -> list[SliceResult]:
+    """All tokens, the first slice of ``groups`` as the AR hits, and ``slices``, each with its groups (bool ``[G]``)."""
     documents, code = np.unique(groups.document, return_inverse=True)
 
     def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
@@ -104,14 +158,11 @@ def score_slices(
     is_hit = groups.member[:, 0]
     scorer = SliceScorer(table.models, table.models[0], *by_document(slice(None)))
     scorer.add(AR_HITS, *by_document(is_hit), ar_hits=int(groups.n[is_hit].sum()))
-    for k, each in enumerate(slices, start=1):
-        member = groups.member[:, k]
-        if not empty and not member.any():
-            raise ArgapError(f"slice {each.name}: selects no token ({_text(each.where, conditions[each.name])})")
+    for each, member in slices:
         scorer.add(
             each.name,
             *by_document(member),
-            where=_text(each.where, conditions[each.name]),
+            where=str(each.where),
             title=each.title,
             note=each.note,
             ar_hits=int(groups.n[member & is_hit].sum()),
@@ -129,7 +180,7 @@ def _text(where: str | Mask, condition: Condition | Mask) -> str:
 def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
     """A condition, parsed; a function as it is. Raises `ArgapError`."""
     if isinstance(where, str):
-        return check_condition(filled(where, table.models, table.record.evaluation), table.models)
+        return check_condition(filled(where, table.models, table.record.evaluation), table.schema())
     if callable(where):
         return where
     raise ArgapError(f"slice condition {where!r}: expected SQL or a function of a pyarrow.RecordBatch")
@@ -145,10 +196,10 @@ def select(
 ) -> pa.Table:
     """The tokens of a slice, in order, as `argap.result.Result.tokens` says."""
     models = table.models if models is None else list(models)
-    for name, given, known in (("models", models, table.models), ("columns", columns or (), COLUMNS)):
+    for name, given, known in (("models", models, table.models), ("columns", columns or (), table.columns)):
         if unknown := [each for each in given if each not in known]:
             raise ArgapError(f"`{name}` {', '.join(unknown)}: unknown; known are {', '.join(known)}")
-    columns = COLUMNS if columns is None else columns
+    columns = table.columns if columns is None else columns
     condition = checked(table, "true" if where is None else where)
     masks = {} if isinstance(condition, Condition) else {"where": condition}
     sql, named = (
@@ -161,5 +212,8 @@ def select(
     query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
     if limit is not None:
         query += f" LIMIT {int(limit)}"
-    with streamed(table, list(dict.fromkeys([*columns, *named])), masks, fields) as connection:
-        return connection.sql(query).to_arrow_table()
+    try:
+        with streamed(table, list(dict.fromkeys([*columns, *named])), masks, fields) as connection:
+            return connection.sql(query).to_arrow_table()
+    except FailsOnToken as error:
+        raise ArgapError(f"{error} ({' '.join(sql.split())})") from None

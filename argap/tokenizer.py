@@ -116,6 +116,16 @@ class Tokenizer:
         encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
         return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
 
+    def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Where in its text each token begins and ends (characters), of each text int64 ``[N, 2]``, not decreasing.
+
+        White space belongs to the token that holds it, also where the tokenizer's own post-processor trims it from the
+        offsets; the parts of a character all have the whole character.
+        """
+        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
+        pairs = [np.array(e.offsets, dtype=np.int64).reshape(-1, 2) for e in encoded]
+        return [np.maximum.accumulate(each, axis=0) if len(each) else each for each in pairs]
+
     @cached_property
     def _untrimmed(self) -> Any:
         """The same tokenizer without its post-processor, which adds special tokens and trims offsets."""

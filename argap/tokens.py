@@ -2,26 +2,7 @@
 
 The rows of every run and of the labels are the same tokens in the same order, so that they are read in lockstep,
 a part of the reference's run (whole windows) at a time. Position 0 of a window is not scored and not in the table.
-
-======================  =========  ==============================================================================
-column                  type       what it holds
-======================  =========  ==============================================================================
-window, pos             int32      the window, and the token's position in it, from 1
-document                int32      the document that holds most of the window
-domain, source          string     of the token's document; where the window's document was read
-token, piece            int32,     id of the token and its text; a piece of a character is U+FFFD
-                        string
-previous                string     the piece before it
-word                    string     the white-space-delimited word of its first visible character, as far as its
-                                   window has it; null for white space
-word_start              bool       whether that character begins the word
-word_repeated           bool       whether the same word stands earlier in the window
-repeated                bool       whether the bigram that the token ends occurs earlier in the window
-distance, occurrences   int32      tokens back to the nearest such occurrence, 0 where there is none; their number
-train_count             int64      occurrences of the bigram in training
-nll                     struct     a field for each model: −log p in nats
-top1                    struct     a field for each model: the id of its most likely token
-======================  =========  ==============================================================================
+`argap.token_columns` lists the columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,49 +14,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from argap.content import content_bigrams, has_letters
+from argap.documents import Documents, read_documents
 from argap.errors import ArgapError
-from argap.labels import FORMAT
+from argap.labels import FORMAT, further_columns
 from argap.lockstep import REMEDY, Rows, read_rows
 from argap.parquet import read_parquet
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
+from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, schema_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes, Words, seen_earlier
 
-TEXT = pa.dictionary(pa.int32(), pa.string())
-TYPES: dict[str, pa.DataType] = {
-    "window": pa.int32(),
-    "pos": pa.int32(),
-    "document": pa.int32(),
-    "domain": TEXT,
-    "source": TEXT,
-    "token": pa.int32(),
-    "piece": TEXT,
-    "previous": TEXT,
-    "word": TEXT,
-    "word_start": pa.bool_(),
-    "word_repeated": pa.bool_(),
-    "repeated": pa.bool_(),
-    "distance": pa.int32(),
-    "occurrences": pa.int32(),
-    "train_count": pa.int64(),
-}
-LABELLED = ("repeated", "distance", "occurrences", "train_count")
-OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated"}
-OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
-COLUMNS = (*TYPES, *OF_MODELS)
-LOGPROB = "log p of model "
-"""Prefix of further columns, one for each model by its index, that no condition can name."""
-MASK = "in slice "
-"""Prefix of the columns that functions make; no condition can name them either."""
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
-
-
-def schema_of(models: Sequence[str], columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The types of ``columns``, with a field for each of ``models`` in `nll` and `top1`."""
-    structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
-    return pa.schema([(name, (TYPES | structs).get(name, pa.float32())) for name in columns])
 
 
 @dataclass(frozen=True)
@@ -95,29 +47,60 @@ class TokenTable:
         return read_record(self.labels / "labels.json", LabelsRecord, newest=FORMAT, remedy=REMEDY)
 
     @cached_property
+    def documents(self) -> Documents | None:
+        """The columns kept of the source; None without any."""
+        return read_documents(self.labels, remedy=REMEDY)
+
+    @property
+    def by_segment(self) -> bool:
+        """Whether log-probs are those of segments, which bytes weigh."""
+        return self.record.evaluation.unit == "byte"
+
+    @cached_property
+    def kept(self) -> dict[str, pa.DataType]:
+        """The columns kept of the source, and their types."""
+        return {} if self.documents is None else self.documents.types
+
+    @cached_property
+    def further(self) -> dict[str, pa.DataType]:
+        """The columns beside `COLUMNS`, and their types."""
+        return further_columns(self.record.evaluation, self.documents)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*COLUMNS, *self.further)
+
+    def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
+        """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``."""
+        return schema_of(self.models if models is None else models, self.further, columns)
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def batches(
         self, columns: Sequence[str], *, masks: Mapping[str, Mask] | None = None, models: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The scored tokens, some windows at a time: the named columns of `COLUMNS`, or `LOGPROB` and a number.
+        """The scored tokens, some windows at a time: the named ones of `columns`, or `LOGPROB` and a number.
 
-        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `COLUMNS`.
+        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `columns`.
         ``models``: those with a field in ``nll`` and ``top1``; None: all. Raises `FormatError` for files that are
         broken or hold other tokens, `ArgapError` for masks of the wrong length or type, and what the functions raise.
         """
         models = self.models if models is None else models
         masks = masks or {}
-        needed = list(dict.fromkeys([*columns, *(COLUMNS if masks else ())]))
+        needed = list(dict.fromkeys([*columns, *(self.columns if masks else ())]))
         of_runs = [_of_run(needed, k, model in models) for k, model in enumerate(self.models)]
         of_labels = [name for name in (*LABELLED, "domain") if name in needed]
+        of_labels += ["segment_bytes"] if self.by_segment else []
         folders = [run.folder for run in self.runs]
+        start = 0
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
-            source = _Columns(self, rows, models)
+            source = _Columns(self, rows, models, start)
+            start += len(rows.pos)
             batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
-            batch = batch.filter(pa.array(rows.pos > 0))
-            made = [call(name, mask, batch.select(list(COLUMNS))) for name, mask in masks.items()]
+            batch = batch.filter(pa.array(source.scored))
+            made = [call(name, mask, batch.select(list(self.columns))) for name, mask in masks.items()]
             yield pa.RecordBatch.from_arrays(
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
@@ -136,17 +119,44 @@ class TokenTable:
     def piece_bytes(self) -> PieceBytes:
         return PieceBytes(self.tokenizer.piece_bytes)
 
+    @cached_property
+    def has_letters(self) -> np.ndarray:
+        """bool ``[vocab]``: ids whose text has a letter or digit."""
+        return has_letters(self.tokenizer)
+
 
 class _Columns:
     """The columns of some rows, each made when it is asked for."""
 
-    def __init__(self, table: TokenTable, rows: Rows, models: Sequence[str]) -> None:
+    def __init__(self, table: TokenTable, rows: Rows, models: Sequence[str], start: int) -> None:
         self._table = table
         self._rows = rows
         self._models = models
+        self._start = start
+        """Tokens of the evaluation set before these rows."""
+
+    @property
+    def scored(self) -> np.ndarray:
+        """bool ``[N]``: the rows that are in the table."""
+        return self._segment_bytes >= 0 if self._table.by_segment else self._rows.pos > 0
+
+    @cached_property
+    def _segment_bytes(self) -> np.ndarray:
+        """int32 ``[N]``; -1 where no segment is scored."""
+        return _whole(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
+
+    @cached_property
+    def _last(self) -> np.ndarray:
+        """int64 ``[N]``: the row of the last token of each token's segment; any row where none is scored."""
+        ends = np.flatnonzero(self._segment_bytes > 0)
+        return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(self._segment_bytes)))]
 
     def column(self, name: str) -> pa.Array:
-        if name in ("window", "pos", "domain", *LABELLED):
+        if self._table.documents is not None and name in self._table.kept:
+            return self._table.documents.column(name, self._start, len(self._rows.pos))
+        if name == "segment":
+            return pa.array(self._start + self._last)
+        if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
             return _whole(self._rows.labels[name])
         if name in OF_MODELS:
             return self._of_models(name)
@@ -157,6 +167,8 @@ class _Columns:
     def _of_models(self, name: str) -> pa.Array:
         tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
         arrays = [_whole(table["top1"]) if name == "top1" else _negated(_whole(table["logprob"])) for table in tables]
+        if name == "nll" and self._table.by_segment:
+            arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=list(self._models))
 
     @cached_property
@@ -194,6 +206,9 @@ class _Columns:
 
     def _word_repeated(self) -> pa.Array:
         return pa.array(np.append(seen_earlier(self._words), False)[self._words.number])
+
+    def _content(self) -> pa.Array:
+        return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))
 
 
 def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:

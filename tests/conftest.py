@@ -62,15 +62,11 @@ def token_result(tmp_path_factory, tokenizer):
     import json
     import textwrap
 
-    import numpy as np
-
     from argap.bigram_index.build import build_index
     from argap.bigram_index.store import open_index
-    from argap.comparison import write_gap
+    from argap.corpus import open_corpus
+    from argap.corpus.tokenize import token_documents
     from argap.evaluation import build_evaluation_set
-    from argap.labels import label, write_labels
-    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
-    from argap.runs import begin_run, finish_run, shard_path, write_shard
 
     place = tmp_path_factory.mktemp("token-result")
     code = Path(json.decoder.__file__).read_text()
@@ -80,9 +76,6 @@ def token_result(tmp_path_factory, tokenizer):
         domain.mkdir(parents=True, exist_ok=True)
         text = code[300 * k : 300 * k + 900] if k % 3 else textwrap.fill(prose * (1 + k % 5), 60 + k)
         (domain / f"{k:02d}.txt").write_text(text)
-    from argap.corpus import open_corpus
-    from argap.corpus.tokenize import token_documents
-
     build_index(
         (d.ids for d in list(token_documents(open_corpus(place / "text"), tokenizer))[::2]),
         place / "index",
@@ -92,7 +85,19 @@ def token_result(tmp_path_factory, tokenizer):
         sources=["text"],
     )
     data = build_evaluation_set(open_corpus(place / "text"), tokenizer, seq_len=48)
-    labels = label(data, open_index(place / "index"))
+    return write_drawn_result(place / "out", data, tokenizer, open_index(place / "index"), source=place / "text")
+
+
+def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path) -> Path:
+    """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams."""
+    import numpy as np
+
+    from argap.comparison import write_gap
+    from argap.labels import label, write_labels
+    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
+    from argap.runs import begin_run, finish_run, shard_path, write_shard
+
+    labels = label(data, index)
     generator = np.random.default_rng(0)
     hard = generator.gamma(2.0, 1.5, len(data.tokens))
     runs = []
@@ -103,20 +108,20 @@ def token_result(tmp_path_factory, tokenizer):
             format=1,
             model=name,
             checkpoint=CheckpointRecord(name, name),
-            source=SourceRecord(data=(str(place / "text"),)),
+            source=SourceRecord(data=(str(source),)),
             evaluation=data.record,
             identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native"),
             versions={},
             git=None,
             finished=None,
         )
-        run = begin_run(place / "out" / name, record, overwrite=False)
+        run = begin_run(out / name, record, overwrite=False)
         bounds = [*range(0, data.windows, 20 + 7 * k), data.windows]  # shards of other sizes in each run
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
             rows = slice(data.offsets[first], data.offsets[last])
             path = shard_path(run.folder, shard)
             write_shard(path, data, range(first, last), -np.abs(loss[rows]).astype(np.float32), top1[rows])
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
-    write_labels(labels, tokenizer, place / "out" / "labels")
-    write_gap(runs, labels, tokenizer, place / "out", threshold=2, base=None)
-    return place / "out"
+    write_labels(labels, tokenizer, out / "labels")
+    write_gap(runs, labels, tokenizer, out, threshold=2, base=None)
+    return out

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 import argap
 from argap.cli import main
+from argap.comparison import compare_runs
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
-from argap.token_slices import Slice, add_slices, score_slices
+from argap.token_slices import Slice, score_slices
 
 pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
@@ -382,7 +383,7 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(token_result, out)
     specs = [SliceSpec("rare", "repeated AND train_count < 3", "Rare bigrams"), SliceSpec("late", "pos > 40")]
-    gap = add_slices(out, specs)
+    gap = compare_runs([str(out / "m-1"), str(out / "m2")], str(out / "ref"), out, threshold=2, slices=specs)
     assert gap == read_gap(out)
     assert [each.name for each in gap.slices] == ["ar_hits", "rare", "late"]
     assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)

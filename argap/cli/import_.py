@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from argap.cli.score import Keep
+
 
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet or JSON lines with tokens and log-probs.")],
@@ -22,9 +24,13 @@ def import_(
         Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
     ] = None,
     limit_tokens: Annotated[int | None, typer.Option(help="Only the first N tokens of the text.", metavar="N")] = None,
+    limit_document_tokens: Annotated[
+        int | None, typer.Option(help="Only the first N tokens of each document.", metavar="N")
+    ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
     ] = None,
+    keep: Keep = None,
     overwrite: Annotated[bool, typer.Option(help="Discard the run of another file there.")] = False,
 ) -> None:
     """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
@@ -36,7 +42,13 @@ def import_(
     from argap.records import EvaluationSpec
 
     spec = EvaluationSpec(
-        data=tuple(data), seq_len=seq_len, packing=packing, limit_tokens=limit_tokens, text_column=text_column
+        data=tuple(data),
+        seq_len=seq_len,
+        packing=packing,
+        limit_tokens=limit_tokens,
+        text_column=text_column,
+        keep=tuple(keep or ()),
+        limit_document_tokens=limit_document_tokens,
     )
     run = import_run(file, out, tokenizer=tokenizer, spec=spec, name=name, index=index, overwrite=overwrite)
     typer.echo(f"{run.folder}: {run.record.evaluation.scored:,} log-probs of {run.model}")

@@ -24,6 +24,14 @@ Threshold = Annotated[
     str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="Column of JSON lines and Parquet to slice by (argap slice). Repeatable."),
+]
+SliceFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well [those of the earlier result]."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
 
 
@@ -48,14 +56,16 @@ def score(
     limit_tokens: Annotated[
         int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
     ] = None,
+    limit_document_tokens: Annotated[
+        int | None, typer.Option(help="Take only the first N tokens of each document.", metavar="N")
+    ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
     ] = None,
+    keep: Keep = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
-    slices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well (argap slice).")
-    ] = None,
+    slices: SliceFile = None,
     backend: Annotated[
         Literal["auto", "native", "hf"],
         typer.Option(help="Run known families by argap's own code (native), or as transformers does (hf)."),
@@ -91,6 +101,8 @@ def score(
                 limit_tokens=limit_tokens,
                 text_column=text_column,
                 token_dtype=token_dtype,
+                keep=tuple(keep or ()),
+                limit_document_tokens=limit_document_tokens,
             ),
             index=index,
             threshold=parse_threshold(threshold),
@@ -102,21 +114,18 @@ def score(
                 backend=backend,
             ),
             base=base,
+            slices=specs,
             overwrite=overwrite,
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
-        if specs:
-            from argap.token_slices import add_slices
-
-            gap = add_slices(out, specs)
         show(gap, as_json=as_json)
 
 
-def _slices(path: Path | None) -> "list[SliceSpec]":
-    """The slices of a file, their names and syntax checked before any model runs."""
+def _slices(path: Path | None) -> "list[SliceSpec] | None":
+    """The slices of a file, their names and syntax checked before anything is read."""
     if path is None:
-        return []
+        return None
     from argap.slice_library import read_slices
 
     return read_slices(path)
@@ -129,6 +138,7 @@ def compare(
     base: Annotated[
         str | None, typer.Option(metavar="RUN", help="Also show the share of this run's gap that the others close.")
     ] = None,
+    slices: SliceFile = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
     as_json: Json = False,
 ) -> None:
@@ -136,7 +146,8 @@ def compare(
     from argap.comparison import compare_runs
     from argap.threshold import parse_threshold
 
-    show(compare_runs(runs, ref, out, threshold=parse_threshold(threshold), base=base), as_json=as_json)
+    tau = parse_threshold(threshold)
+    show(compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices)), as_json=as_json)
 
 
 def show(gap: "Gap", *, as_json: bool) -> None:

@@ -18,6 +18,10 @@ def slice_(
     slices: Annotated[
         Path | None, typer.Option(metavar="FILE", help="YAML: slices, each with name, where, title and note.")
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="A slice for each value of a column (argap score --keep), a partition."),
+    ] = None,
     threshold: Annotated[
         int | None, typer.Option(metavar="N", help="Maximum training count of an AR hit [the result's].")
     ] = None,
@@ -33,18 +37,20 @@ def slice_(
     from argap.records import as_json as plain
     from argap.result import open_result
     from argap.slice_library import library, read_slices
-    from argap.token_slices import Slice, as_slices, score_slices
+    from argap.token_slices import Slice, as_slices, score_by, score_slices
 
     if len(where or ()) != len(name or ()):
         raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
+    if by is not None and (where or name or slices):
+        raise ArgapError("--by is a partition of all tokens; give it without --where, --name and --slices")
     wanted = as_slices(read_slices(slices)) if slices else []
     wanted += [Slice(*pair) for pair in zip(name or (), where or (), strict=True)]
     opened = open_result(result)
     tau = opened.threshold if threshold is None else threshold
-    shipped = not wanted
-    if shipped:
-        wanted = as_slices(library())
-    scored = score_slices(opened.token_table, wanted, threshold=tau, empty=shipped)
+    if by is not None:
+        scored = score_by(opened.token_table, by, threshold=tau)
+    else:
+        scored = score_slices(opened.token_table, wanted or as_slices(library()), threshold=tau, empty=not wanted)
     if as_json:
         typer.echo(json.dumps({"slices": [plain(each) for each in scored[1:]]}, indent=2, ensure_ascii=False))
         return
@@ -55,7 +61,7 @@ def slice_(
 
 def _print_library() -> None:
     from argap.slice_library import library
-    from argap.tokens import COLUMNS
+    from argap.token_columns import COLUMNS
 
     typer.echo("ar_hits\n    repeated AND train_count <= THRESHOLD\n    In every result.")
     for each in library():

@@ -11,7 +11,7 @@ A corpus is named by one string:
 Everything streams: memory does not grow with the corpus.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,9 @@ from argap.corpus.document import Tally, TextDocument, TokenShard
 from argap.corpus.remote import is_remote, remote_path
 from argap.errors import ArgapError
 
-Reader = Callable[[Path, str, str, Tally], Iterator[TextDocument]]
+Reader = Callable[[Path, str, str, Tally, Sequence[str]], Iterator[TextDocument]]
 
-# Longest suffix first; a reader takes (path, domain, text column, tally).
+# Longest suffix first; a reader takes (path, domain, text column, tally, columns to keep).
 READERS: dict[str, Reader] = {
     **dict.fromkeys(jsonl.SUFFIXES, jsonl.read),
     **dict.fromkeys(parquet.SUFFIXES, parquet.read),
@@ -47,15 +47,23 @@ class Corpus:
         return self._open_items(self.tally)
 
 
-def open_corpus(spec: str | Path, *, text_column: str = "text", token_dtype: str | np.dtype | None = None) -> Corpus:
+def open_corpus(
+    spec: str | Path,
+    *,
+    text_column: str = "text",
+    token_dtype: str | np.dtype | None = None,
+    keep: Sequence[str] = (),
+) -> Corpus:
     """The corpus that ``spec`` names (see the module's docstring for the forms).
 
-    ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text.
-    ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or ``uint32``.
-    Raises `ArgapError` where nothing readable is found; a broken file raises while it is read.
+    ``text_column``: the column of JSON lines, Parquet and hub data sets that holds the text; ``keep``: further columns
+    of them that documents are to have. ``token_dtype``: element type of headerless ``.bin`` shards, ``uint16`` or
+    ``uint32``. Raises `ArgapError` where nothing readable is found, or text without columns that are to be kept; a
+    broken file raises while it is read.
     """
     name = str(spec)
     if name.startswith("stdlib:"):
+        _check_columns(name, keep)
         from argap.corpus import stdlib
 
         files = stdlib.modules(name.removeprefix("stdlib:"))
@@ -63,12 +71,22 @@ def open_corpus(spec: str | Path, *, text_column: str = "text", token_dtype: str
     if name.startswith("hub:"):
         from argap.corpus import hub
 
-        return Corpus(name, lambda tally: hub.read(name.removeprefix("hub:"), text_column, tally))
+        return Corpus(name, lambda tally: hub.read(name.removeprefix("hub:"), text_column, tally, keep))
     dtype = shards.token_dtype(token_dtype)
     root = remote_path(name) if is_remote(name) else Path(spec)
     files = _files(root)
+    for path in files:
+        if _reader(path) not in (jsonl.read, parquet.read):
+            _check_columns(str(path), keep)
     size = sum(path.stat().st_size for path in files)
-    return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally), size)
+    return Corpus(name, lambda tally: _read_files(root, files, text_column, dtype, tally, keep), size)
+
+
+def _check_columns(name: str, keep: Sequence[str]) -> None:
+    if keep:
+        raise ArgapError(
+            f"{name}: has no column {keep[0]!r} to `keep`; columns are kept of JSON lines, Parquet and hub data sets"
+        )
 
 
 def _files(root: Path) -> list[Path]:
@@ -88,7 +106,7 @@ def _files(root: Path) -> list[Path]:
 
 
 def _read_files(
-    root: Path, files: list[Path], text_column: str, dtype: np.dtype | None, tally: Tally
+    root: Path, files: list[Path], text_column: str, dtype: np.dtype | None, tally: Tally, keep: Sequence[str]
 ) -> Iterator[TextDocument | TokenShard]:
     for path in files:
         domain = _domain(root, path)
@@ -96,7 +114,7 @@ def _read_files(
             yield TokenShard(path, dtype, domain)
         else:
             reader = _reader(path) or text.read  # a file named explicitly is text, whatever its suffix
-            yield from reader(path, domain, text_column, tally)
+            yield from reader(path, domain, text_column, tally, keep)
 
 
 def _reader(path: Path) -> Reader | None:

@@ -1,8 +1,10 @@
 """The items of a corpus: documents of text, shards of tokens, and a tally of both."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,8 @@ class TextDocument:
     text: str
     domain: str
     source: str
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the columns that are kept (`argap.corpus.kept`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class TokenDocument:
     ids: np.ndarray
     domain: str
     source: str
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the columns that are kept; spans are of tokens (`argap.corpus.kept.TOKEN_SPANS`)."""
 
 
 @dataclass
@@ -46,6 +52,8 @@ class Tally:
     """Documents with invalid UTF-8, read as U+FFFD."""
     bytes_read: float = 0
     """Bytes of the text files, as stored; the measure of progress."""
+    columns: dict[str, None] = field(default_factory=dict)
+    """Columns seen, where some are to be kept."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def decode(self, data: bytes) -> str:

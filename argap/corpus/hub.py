@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, streamed through `datasets`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl
 
 from argap.corpus.document import Tally, TextDocument
@@ -9,10 +9,11 @@ from argap.errors import ArgapError, extra
 OPTIONS = ("config", "split", "column", "revision")
 
 
-def read(spec: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
     """The documents of ``NAME?split=train&config=...&column=text&revision=...`` (split: train).
 
-    Raises `ArgapError` for an unknown option or column, and where the hub does not answer.
+    ``keep``: columns kept with each document. Raises `ArgapError` for an unknown option or column, and where the hub
+    does not answer.
     """
     name, _, query = spec.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -28,7 +29,10 @@ def read(spec: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
                 f"hub:{name}: no text in column {column!r}; its columns are {', '.join(map(repr, row))}: "
                 "name one with column=..."
             )
-        yield TextDocument(text, str(row.get("domain") or name), f"hub:{name}#{number}")
+        if keep:
+            tally.columns.update(dict.fromkeys(row))
+        kept = {each: row.get(each) for each in keep}
+        yield TextDocument(text, str(row.get("domain") or name), f"hub:{name}#{number}", kept)
 
 
 def _load(name: str, options: dict[str, str]):

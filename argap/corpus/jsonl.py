@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -21,8 +21,10 @@ LONGEST_LINE = 2**30
 """Bytes of a line, which is in memory whole."""
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
     """The documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence over ``domain``.
+
+    ``keep``: columns kept with each document; null in a row without one.
 
     Raises `FormatError` naming file and line for a line that is not a JSON object or lacks the
     column (its columns are listed), for a truncated archive, and for one that unpacks to very much more than text does.
@@ -46,7 +48,10 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
                         f"{path}, line {number}: no text in column {text_column!r}; its columns are "
                         f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
                     )
-                yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}")
+                kept = {name: row.get(name) for name in keep}
+                if keep:
+                    tally.columns.update(dict.fromkeys(row))
+                yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", kept)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
 

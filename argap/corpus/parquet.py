@@ -1,6 +1,6 @@
 """Parquet with a text column, read in batches of rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ SUFFIXES = (".parquet",)
 ROWS = 256  # rows decoded at once; documents can be long
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
-    """The documents of one file; its columns ``domain`` and ``source`` are kept if present.
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+    """The documents of one file; its columns ``domain`` and ``source`` name each document's, if present.
 
-    Raises `FormatError` for a broken file and for one without the column (its columns are listed).
+    ``keep``: further columns kept with each document. Raises `FormatError` for a broken file and for one without a
+    column (its columns are listed).
     """
     import pyarrow as pa
 
@@ -26,20 +27,21 @@ def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[Te
             a_row = path.stat().st_size / max(file.metadata.num_rows, 1)
             schema = file.schema_arrow
             _check_column(path, schema, text_column)
-            columns = [
-                text_column,
-                *(c for c in ("domain", "source") if c in schema.names and c != text_column),
-            ]
+            if missing := [name for name in keep if name not in schema.names]:
+                known = ", ".join(map(repr, schema.names))
+                raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {known}")
+            columns = list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))
             number = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=columns):
                 # As bytes: Arrow does not check that a string column is UTF-8.
                 texts = batch.column(text_column).cast(pa.large_string()).cast(pa.large_binary())
                 domains = batch.column("domain").to_pylist() if "domain" in columns else [None] * len(texts)
                 sources = batch.column("source").to_pylist() if "source" in columns else [None] * len(texts)
+                rows = batch.select(list(keep)).to_pylist() if keep else ({} for _ in texts)
                 tally.bytes_read += a_row * len(batch)
-                for text, own, source in zip(texts, domains, sources, strict=True):
+                for text, own, source, kept in zip(texts, domains, sources, rows, strict=True):
                     position = f"{path}#{number}" if source is None else f"{source}#{number}"
-                    yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), position)
+                    yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), position, kept)
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error

@@ -4,7 +4,7 @@ A file over `PIECE` bytes is read in pieces that end at a line end, each a separ
 not fit in memory; a bigram that spans a cut is not counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,8 +18,8 @@ SUFFIXES = (
 PIECE = 16 * 2**20
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally) -> Iterator[TextDocument]:
-    """The documents of one text file. ``text_column`` is ignored."""
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+    """The documents of one text file, which has no columns: ``text_column`` and ``keep`` are ignored."""
     try:
         with path.open("rb") as file:
             for number, piece in enumerate(_pieces(file)):

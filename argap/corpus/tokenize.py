@@ -7,6 +7,7 @@ import numpy as np
 
 from argap.corpus import Corpus, open_corpus, shards
 from argap.corpus.document import TextDocument, TokenDocument, TokenShard
+from argap.corpus.kept import kept_of
 from argap.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 4 * 2**20
@@ -74,4 +75,5 @@ def _batches(corpus: Corpus) -> Iterator[list[TextDocument] | TokenShard]:
 
 def _encode(batch: list[TextDocument], tokenizer: Tokenizer) -> list[TokenDocument]:
     ids = tokenizer.encode([document.text for document in batch])
-    return [TokenDocument(i, d.domain, d.source) for i, d in zip(ids, batch, strict=True)]
+    kept = kept_of(batch, tokenizer)
+    return [TokenDocument(i, d.domain, d.source, k) for i, d, k in zip(ids, batch, kept, strict=True)]

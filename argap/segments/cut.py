@@ -91,9 +91,14 @@ def find_segments(documents: Sequence[Sequence[TokenizedDocument]], *, separated
     )
 
 
-def up_to_common_end(document: Sequence[TokenizedDocument]) -> list[TokenizedDocument]:
-    """A document without the tokens behind its last common end: they come after all that is scored in it."""
+def up_to_common_end(document: Sequence[TokenizedDocument], limit: int | None = None) -> list[TokenizedDocument]:
+    """A document without the tokens behind its last common end: they come after all that is scored in it.
+
+    ``limit``: the last common end within that many tokens of the first tokenizer.
+    """
     ends = common_ends([each.ends for each in document])
+    if limit is not None:
+        ends = ends[np.searchsorted(document[0].ends, ends) < limit]
     stops = [int(np.searchsorted(each.ends, ends[-1])) + 1 if len(ends) else 0 for each in document]
     return [
         TokenizedDocument(each.ids[:stop], each.ends[:stop], each.unknown[:stop])

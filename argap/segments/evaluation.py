@@ -15,8 +15,10 @@ import numpy as np
 
 from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenShard
+from argap.corpus.kept import cut, kept_of
+from argap.documents import Documents
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of
+from argap.evaluation import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of, kept_columns
 from argap.labels import Labels
 from argap.progress import say
 from argap.records import EvaluationRecord, EvaluationSpec
@@ -145,6 +147,8 @@ class _Text(NamedTuple):
     metadata: list[TextDocument]
     documents: list[Sequence[TokenizedDocument]]
     separators: list[int] | None
+    corpora: Sequence[Corpus]
+    keep: tuple[str, ...]
 
     @property
     def names(self) -> list[str]:
@@ -155,15 +159,18 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
     """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``."""
     separators = None if (spec.packing or PACKING) == "document" else [_separator(each) for each in tokenizers]
     corpora = corpora_of(spec)
-    text = _Text([], [], separators)
+    text = _Text([], [], separators, corpora, spec.keep)
     taken = 0
     for batch in batched(_texts(corpora), BATCH):
         names = [document.source for document in batch]
         in_tokens = zip(*(tokenized([d.text for d in batch], each, names) for each in tokenizers), strict=True)
-        for document, each in zip(batch, in_tokens, strict=True):
+        of_batch = zip(batch, in_tokens, kept_of(batch, tokenizers[0]), strict=True)
+        for document, each, kept in of_batch:
+            if spec.limit_document_tokens is not None:
+                each = up_to_common_end(each, spec.limit_document_tokens)
             if not len(each[0].ids):
                 continue
-            text.metadata.append(document)
+            text.metadata.append(replace(document, kept=kept))
             text.documents.append(each if separators is None else _with_separators(each, separators, document))
             taken += len(text.documents[-1][0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
@@ -230,6 +237,7 @@ def _segmented(
                 eos=None if text.separators is None else text.separators[t],
                 tokenizer=tokenizer.name,
                 tokenizer_fingerprint=tokenizer.fingerprint,
+                kept=_kept(text, lengths, stop) if t == 0 and text.keep else None,
             )
         )
     separators = 0 if text.separators is None else int((sets[0].tokens == text.separators[0]).sum())
@@ -239,6 +247,16 @@ def _segmented(
         "the others begin a window, stand before an EOS, or hold text that a tokenizer does not know"
     )
     return SegmentedText(tuple(sets), segments)
+
+
+def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
+    """The columns kept, of the first ``tokens`` of documents of ``lengths [D]`` tokens of the reference's."""
+    taken = np.diff(np.minimum(np.cumsum(lengths), tokens), prepend=0)
+    documents = [
+        replace(document, kept=cut(document.kept, int(size)))
+        for document, size in zip(text.metadata, taken, strict=True)
+    ]
+    return kept_columns(documents, taken, text.corpora, text.keep)
 
 
 def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:

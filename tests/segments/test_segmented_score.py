@@ -1,5 +1,6 @@
 """``argap score`` where tokenizers differ, against a brute-force computation of segments and their log-probs."""
 
+import json
 import math
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from argap.errors import ArgapError, MismatchError
 from argap.labels import read_labels
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, read_gap
+from argap.result import open_result
 from argap.runs import open_run, read_logprobs, read_token_ids
 from argap.tokenizer import Tokenizer, load_tokenizer
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
@@ -225,6 +227,59 @@ def test_a_segment_is_a_hit_where_one_of_its_tokens_is(scored):
         hit = labels.ar_hit(threshold)
         assert [any(hit[rows][segment == k]) for k in range(segment[-1] + 1)] == hit[labels.shown].tolist()
     assert len(labels.shown) < len(rows)
+
+
+def test_a_slice_has_the_segments_with_one_of_its_tokens(place, scored):
+    """By SQL, by a function, and the built-in hits, against the brute-force segments and a plain loop."""
+    out, gap = scored
+    result = open_result(out)
+    frame = result.gap(
+        {
+            "hits": "repeated AND train_count <= 2",
+            "has_t": lambda batch: np.array(["t" in piece for piece in batch["piece"].to_pylist()]),
+            "hard": "nll.gpt2 > 5",
+        }
+    )
+    figures = {(row.slice, row.model): row for row in frame.itertuples()}
+    for model in ("gpt2", "llama"):
+        for name in ("hits", "ar_hits"):
+            assert figures[name, model].n == gap.row(model).ar_hits.n
+            assert figures[name, model].nll == pytest.approx(gap.row(model).ar_hits.nll, abs=1e-12)
+        assert figures["overall", model].n == gap.row(model).overall.n
+    tokens = result.tokens().to_pylist()
+    for name, holds in (("has_t", lambda row: "t" in row["piece"]), ("hard", lambda row: row["nll"]["gpt2"] > 5)):
+        chosen = {row["segment"] for row in tokens if holds(row)}
+        ends = [row for row in tokens if row["segment_bytes"] and row["segment"] in chosen]
+        assert 0 < len(ends) < len({row["segment"] for row in tokens})
+        assert figures[name, "llama"].n == sum(row["segment_bytes"] for row in ends)
+        lost = sum(row["nll"]["llama"] for row in ends)
+        assert figures[name, "llama"].nll == pytest.approx(lost / figures[name, "llama"].n, abs=1e-6)
+    assert len(result.discover("llama", min_share=0.01)) > 0
+
+
+def test_columns_and_limits_of_documents(place, tmp_path):
+    rows = [
+        {
+            "text": "the cat sat on the mat " * 4 + "wörld",
+            "topic": "cats",
+            "spans": [{"start": 4, "end": 7, "label": "c"}],
+        },
+        {"text": "hello world, hello 日本語 " * 5, "topic": "greetings", "spans": []},
+    ]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
+    chosen = spec(
+        place,
+        data=(str(tmp_path / "text.jsonl"),),
+        keep=("topic", "spans"),
+        limit_document_tokens=30,
+        packing="document",
+    )
+    gap = score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
+    assert gap.evaluation.tokens <= 6 * 30
+    frame = open_result(tmp_path / "out").gap({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
+    cats, labelled = (frame[frame["slice"] == name].iloc[0] for name in ("cats", "c"))
+    assert 0 < labelled.n <= 3 * len(" cat ")
+    assert labelled.n < cats.n < gap.evaluation.scored
 
 
 def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):

@@ -1,43 +1,62 @@
-"""Content tokens and how often their bigrams repeat, in worked examples."""
+"""Content bigrams and how often they repeat, in worked examples."""
 
+import doctest
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import argap.content
+from argap.content import content_bigrams, has_letters
 from argap.corpus import open_corpus
 from argap.evaluation import build_evaluation_set
-from argap.labels import Labels
-from argap.records import IndexRecord, LabelsRecord
-from argap.repeats import find_repeats
-from argap.suite.prevalence import build_prevalence, content_tokens
+from argap.labels import label
+from argap.suite.prevalence import build_prevalence
 from argap.tokenizer import load_tokenizer
+from argap.words import PieceBytes
 
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "argap" / "demo" / "tokenizer")
 
 
-def test_function_words_and_punctuation_are_not_content():
-    carries = content_tokens(TOKENIZER)
-    ids = {text: TOKENIZER.encode([text])[0].tolist() for text in (" the", "The", ",", ")\n", "def", "7")}
-    assert {text: carries[i].tolist() for text, i in ids.items() if len(i) == 1} == {
-        " the": [False], "The": [False], ",": [False], "def": [True], "7": [True],
-    } | ({")\n": [False]} if len(ids[")\n"]) == 1 else {})  # fmt: skip
+def content_of(text: str) -> dict[tuple[str, str], bool]:
+    """Of each bigram of a text, whether it is content."""
+    ids = TOKENIZER.encode([text])[0]
+    words = PieceBytes(TOKENIZER.piece_bytes).words(ids, np.zeros(len(ids), dtype=np.int32))
+    content = content_bigrams(ids, words, has_letters(TOKENIZER))
+    pieces = [TOKENIZER.decode([i]) for i in ids]
+    return {(pieces[k - 1], pieces[k]): bool(content[k]) for k in range(1, len(ids))}
+
+
+@pytest.mark.parametrize(
+    ("text", "bigram", "content"),
+    [
+        (" class object", (" class", " object"), True),
+        (" the object", (" the", " object"), False),
+        (" (the object", ("the", " object"), False),
+        (" object, object", (" object", ","), False),  # no letter
+        (" ourselves", (" our", "selves"), False),  # pieces of a function word
+        (" withdraw", (" with", "d"), True),  # a function word as a piece of a content word
+        (" object can't", (" object", " can"), False),
+        (" 言葉", None, True),  # pieces of characters
+    ],
+)
+def test_function_words_are_looked_up_by_word(text, bigram, content):
+    found = content_of(text)
+    assert (found[bigram] if bigram else list(found.values())[-1]) == content, found
 
 
 def test_a_content_bigram_has_two_content_tokens(tmp_path):
     (tmp_path / "a.txt").write_text(" def class , , def class , ,")
     data = build_evaluation_set(open_corpus(tmp_path), TOKENIZER, seq_len=64, packing="document")
-    repeats = find_repeats(data)
-    zeros = np.zeros(len(data.tokens), np.int64)
-    labels = Labels(
-        data.window, data.position, repeats.repeated, repeats.distance, repeats.occurrences, zeros,
-        zeros.astype(np.int32), ["code"], data.document_of_window,
-        LabelsRecord(1, data.record, IndexRecord("", "", "", 0, 0, 0, False), ()),
-    )  # fmt: skip
+    labels = label(data)
     table = build_prevalence(labels, data.tokens, TOKENIZER)
     n, repeated, content = (table[name].to_numpy() for name in ("n", "repeated", "content"))
     assert n.sum() == len(data.tokens) - 1
-    assert repeated.sum() == repeats.repeated.sum()
-    carries = content_tokens(TOKENIZER)[data.tokens]
-    both = carries[1:] & carries[:-1]
-    assert n[content].sum() == both.sum()
-    assert repeated[content].sum() == (both & repeats.repeated[1:]).sum() > 0
+    assert repeated.sum() == labels.repeated.sum()
+    # "def class", "class ,", ", ,", ", def", …: only the two "def class" are content, the second is repeated.
+    assert n[content].sum() == 2
+    assert repeated[content].sum() == 1
+
+
+def test_examples():
+    assert doctest.testmod(argap.content).failed == 0

@@ -1,0 +1,164 @@
+"""The documents of an evaluation set with the columns kept of their sources: ``labels/documents.parquet``.
+
+One row a document: ``tokens:int64``, how many tokens of the evaluation set are its own (EOS included), and the columns
+kept (`argap.corpus.kept`). The rows of labels and runs are the documents' tokens in order, so that the numbers of
+tokens say which document each token is of: with packed windows its own, not the window's.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from argap.corpus.kept import TOKEN_SPANS
+from argap.errors import ArgapError, FormatError
+from argap.parquet import read_parquet, write_parquet
+from argap.token_columns import COLUMNS, RESERVED, SEGMENTED, TEXT
+
+FILE = "documents.parquet"
+TOKENS = "tokens"
+KINDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    datetime: "a time",
+    date: "a date",
+    list: "spans",
+}
+"""Types of kept values; the first that fits counts."""
+LABELS = pa.list_(pa.string())
+"""Type of a column of spans, of each token: its labels, sorted."""
+
+
+def check_keep(keep: Sequence[str]) -> None:
+    """Raise `ArgapError` for the name of a column that is empty, given twice, or that of a column tokens have already.
+
+    SQL does not tell upper from lower case.
+    """
+    seen = {
+        name.lower(): f"a column of every token; known are {', '.join(COLUMNS)}"
+        for name in (*COLUMNS, *SEGMENTED, TOKENS)
+    }
+    for name in keep:
+        if not name.strip() or name.lower().startswith(RESERVED):
+            raise ArgapError(f"`keep` {name!r}: not a name that a condition can use; rename the column in the source")
+        if taken := seen.get(name.lower()):
+            raise ArgapError(f"`keep` {name}: {taken}; rename the column in the source")
+        seen[name.lower()] = "given twice"
+
+
+class Documents:
+    """Kept columns, and the token columns they become. Legend: D documents, N tokens."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self._ends = np.cumsum(table[TOKENS].to_numpy())
+
+    @property
+    def names(self) -> list[str]:
+        """The columns kept."""
+        return [name for name in self.table.column_names if name != TOKENS]
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """Of each column, its type as a column of tokens."""
+        types = {name: self.table.schema.field(name).type for name in self.names}
+        return {n: LABELS if t == TOKEN_SPANS else TEXT if t == pa.string() else t for n, t in types.items()}
+
+    def labels(self, name: str) -> list[str]:
+        """The labels of a column of spans, by falling number of tokens."""
+        spans = self._column(name).flatten()
+        coded = spans.field("label").dictionary_encode()
+        size = spans.field("end").to_numpy() - spans.field("first").to_numpy()
+        tokens = np.bincount(coded.indices.to_numpy(), size, minlength=len(coded.dictionary))
+        return [label for _, label in sorted(zip((-tokens).tolist(), coded.dictionary.to_pylist(), strict=True))]
+
+    def column(self, name: str, start: int, count: int) -> pa.Array:
+        """The values of the tokens ``start … start + count - 1`` of the evaluation set."""
+        rows = np.arange(start, start + count)
+        document = np.searchsorted(self._ends, rows, side="right")
+        if self.types[name] == LABELS:
+            return self._labels(name, document, start, count)
+        column = self._column(name)
+        if self.types[name] != TEXT:
+            return column.take(pa.array(document))
+        distinct, index = np.unique(document, return_inverse=True)
+        values = column.take(pa.array(distinct)).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(values.indices.take(pa.array(index)), values.dictionary)
+
+    def _column(self, name: str) -> pa.Array:
+        column = self.table[name]
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+    def _labels(self, name: str, document: np.ndarray, start: int, count: int) -> pa.Array:
+        """Of each token the labels of the spans that it is in, sorted, each once."""
+        low, high = int(document[0]), int(document[-1]) + 1
+        lists = self._column(name).slice(low, high - low)
+        spans = lists.flatten()
+        begin = (self._ends - self.table[TOKENS].to_numpy())[low:high] - start  # of each document, its first row
+        own = np.repeat(begin, lists.value_lengths().to_numpy())
+        first = np.clip(own + spans.field("first").to_numpy(), 0, count)
+        end = np.clip(own + spans.field("end").to_numpy(), 0, count)
+        coded = spans.field("label").dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        rank = np.argsort(np.argsort(names)) if names else np.zeros(0, dtype=np.int64)
+        size = end - first
+        row = np.repeat(first, size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+        pair = np.unique(row * len(names) + np.repeat(rank[coded.indices.to_numpy()], size))
+        row, label = np.divmod(pair, max(len(names), 1))
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
+        values = pa.array(sorted(names), pa.string()).take(pa.array(label))
+        return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def build_documents(
+    tokens: np.ndarray, kept: Sequence[Mapping[str, Any]], sources: Sequence[str], keep: Sequence[str]
+) -> Documents:
+    """The documents of ``tokens [D]`` tokens each, with the columns ``keep`` of the values that they ``kept``.
+
+    Raises `FormatError` naming a document for a column with values of several types.
+    """
+    columns = {name: _array(name, [each.get(name) for each in kept], sources) for name in keep}
+    return Documents(pa.table({TOKENS: pa.array(tokens, pa.int64()), **columns}))
+
+
+def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:
+    first = next(k for k, value in enumerate(values) if value is not None)
+    for k, value in enumerate(values):
+        if value is not None and (found := _what(value)) != (expected := _what(values[first])):
+            raise FormatError(
+                f"{sources[k]}: column {name!r} holds {found}, and {expected} in {sources[first]}; expected one type"
+            )
+    try:
+        if isinstance(values[first], list):
+            return pa.array([value or [] for value in values], TOKEN_SPANS)
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise FormatError(f"column {name!r} to `keep`: {str(error).splitlines()[0]}") from None
+    if pa.types.is_timestamp(array.type):  # in UTC without a time zone: DuckDB reads others with an extension only
+        return array.cast(pa.timestamp("us"))
+    return array
+
+
+def _what(value: Any) -> str:
+    """A value's type as people call it; numbers are of one type."""
+    return next(name for kind, name in KINDS.items() if isinstance(value, kind))
+
+
+def read_documents(folder: Path, *, remedy: str = "") -> Documents | None:
+    """Those of a folder of labels; None where no column was kept. Raises `FormatError`."""
+    path = folder / FILE
+    return Documents(read_parquet(path, remedy=remedy)) if path.is_file() else None
+
+
+def write_documents(documents: Documents | None, folder: Path) -> None:
+    """Write the file, or remove an earlier one where there are none."""
+    if documents is None:
+        (folder / FILE).unlink(missing_ok=True)
+    else:
+        write_parquet(folder / FILE, documents.table)
