@@ -233,27 +233,28 @@ def test_a_slice_has_the_segments_with_one_of_its_tokens(place, scored):
     """By SQL, by a function, and the built-in hits, against the brute-force segments and a plain loop."""
     out, gap = scored
     result = open_result(out)
-    frame = result.gap(
+    slices = result.slices(
         {
             "hits": "repeated AND train_count <= 2",
             "has_t": lambda batch: np.array(["t" in piece for piece in batch["piece"].to_pylist()]),
             "hard": "nll.gpt2 > 5",
         }
     )
-    figures = {(row.slice, row.model): row for row in frame.itertuples()}
-    for model in ("gpt2", "llama"):
+    of = {each.name: each for each in slices}
+    nll = {(each.name, model.model): model.nll for each in slices for model in each.models}
+    for row in gap.rows:
         for name in ("hits", "ar_hits"):
-            assert figures[name, model].n == gap.row(model).ar_hits.n
-            assert figures[name, model].nll == pytest.approx(gap.row(model).ar_hits.nll, abs=1e-12)
-        assert figures["overall", model].n == gap.row(model).overall.n
+            assert of[name].n == row.ar_hits.n
+            assert nll[name, row.model] == pytest.approx(row.ar_hits.nll, abs=1e-12)
+        assert of["all"].n == row.overall.n
     tokens = result.tokens().to_pylist()
     for name, holds in (("has_t", lambda row: "t" in row["piece"]), ("hard", lambda row: row["nll"]["gpt2"] > 5)):
         chosen = {row["segment"] for row in tokens if holds(row)}
         ends = [row for row in tokens if row["segment_bytes"] and row["segment"] in chosen]
         assert 0 < len(ends) < len({row["segment"] for row in tokens})
-        assert figures[name, "llama"].n == sum(row["segment_bytes"] for row in ends)
+        assert of[name].n == sum(row["segment_bytes"] for row in ends)
         lost = sum(row["nll"]["llama"] for row in ends)
-        assert figures[name, "llama"].nll == pytest.approx(lost / figures[name, "llama"].n, abs=1e-6)
+        assert nll[name, "llama"] == pytest.approx(lost / of[name].n, abs=1e-6)
     assert len(result.discover("llama", min_share=0.01)) > 0
 
 
@@ -276,8 +277,8 @@ def test_columns_and_limits_of_documents(place, tmp_path):
     )
     gap = score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
     assert gap.evaluation.tokens <= 6 * 30
-    frame = open_result(tmp_path / "out").gap({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
-    cats, labelled = (frame[frame["slice"] == name].iloc[0] for name in ("cats", "c"))
+    slices = open_result(tmp_path / "out").slices({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
+    cats, labelled = slices[2:]
     assert 0 < labelled.n <= 3 * len(" cat ")
     assert labelled.n < cats.n < gap.evaluation.scored
 
