@@ -34,7 +34,10 @@ def score(
     keep: str | Sequence[str] = (),
     base: str | None = None,
     slices: Slices | None = None,
-    dtype: str = "auto",
+    tokenizer: str | Mapping[str, str] | None = None,
+    model_name: str | Sequence[str] = (),
+    concurrency: int = 8,
+    dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
@@ -48,7 +51,8 @@ def score(
     Parameters
     ----------
     models
-        Checkpoints: local folders, hub ids, or names of recorded references.
+        Checkpoints: local folders, hub ids, or names of recorded references; or the address of a server that answers
+        OpenAI's completions with the log-probs of a prompt, such as vLLM's. Its key is read from ``ARGAP_API_KEY``.
     reference
         What to compare with: the same, or the folder of a finished run, which is not scored again.
     data, index
@@ -73,9 +77,14 @@ def score(
     slices
         Slices to record in the result: a condition in SQL for each name, or a YAML file. Default: those that an earlier
         result in ``out`` has.
+    tokenizer
+        Of servers and of checkpoints that have none; a mapping from model names replaces checkpoints' own.
+    model_name, concurrency
+        The model of each server, as the server knows it, in the order of ``models`` and then ``reference``; requests
+        at once.
     dtype, device, batch_size, backend
-        How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU; windows at once; argap's own code
-        (``"native"``) or transformers' (``"hf"``).
+        How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
+        windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
     trust_remote_code
         Run code that a checkpoint ships.
     overwrite
@@ -92,6 +101,7 @@ def score(
     >>> result = argap.score("my-mamba", "my-llama", data="text/", index="idx/")         # doctest: +SKIP
     >>> result.table()                                                                   # doctest: +SKIP
     """
+    from argap.per_model import per_model
     from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
 
@@ -112,7 +122,11 @@ def score(
         spec=spec,
         index=None if index is None else str(index),
         threshold=threshold,
-        options=ScoreOptions(dtype, device, batch_size, trust_remote_code, backend),
+        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend),
+        dtypes=per_model("dtype", dtype),
+        tokenizers=per_model("tokenizer", tokenizer),
+        model_names=[model_name] if isinstance(model_name, str) else model_name,
+        concurrency=concurrency,
         base=base,
         slices=_slice_specs(slices),
         overwrite=overwrite,

@@ -19,10 +19,12 @@ class Feature(NamedTuple):
 
     column: str
     """Of `argap.tokens`; for a flag, the condition where it is 1."""
-    highs: tuple[int, ...] = ()
-    """The highest value of each bin but the last; none: a flag."""
+    highs: tuple[int | str, ...] = ()
+    """The highest value of each bin but the last, text as SQL spells it; none: a flag."""
     negated: str = ""
     """For a flag, the condition where it is 0."""
+    whole: bool = True
+    """Whether all values are whole numbers."""
 
     @property
     def bins(self) -> int:
@@ -40,7 +42,10 @@ class Feature(NamedTuple):
             return f"{self.column} <= {self.highs[high]}"
         if high == len(self.highs):
             return f"{self.column} > {self.highs[low - 1]}"
-        return f"{self.column} BETWEEN {self.highs[low - 1] + 1} AND {self.highs[high]}"
+        below, last = self.highs[low - 1], self.highs[high]
+        if self.whole:
+            return f"{self.column} BETWEEN {int(below) + 1} AND {last}"
+        return f"{self.column} > {below} AND {self.column} <= {last}"
 
 
 @dataclass(frozen=True)

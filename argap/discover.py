@@ -4,7 +4,7 @@ A tree of conditions (`argap.condition_tree`) is grown on one half of the docume
 half. A slice that was found is a hypothesis all the same: it was chosen among many.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,13 @@ from msgspec.structs import replace
 from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
+from argap.kept_features import KeptFeature, kept_features
 from argap.records import SliceResult
 from argap.slice_sql import TABLE, streamed
 from argap.slices import slices_of_cells
+from argap.token_columns import LOGPROB
 from argap.token_slices import Slice, score_slices
-from argap.tokens import LOGPROB, TokenTable
+from argap.tokens import TokenTable
 
 if TYPE_CHECKING:
     from argap.result import Result
@@ -120,8 +122,9 @@ def _of_cells(result: "Result", model: str) -> _Half:
 
 def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
     bins = _bins(result) | {"occurrences": OCCURRENCES}
-    sums = _sums(table, table.models.index(model), bins)
-    codes, features = _features(sums, bins)
+    kept = kept_features(table.documents)
+    sums = _sums(table, table.models.index(model), bins, kept)
+    codes, features = _features(sums, bins, kept)
 
     def score(_: dict[str, Node], wheres: dict[str, str]) -> list[SliceResult]:
         slices = [Slice(*each) for each in wheres.items()]
@@ -147,9 +150,10 @@ def fitting(documents: np.ndarray) -> np.ndarray:
 FITTING = f"(document::BIGINT * {GOLDEN} + {SEED}) % {2**32} < {2**31}"
 
 
-def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]]) -> pd.DataFrame:
+def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept: list[KeptFeature]) -> pd.DataFrame:
     """Tokens and what the model loses, by combination of all features, in the half that the tree is grown on."""
     parts = [f"{sql} AS {name}" for name, sql in FLAGS.items()]
+    parts += [f'{each.bin} AS "kept {k}"' for k, each in enumerate(kept)]
     for name, highs in bins.items():
         if not highs:
             continue
@@ -158,12 +162,14 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]]) -> pd
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
     parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
     query = f"SELECT {', '.join(parts)} FROM {TABLE} WHERE {FITTING} GROUP BY ALL ORDER BY ALL"
-    columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values()]
+    columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
     with streamed(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], {}) as connection:
         return connection.execute(query).df()
 
 
-def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.ndarray, list[Feature]]:
+def _features(
+    sums: pd.DataFrame, bins: dict[str, tuple[int, ...]], kept: Sequence[KeptFeature] = ()
+) -> tuple[np.ndarray, list[Feature]]:
     """Of each row its bin of each feature, int64 ``[C, F]``, and the features; columns with nulls are left out."""
     codes: list[np.ndarray] = []
     features: list[Feature] = []
@@ -179,6 +185,8 @@ def _features(sums: pd.DataFrame, bins: dict[str, tuple[int, ...]]) -> tuple[np.
     for name, column in BINNED.items():
         if name in sums and bins.get(name):
             add(sums[name], Feature(column, bins[name]))
+    for k, each in enumerate(kept):
+        add(sums[f"kept {k}"], each.feature)
     domain = np.asarray(sums["domain"].astype(object))
     names = sorted(set(domain.tolist()))
     for name in names if len(names) > 1 else ():

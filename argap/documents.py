@@ -31,6 +31,8 @@ KINDS = {
     list: "spans",
 }
 """Types of kept values; the first that fits counts."""
+BREAKDOWNS = ("slice", "frequency", "position")
+"""Names of those that are not columns."""
 LABELS = pa.list_(pa.string())
 """Type of a column of spans, of each token: its labels, sorted."""
 
@@ -40,10 +42,8 @@ def check_keep(keep: Sequence[str]) -> None:
 
     SQL does not tell upper from lower case.
     """
-    seen = {
-        name.lower(): f"a column of every token; known are {', '.join(COLUMNS)}"
-        for name in (*COLUMNS, *SEGMENTED, TOKENS)
-    }
+    seen = {name: f"a column of every token; known are {', '.join(COLUMNS)}" for name in (*COLUMNS, *SEGMENTED, TOKENS)}
+    seen |= dict.fromkeys(BREAKDOWNS, "a breakdown of every result")
     for name in keep:
         if not name.strip() or name.lower().startswith(RESERVED):
             raise ArgapError(f"`keep` {name!r}: not a name that a condition can use; rename the column in the source")

@@ -363,19 +363,36 @@ class SourceRecord(EvaluationSpec, frozen=True):
     index: str | None = None
 
 
+class ServerRecord(Record, frozen=True):
+    """How a server gave the log-probs of a run."""
+
+    model: str
+    """As the server names it."""
+    logprobs: Literal["prompt_logprobs", "echo"]
+    """The parameter that asked for them."""
+    prompts: Literal["token ids", "text"]
+    bos: bool
+    """Whether the server read a token of its own before each window: one more token of context."""
+    decimals: int | None
+    """All log-probs are rounded to this many decimals; None: not rounded, or to more than 4."""
+    retries: int
+    """Requests repeated by the last call."""
+
+
 class RunResult(Record, frozen=True):
     """How a finished run went."""
 
     parameters: int | None
     """None where the log-probs were made elsewhere."""
-    head: Literal["chunked", "model", "import"]
+    head: Literal["chunked", "model", "import", "server"]
     """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
-    elsewhere (`argap.importing`)."""
+    elsewhere (`argap.importing`); ``server``: asked for (`argap.server`)."""
     windows_per_batch: int = msgspec.field(name="windows per batch")
     device_name: str = msgspec.field(name="device name")
     processes: int
     seconds: float
     tokens_per_second: float | None = msgspec.field(name="tokens per second")
+    server: ServerRecord | None = None
 
 
 class RunIdentity(Record, frozen=True):
@@ -386,7 +403,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf", "import"]
+    backend: Literal["native", "hf", "import", "server"]
 
 
 class RunRecord(Record, frozen=True):

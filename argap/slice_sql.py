@@ -191,7 +191,8 @@ def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str |
     held = [np.asarray(words[k // BITS], dtype=np.int64) >> (k % BITS) & 1 for k in range(len(conditions))]
     member = np.stack(held, axis=1).astype(bool) if held else np.zeros((len(document), 0), dtype=bool)
     n, *logprob = (np.asarray(column) for column in got[len(words) :])
-    text = np.ma.filled(np.ma.asarray(value).astype(object), None)
+    text = np.ma.asarray(value)
+    text = np.where(np.ma.getmaskarray(text), None, text.data.astype(object))
     return Sums(np.asarray(document), member, n, np.stack(logprob, axis=1), text)
 
 

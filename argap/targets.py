@@ -1,4 +1,4 @@
-"""Resolve the names that users give to models: checkpoints to score, and finished runs."""
+"""Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
+from argap.per_model import NO_SETTING, PerModel
 from argap.records import SourceRecord
 from argap.references import find_reference
 from argap.runs import OWN, Run, folder_name, open_run, tokenizer_of
+from argap.server.client import is_address, parse_address
+from argap.server.scoring import Server
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 NOTHING = SourceRecord()
@@ -23,10 +26,46 @@ class CheckpointTarget:
     name: str
     checkpoint: Checkpoint
     recorded: SourceRecord = NOTHING
+    tokenizers: PerModel = NO_SETTING
+
+    @property
+    def fingerprint(self) -> str:
+        return self.checkpoint.fingerprint
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+        """As named for this model, else its own, else the one named for models that have none."""
+        if self.name in self.tokenizers.named:
+            return load_tokenizer(self.tokenizers.named[self.name])
+        try:
+            return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
+        except FormatError:
+            raise
+        except ArgapError:
+            if self.tokenizers.default is None:
+                raise
+            return load_tokenizer(self.tokenizers.default)
+
+
+@dataclass(frozen=True)
+class ServerTarget:
+    """A model of a server."""
+
+    name: str
+    server: Server
+    tokenizers: PerModel = NO_SETTING
+    recorded: SourceRecord = NOTHING
+
+    @property
+    def fingerprint(self) -> str:
+        return self.server.fingerprint
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        source = self.tokenizers.of(self.name)
+        if source is None:
+            raise ArgapError(f"{self.name}: a server does not give its tokenizer; name it with `tokenizer=T`")
+        return load_tokenizer(source)
 
 
 @dataclass(frozen=True)
@@ -48,22 +87,53 @@ class RunTarget:
         return tokenizer_of(self.run)
 
 
-Target = CheckpointTarget | RunTarget
-AnyTarget = TypeVar("AnyTarget", CheckpointTarget, RunTarget, Target)
+ScoredTarget = CheckpointTarget | ServerTarget
+"""What log-probs are computed for."""
+Target = ScoredTarget | RunTarget
+AnyTarget = TypeVar("AnyTarget", CheckpointTarget, ScoredTarget, Target)
 
 
-def find_target(source: str) -> CheckpointTarget:
+def find_target(source: str, tokenizers: PerModel = NO_SETTING) -> CheckpointTarget:
     """The checkpoint given by a folder, a hub id or the name of a reference. An existing path wins over a name."""
+    if is_address(source):
+        raise ArgapError("a server is scored by `argap score` alone; expected a checkpoint")
     path = Path(source)
     known = find_reference(source)
     if known is not None and not path.exists():
-        return CheckpointTarget(source, find_checkpoint(known.checkpoint), known)
-    return CheckpointTarget(path.resolve().name if path.exists() else path.name, find_checkpoint(source))
+        return CheckpointTarget(source, find_checkpoint(known.checkpoint), known, tokenizers)
+    name = path.resolve().name if path.exists() else path.name
+    return CheckpointTarget(name, find_checkpoint(source), tokenizers=tokenizers)
 
 
-def find_reference_target(source: str) -> Target:
-    """Like `find_target`, but also accepts the folder of a finished run."""
-    return RunTarget(open_run(source)) if (Path(source) / "run.json").is_file() else find_target(source)
+def find_targets(
+    sources: Sequence[str],
+    reference: str,
+    model_names: Sequence[str] = (),
+    tokenizers: PerModel = NO_SETTING,
+) -> tuple[list[ScoredTarget], Target]:
+    """The models and the reference, either of which may be a server, and the latter the folder of a finished run.
+
+    ``model_names``: the model of each server, in the order of ``sources`` and then ``reference``. Raises `ArgapError`
+    for more or fewer names than servers, and what `find_target` raises.
+    """
+    servers = [source for source in (*sources, reference) if is_address(source)]
+    if len(servers) != len(model_names):
+        raise ArgapError(
+            f"{len(servers)} servers and {len(model_names)} names of their models; give `model_name` once for each "
+            "server, as the server knows it"
+        )
+    names = iter(model_names)
+
+    def find(source: str) -> ScoredTarget:
+        if not is_address(source):
+            return find_target(source, tokenizers)
+        model = next(names)
+        return ServerTarget(model.rpartition("/")[2] or model, Server(parse_address(source), model), tokenizers)
+
+    models = [find(source) for source in sources]
+    if (Path(reference) / "run.json").is_file():
+        return models, RunTarget(open_run(reference))
+    return models, find(reference)
 
 
 def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
@@ -76,20 +146,20 @@ def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
         if target.name in seen and isinstance(target, CheckpointTarget):
             target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
         if target.name in seen:
-            raise ArgapError(f"{target.name}: two checkpoints have this name; rename the folder of one")
+            raise ArgapError(f"{target.name}: two models have this name; rename the folder of one")
         seen[target.name] = target
     return list(seen.values())
 
 
-def distinct(models: Sequence[CheckpointTarget], reference: Target) -> list[CheckpointTarget]:
-    """Drop repeated checkpoints and give the rest distinct names and run folders.
+def distinct(models: Sequence[ScoredTarget], reference: Target) -> list[ScoredTarget]:
+    """Drop repeated models and give the rest distinct names and run folders.
 
     Raises `ArgapError` if two models, or a model and the labels or figures, would share a folder.
     """
     different: list[Target] = [reference]
     for model in models:
-        known = [other.checkpoint.fingerprint for other in different if isinstance(other, CheckpointTarget)]
-        if model.checkpoint.fingerprint not in known:
+        known = [other.fingerprint for other in different if not isinstance(other, RunTarget)]
+        if model.fingerprint not in known:
             different.append(model)
     taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
     named = with_distinct_names(different)
@@ -103,4 +173,4 @@ def distinct(models: Sequence[CheckpointTarget], reference: Target) -> list[Chec
                 "rename the checkpoint's folder"
             )
         taken[folder] = f"the run of {model.name}"
-    return [model for model in named[1:] if isinstance(model, CheckpointTarget)]
+    return [model for model in named[1:] if not isinstance(model, RunTarget)]

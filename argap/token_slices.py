@@ -132,8 +132,12 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     text = quoted(column) if is_text else as_text(column, table)
     chosen: list[tuple[Slice, np.ndarray]] = []
     for value in values:
-        literal = "IS NULL" if value is None else "= '" + value.replace("'", "''") + "'"
-        chosen.append((Slice(value or NONE, f"{text} {literal}"), groups.value == value))
+        if value is None:
+            chosen.append((Slice(NONE, f"{text} IS NULL"), groups.value == value))
+            continue
+        literal = "'" + value.replace("'", "''") + "'"
+        name = NONE if not value and not is_text else literal if value in ("", NONE) else value
+        chosen.append((Slice(name, f"{text} = {literal}"), groups.value == value))
     whole, hits, *scored = _score(table, groups, chosen)
     if is_text or pa.types.is_list(of_type):
         scored.sort(key=lambda each: (each.name == NONE, -each.n))

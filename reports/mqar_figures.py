@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
-from argap.atomic import replacing, write_json
+from argap.atomic import replacing, write_json, write_text
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
+from argap.reports.numbers import DASH
+from argap.reports.tables import Column, Table, csv_of, markdown
 from argap.reports.task_figures import write_tasks
-from argap.synthetics.selection import best_runs, smallest_solving
+from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 
 COLUMNS = 4
 Axis = Literal["width", "pairs", "state_size"]
@@ -26,7 +28,8 @@ METRICS = (("ppl", "Perplexity of the answers"), ("accuracy", "Accuracy of the a
 
 
 def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
-    """Draw a sweep's figures into its folder and write ``solve.csv``; return that table, also as text.
+    """Draw a sweep's figures into its folder and write ``solve.csv`` and, of several seeds, ``seeds.csv`` and
+    ``seeds.md``; return the first table, and all of them as text.
 
     A sweep over tasks gets the table and figure of `argap.reports.task_figures` instead.
     """
@@ -41,7 +44,30 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
         solved.to_csv(temporary, index=False)
     if not solved["flops"].isna().to_numpy().all():
         save(solve_figure(solved), out, "solve")
-    return solved, solve_text(solved)
+    text = solve_text(solved)
+    if len(set(runs["seed"].dropna())) > 1:
+        seeds = across_seeds(runs)
+        write_text(out / "seeds.csv", csv_of(seeds.to_dict("records"), list(seeds.columns)))  # pyright: ignore[reportArgumentType]
+        table = markdown(seeds_table(seeds))
+        write_text(out / "seeds.md", table)
+        text += f"\n\n{table}"
+    return solved, text
+
+
+def seeds_table(seeds: pd.DataFrame) -> Table:
+    """The table of `across_seeds`, in percent."""
+    titles = ("N", "D", "Model", "Width", "Seeds", "Accuracy", "Standard deviation", "Range")
+    columns = tuple(Column(title, "left" if title == "Model" else "right") for title in titles)
+    rows = []
+    for row in seeds.to_dict("records"):
+        mean, deviation, lowest, highest = (
+            DASH if pd.isna(row[key]) else f"{100 * row[key]:.1f}"
+            for key in ("accuracy", "deviation", "lowest", "highest")
+        )
+        head = (str(row["length"]), str(row["pairs"]), str(row["name"]), str(row["width"]), str(row["seeds"]))
+        rows.append((*head, mean, deviation, f"{lowest}–{highest}"))
+    note = "Test accuracy in percent over seeds, each at the learning rate that was best on its validation set."
+    return Table(columns, tuple(rows), (note,))
 
 
 @style()
@@ -63,8 +89,9 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         for name in names:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
-            drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
-            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, clip_on=False, **drawn)
+            # An unclipped line without points would have an infinite extent and collapse the layout.
+            drawn: dict[str, Any] = look[name].curve | {"label": plain(name), "clip_on": points.empty}
+            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, **drawn)
         title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
         axes.set_title(title)
         _accuracy_axis(axes)

@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,11 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, open_index(place / "index"), source=place / "text")
 
 
-def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path) -> Path:
-    """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams."""
+def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, harder: Any = 0.0) -> Path:
+    """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams.
+
+    ``harder``: what m2 loses besides, in nats, of each token.
+    """
     import numpy as np
 
     from argap.comparison import write_gap
@@ -103,6 +107,7 @@ def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path) 
     runs = []
     for k, name in enumerate(["ref", "m-1", "m2"]):
         loss = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
+        loss = loss + harder * (k == 2)
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
         record = RunRecord(
             format=1,

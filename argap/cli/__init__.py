@@ -34,7 +34,7 @@ from argap.cli import (
 )
 from argap.cli.guard import fail
 
-RENAMED = {"reference": "--ref", "as_json": "--json"}
+RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Parameters of the library whose flag has another name."""
 
 VALUES = {"str": "TEXT", "int": "N", "integer": "N", "float": "X", "path": "PATH", "Path": "PATH"}

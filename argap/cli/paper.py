@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def paper(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927)."""
+    """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927), its average too."""
     from argap.paper import checks_as_json
 
     if as_json:
@@ -24,7 +24,7 @@ def paper(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
 def _print_tables() -> None:
     from rich.console import Console
 
-    from argap.paper import check_closed, check_gaps
+    from argap.paper import HEADLINE, check_closed, check_gaps, check_headline
 
     console = Console()
     gaps = check_gaps()
@@ -46,6 +46,13 @@ def _print_tables() -> None:
             f"{row.model} {row.scale}: printed {row.printed}%, its own row gives {_percent(check.gap_due_to_ar)}.",
             highlight=False,
         )
+    average = check_headline()
+    console.print(
+        f"The abstract's {HEADLINE}% is the mean of the {len(average.rows)} rows of H3, Hyena and RWKV in table 4: "
+        f"{100 * average.printed:.1f}% as printed, {_percent(average.recomputed)} with the row above recomputed.",
+        highlight=False,
+        soft_wrap=True,
+    )
     table = _table(
         "Share of BaseConv's gap to attention that is closed (table 2)",
         ["Scale", "Model", "Tokens", "Measure"],

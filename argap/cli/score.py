@@ -36,7 +36,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of th
 
 
 def score(
-    checkpoints: Annotated[list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, or names.")],
+    checkpoints: Annotated[
+        list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1).")
+    ],
     ref: Reference,
     data: Annotated[
         list[str] | None,
@@ -48,9 +50,22 @@ def score(
     packing: Annotated[
         Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
     ] = None,
+    model_name: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="A server's model, as it knows it; once for each server."),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]T", help="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own."),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once to a server.")] = 8,
     dtype: Annotated[
-        str, typer.Option(help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16.")
-    ] = "auto",
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]TYPE",
+            help="auto (float32 on a CPU, else bfloat16), float32, bfloat16, float16; NAME=TYPE for one model.",
+        ),
+    ] = None,
     device: Device = "auto",
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     limit_tokens: Annotated[
@@ -79,10 +94,12 @@ def score(
 
     Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
     Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
-    later). Under torchrun the processes, one a GPU,
-    share the windows; the files are the same.
+    later). Under torchrun the processes, one a GPU, share the windows; the files are the same.
+
+    A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
     from argap.parallel import join
+    from argap.per_model import per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
@@ -107,12 +124,15 @@ def score(
             index=index,
             threshold=parse_threshold(threshold),
             options=ScoreOptions(
-                dtype=dtype,
                 device=device,
                 batch_size=parse_batch_size(batch_size),
                 trust_remote_code=trust_remote_code,
                 backend=backend,
             ),
+            dtypes=per_model("dtype", dtype),
+            tokenizers=per_model("tokenizer", tokenizer),
+            model_names=model_name or (),
+            concurrency=concurrency,
             base=base,
             slices=specs,
             overwrite=overwrite,

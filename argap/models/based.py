@@ -1,4 +1,4 @@
-"""Based's short gated convolution: the local mixer between its linear attention and its sliding windows.
+"""Based's gated convolutions, the local mixers beside its linear attention: the paper's and the earlier post's.
 
 Legend: B batch, T positions, D width, I = expand·D inner width, N taps.
 """
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
+from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution
 from argap.models.mixer import Mixer, ResidualLinear
 
@@ -59,3 +60,59 @@ class BasedConv(Mixer):
         """The projections, 6·B·T·D·I, and the convolution; what is O(B·T·I) is left out."""
         width, inner = self.out.out_features, self.out.in_features
         return 6 * batch * length * width * inner + self.conv.flops(batch, length)
+
+
+class ShortLongConv(Mixer):
+    """y = silu(x W + b) ⊙ (h₂ ∗ silu(h₁ ∗ x + b₁) + b₂), filters h₁ of a few and h₂ of many taps a channel.
+
+    The convolution of Based as first published (second blog post on the Zoology paper, hazyresearch.stanford.edu,
+    2023-12-11; HazyResearch/zoology, based_refs/gated_conv_ref.py), where linear attention with Taylor features is the
+    only other mixer and no layer has a window. Both filters are free parameters, as in that code, which takes the
+    product in float32.
+
+    Options: ``short_kernel`` and ``long_kernel``, taps of h₁ and h₂. Raises `ArgapError` for a value below 1.
+    """
+
+    source = "second Zoology post (Based), HazyResearch/zoology, based_refs/gated_conv_ref.py"
+
+    def __init__(
+        self, width: int, max_positions: int | None = None, *, short_kernel: int = 3, long_kernel: int = 128
+    ) -> None:
+        super().__init__()
+        for name, value in (("short_kernel", short_kernel), ("long_kernel", long_kernel)):
+            if value < 1:
+                raise ArgapError(f"short_long_conv: {name} {value}; expected at least 1")
+        self.gate = nn.Linear(width, width)
+        self.short = ShortConvolution(width, short_kernel, bias=True)
+        self.long = ShortConvolution(width, long_kernel, bias=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.prefill(x)[0]
+
+    def prefill(
+        self, x: torch.Tensor, *input_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        near = self.short(x, silu=True)
+        y = gated_product(self.gate(x), self.long(near), "silu")
+        return y, (self.short.state_after(x), self.long.state_after(near))
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last N − 1 values that each convolution sees, ``[B, ≤ N − 1, D]``."""
+        return self.short.init_state(batch, dtype, device), self.long.init_state(batch, dtype, device)
+
+    def step(
+        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        near, short = self.short.step(x, state[0])
+        far, long = self.long.step(F.silu(near), state[1])
+        return F.silu(self.gate(x)) * far, (short, long)
+
+    def state_size(self, length: int) -> int:
+        """min(N − 1, T)·D of each convolution."""
+        return self.short.state_size(length) + self.long.state_size(length)
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projection, 2·B·T·D², its bias and the gate, 2·B·T·D, and the convolutions; SiLU is not counted."""
+        width = self.gate.in_features
+        pointwise = batch * length * (2 * width**2 + 2 * width)
+        return pointwise + self.short.flops(batch, length) + self.long.flops(batch, length)

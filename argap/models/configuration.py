@@ -9,7 +9,9 @@ from argap.errors import ArgapError
 
 MixerSpec = str | dict[str, Any]
 Norm = Literal["rms", "layer"]
-MLP = Literal["swiglu", "none"]
+MLP = Literal["swiglu", "gelu", "none"]
+MLP_MATRICES: dict[MLP, int] = {"swiglu": 3, "gelu": 2, "none": 0}
+"""Matrices of `hidden_size` × `intermediate_size` in a layer's MLP."""
 
 
 class ArgapConfig(PreTrainedConfig):
@@ -21,9 +23,9 @@ class ArgapConfig(PreTrainedConfig):
     attention with ``positions: none``, as in the papers' synthetic tasks). ``intermediate_size``: by default
     `default_intermediate_size`.
 
-    Three options exist for checkpoints of other families: ``norm``, ``rms`` or ``layer`` (with weight and bias), for
-    all norms of the backbone (``rms_norm_eps`` is the epsilon of both); ``mlp``, ``none`` for layers that are only a
-    mixer; ``embedding_norm``, an additional norm right after the embedding.
+    Three options exist for other families and their checkpoints: ``norm``, ``rms`` or ``layer`` (with weight and bias),
+    for all norms of the backbone (``rms_norm_eps`` is the epsilon of both); ``mlp``, ``gelu`` for an ungated MLP and
+    ``none`` for layers that are only a mixer; ``embedding_norm``, an additional norm right after the embedding.
 
     Mixers are looked up when a model is built, not here, so a configuration can be read without importing them.
     Raises `ArgapError` for a list that does not fit the layers, for learned positions without

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import MLP_MATRICES, ArgapConfig
 from argap.models.modeling import ArgapForCausalLM
 
 
@@ -42,10 +42,9 @@ def cost(config: ArgapConfig, length: int) -> Cost:
 
 
 def _dense_flops(config: ArgapConfig, length: int) -> int:
-    """Operations outside the mixers: 6·T·D·I for each SwiGLU of inner width I, and 2·T·D·V for the head.
+    """Operations outside the mixers: 2·T·D·I for each matrix of an MLP of inner width I, and 2·T·D·V for the head.
 
     Norms, nonlinearities and the embedding lookup are not counted; together they are O(T·D) per layer.
     """
-    inner = config.intermediate_size if config.mlp == "swiglu" else 0
-    mlp = 6 * config.hidden_size * inner * config.num_hidden_layers
+    mlp = 2 * MLP_MATRICES[config.mlp] * config.hidden_size * config.intermediate_size * config.num_hidden_layers
     return length * (mlp + 2 * config.hidden_size * config.vocab_size)

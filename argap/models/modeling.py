@@ -37,6 +37,18 @@ class SwiGLU(nn.Module):
         return self.down(gated_product(self.gate(x), self.up(x), "silu"))
 
 
+class GELUMLP(nn.Module):
+    """The ungated MLP of the older Transformers and of RetNet (arXiv 2307.08621, section 2.4): down(gelu(up(x)))."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = ResidualLinear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
 def build_norm(config: ArgapConfig) -> nn.Module:
     """The configured norm over the width."""
     norm = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
@@ -60,10 +72,11 @@ class Block(nn.Module):
         self.mixer = build_mixer(config.mixers[layer], config.hidden_size, config.max_position_embeddings)
         name, names = config.mixers[layer]["name"], [mixer["name"] for mixer in config.mixers]
         self.mixer.set_depth(names[:layer].count(name), names.count(name))
-        self.has_mlp = config.mlp == "swiglu"
+        self.has_mlp = config.mlp != "none"
         if self.has_mlp:
             self.mlp_norm = build_norm(config)
-            self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+            mlp = SwiGLU if config.mlp == "swiglu" else GELUMLP
+            self.mlp = mlp(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
         ids = (input_ids,) if self.mixer.needs_ids else ()

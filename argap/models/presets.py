@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from argap.errors import ArgapError
-from argap.models.configuration import ArgapConfig, MixerSpec, as_spec, default_intermediate_size
+from argap.models.configuration import MLP_MATRICES, ArgapConfig, MixerSpec, as_spec, default_intermediate_size
 from argap.models.registry import build_mixer
 
 
@@ -24,7 +24,7 @@ class Architecture:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `ArgapConfig` that belong to it."""
     depth: int = 1
-    """Layers of the model for each layer asked for: 2 where a mixer also replaces the MLP."""
+    """Layers of the model for each layer asked for: 2 where a mixer stands in place of each MLP."""
 
 
 def attention_layers(layers: int) -> list[MixerSpec]:
@@ -47,7 +47,7 @@ def hybrid_layers(layers: int) -> list[MixerSpec]:
 def hybrid_three_layers(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
     """BaseConv with ``mixer`` in three layers, the middle ones of three equal parts, as the hybrids of the
     paper's table 2 have attention (which layers, is our choice); in a model of fewer than six layers in half
-    of them."""
+    of them. The paper's have attention in less than 10% of their layers, for which it takes some thirty layers."""
 
     def layers(count: int) -> list[MixerSpec]:
         parts = min(3, max(1, count // 2))
@@ -95,6 +95,13 @@ def based_layers(layers: int) -> list[MixerSpec]:
     return [*chosen[:-1], "based_conv"] if chosen[-1] is linear else chosen
 
 
+def based_post_layers(layers: int) -> list[MixerSpec]:
+    """Short and long convolutions, and linear attention with Taylor features of 16 dimensions, in turn (second blog
+    post on the Zoology paper; that they alternate is our reading). No layer has a window."""
+    linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
+    return ["short_long_conv" if layer % 2 == 0 else linear for layer in range(layers)]
+
+
 ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -107,18 +114,29 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hybrid_full": Architecture(hybrid_three_layers(selected("full")), True, f"{ZOOLOGY}, table 2"),
     "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
     "based": Architecture(based_layers, bounded=False),
+    "based_post": Architecture(based_post_layers, bounded=False, source="second Zoology post"),
     "delta_net": Architecture(everywhere("delta_net"), bounded=False),
     "delta_net_window": Architecture(with_window("delta_net", 128), False, f"{DELTA_NET}, hybrid models"),
     "delta_net_global": Architecture(delta_net_global_layers, False, f"{DELTA_NET}, hybrid models"),
     "gla": Architecture(everywhere("gla"), bounded=False),
     "retnet": Architecture(everywhere("retnet"), bounded=False),
+    "retnet_block": Architecture(
+        everywhere("retnet"),
+        bounded=False,
+        source="arXiv 2307.08621, sections 2 and 2.4",
+        options={"mlp": "gelu", "norm": "layer"},
+    ),
     "retnet_window": Architecture(with_window("retnet", 128), False, f"{ZOOLOGY}, table 4"),
     "long_conv": Architecture(everywhere("long_conv"), bounded=True),
     "hyena": Architecture(everywhere("hyena"), bounded=True),
     "hyena_window_64": Architecture(with_window("hyena", 64), True, f"{ZOOLOGY}, table 4"),
     "hyena_window_256": Architecture(with_window("hyena", 256), True, f"{ZOOLOGY}, table 4"),
+    "multihead_hyena": Architecture(everywhere("multihead_hyena"), bounded=True),
     "h3": Architecture(everywhere("h3"), bounded=False),
     "mamba": Architecture(everywhere("mamba"), bounded=False),
+    "mamba_block": Architecture(
+        everywhere("mamba"), bounded=False, source="arXiv 2312.00752, figure 3", options={"mlp": "none"}, depth=2
+    ),
     "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
     "rwkv4_channel": Architecture(
         rwkv_layers,
@@ -129,7 +147,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "liquid_s4": Architecture(everywhere("liquid_s4"), bounded=False),
 }
-"""The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
+"""Names that end in ``_block``, and ``rwkv4_channel``, have the block that the mixer's authors give it; the others have
+Llama's. The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
 ours), in every other layer (stated for DeltaNet, for the others ours)."""
 
 
@@ -138,8 +157,8 @@ def build_config(
 ) -> ArgapConfig:
     """The configuration of a named architecture at a size, to be trained at windows of ``seq_len``.
 
-    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`; without an
-    MLP, as in ``rwkv4_channel``, a twelfth more beside the embedding.
+    All architectures of a size have (nearly) the same parameters, see `matching_intermediate_size`. Those without an
+    MLP, ``mamba_block`` and ``rwkv4_channel``, have up to a tenth more beside the embedding.
     ``options`` are further ones of `ArgapConfig` and come before what is set here. Raises `ArgapError` for
     an unknown name.
     """
@@ -150,8 +169,10 @@ def build_config(
     mixers = chosen.layers(num_hidden_layers)
     settings: dict[str, Any] = {"max_position_embeddings": seq_len if chosen.bounded else None}
     settings |= {**chosen.options, **options}
-    if settings.get("mlp") != "none":
-        settings.setdefault("intermediate_size", matching_intermediate_size(mixers, hidden_size, seq_len))
+    matrices = MLP_MATRICES.get(settings.get("mlp", "swiglu"), 3)  # ArgapConfig refuses an unknown one
+    if matrices:
+        matched = matching_intermediate_size(mixers, hidden_size, seq_len, matrices)
+        settings.setdefault("intermediate_size", matched)
     return ArgapConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -161,14 +182,14 @@ def build_config(
     )
 
 
-def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int) -> int:
+def matching_intermediate_size(mixers: list[MixerSpec], width: int, seq_len: int, matrices: int = 3) -> int:
     """The MLP's inner width, a multiple of 32, at which a model of these mixers (one per layer) matches the
-    parameters of attention with its default MLP.
+    parameters of attention with its default MLP. ``matrices``: of the MLP, 3 in a SwiGLU.
 
-    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D². The difference goes to
-    the three matrices of the MLP, so that models compare at equal parameters.
+    An attention layer has 4·D² weights in its mixer, a BaseConv layer little more than D², one of retention 8·D². The
+    difference goes to or comes from the MLP, so that models compare at equal parameters.
     """
     with torch.device("meta"):
         in_mixers = sum(p.numel() for mixer in mixers for p in build_mixer(as_spec(mixer), width, seq_len).parameters())
-    spare = 4 * width**2 * len(mixers) - in_mixers
-    return max(1, round((default_intermediate_size(width) + spare / (3 * width * len(mixers))) / 32)) * 32
+    in_mlps = 3 * width * default_intermediate_size(width) * len(mixers) + 4 * width**2 * len(mixers) - in_mixers
+    return max(1, round(in_mlps / (matrices * width * len(mixers)) / 32)) * 32

@@ -18,6 +18,8 @@ from argap.models.selection import among_highest, random_as_many, repeated_bigra
 Select = Literal["programmatic", "random", "learned", "full"]
 By = Literal["token", "bigram"]
 State = tuple[AttentionState, torch.Tensor]
+K, SHARE = 256, 8
+"""Positions that a learned selection keeps in the paper, of ``SHARE`` times as many."""
 
 
 class SelectedAttention(Mixer):
@@ -30,7 +32,8 @@ class SelectedAttention(Mixer):
       0 to i. ``full``: all positions, equivalent to `Attention`.
     - ``by``: for ``programmatic`` and ``random``, whether the ``token`` or the ``bigram`` that it ends must have
       occurred before (appendix C.2).
-    - ``k``: for ``learned``; 256 in the paper.
+    - ``k``: for ``learned``; by default an eighth of ``max_positions``, as the paper's 256 are of its windows of 2,048,
+      and 256 without ``max_positions``.
     - ``noise``: for ``learned``, the standard deviation of Gaussian noise added to the compared scores in training,
       so that the selection explores.
     - ``heads``, ``positions``, ``rope_theta``: as for `Attention`.
@@ -56,7 +59,7 @@ class SelectedAttention(Mixer):
         *,
         select: Select = "programmatic",
         by: By = "token",
-        k: int = 256,
+        k: int | None = None,
         noise: float = 0.1,
         heads: int | None = None,
         positions: Positions = "rope",
@@ -66,6 +69,8 @@ class SelectedAttention(Mixer):
         for name, value, known in (("select", select, get_args(Select)), ("by", by, get_args(By))):
             if value not in known:
                 raise ArgapError(f"selected_attention: {name} {value!r}; expected {' or '.join(known)}")
+        if k is None:
+            k = K if max_positions is None else max(1, max_positions // SHARE)
         if k < 1 or noise < 0:
             raise ArgapError(f"selected_attention: k {k} and noise {noise}; expected at least 1 and at least 0")
         self.select: Select = select

@@ -7,7 +7,7 @@ available; each `Size` states where its values come from.
 from dataclasses import dataclass
 
 from argap.errors import ArgapError
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import MLP_MATRICES, ArgapConfig
 from argap.models.cost import cost
 from argap.models.presets import build_config
 
@@ -95,8 +95,8 @@ def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapCon
 
     All architectures share the size's width and depth. For all but attention, the inner width of the MLP is chosen to
     match the parameters that the paper prints for the architecture, or attention's where it prints none. (The paper's
-    models differ in width and depth instead. ``rwkv4_channel`` has no MLP to adjust.) Raises `ArgapError` for an
-    unknown size or architecture.
+    models differ in width and depth instead. ``rwkv4_channel`` and ``mamba_block`` have no MLP to adjust.) Raises
+    `ArgapError` for an unknown size or architecture.
     """
     if size not in SIZES:
         raise ArgapError(f"size {size!r}: unknown; known are {', '.join(SIZES)}")
@@ -113,14 +113,15 @@ def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapCon
         )
 
     config = built(architecture, chosen.intermediate_size)
-    if architecture == "attention" or config.mlp == "none":
+    matrices = MLP_MATRICES[config.mlp]
+    if architecture == "attention" or not matrices:
         return config
     if printed := PRINTED[size].get(architecture):
         target = 1_000_000 * printed.params_m
     else:
         target = cost(built("attention", chosen.intermediate_size), seq_len).parameters
     missing = target - cost(config, seq_len).parameters
-    per_column = 3 * chosen.hidden_size * chosen.num_hidden_layers
+    per_column = matrices * chosen.hidden_size * chosen.num_hidden_layers
     inner = max(1, round((chosen.intermediate_size + missing / per_column) / STEP)) * STEP
     return built(architecture, inner)
 

@@ -28,7 +28,7 @@ class PublishedScores(NamedTuple):
 PUBLISHED = (
     PublishedScores("Transformer", "attention", (51.6, 29.8, 94.1, 85.2, 86.8, 99.6), 74.5),
     PublishedScores("Hyena", "hyena", (45.2, 7.9, 81.7, 89.5, 78.8, 93.1), 66.0),
-    PublishedScores("Multihead Hyena", None, (44.8, 14.4, 99.0, 89.4, 98.6, 93.0), 73.2),
+    PublishedScores("Multihead Hyena", "multihead_hyena", (44.8, 14.4, 99.0, 89.4, 98.6, 93.0), 73.2),
     PublishedScores("Mamba", "mamba", (52.7, 6.7, 90.4, 89.5, 90.1, 86.3), 69.3),
     PublishedScores("GLA", "gla", (38.8, 6.9, 80.8, 63.3, 81.6, 88.6), 60.0),
     PublishedScores("DeltaNet", "delta_net", (42.2, 35.7, 100.0, 52.8, 100.0, 100.0), 71.8),

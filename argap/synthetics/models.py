@@ -36,6 +36,7 @@ MEMBERS: dict[str, Member] = {
     "attention": Member((ONE_HEAD,), learned_positions=True),
     "base_conv": Member((SHORT_CONV, LONG_CONV)),
     "hyena": Member(({"name": "hyena", "bands": 1, "sine_frequency": 1.0},)),
+    "multihead_hyena": Member(("multihead_hyena",)),
     "h3": Member(({"name": "h3", "head_size": 2, "shift_states": None, "states": None},)),
     "rwkv4": Member(("rwkv4",)),
     "mamba": Member(("mamba",)),

@@ -33,6 +33,19 @@ def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return cast(pd.DataFrame, in_order.drop(columns=["rank", "number"]).reset_index(drop=True))
 
 
+def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """How far seeds differ: one row per length, number of KV pairs, member and width, in the order of `best_runs`.
+
+    Each seed counts with the learning rate of its best validation accuracy. ``accuracy`` is the mean of the test
+    accuracies, ``deviation`` their sample standard deviation (NaN for one seed), ``lowest`` and ``highest`` their
+    range.
+    """
+    keys = ["length", "pairs", "name", "width"]
+    of_seeds = best_by_validation(runs, [*keys, "seed"]).groupby(keys, sort=False)["accuracy"]
+    found = of_seeds.agg(seeds="count", accuracy="mean", deviation="std", lowest="min", highest="max").reset_index()
+    return best_runs(runs)[keys].merge(found, on=keys, how="left", validate="one_to_one")
+
+
 def smallest_solving(runs: pd.DataFrame, solved: float = SOLVED) -> pd.DataFrame:
     """What it takes to solve each task: one row per length, number of KV pairs and member.
 

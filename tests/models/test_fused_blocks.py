@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from argap.models import modeling
-from argap.models.modeling import ArgapForCausalLM, ArgapModel, SwiGLU
+from argap.models.modeling import GELUMLP, ArgapForCausalLM, ArgapModel, SwiGLU
 from argap.models.presets import ARCHITECTURES, build_config
 
 LENGTH = 40
@@ -34,7 +34,9 @@ def plain_logits(model: ArgapForCausalLM) -> torch.Tensor:
     return model.lm_head(trunk.norm(x))
 
 
-def plain_mlp(mlp: SwiGLU, x: torch.Tensor) -> torch.Tensor:
+def plain_mlp(mlp: SwiGLU | GELUMLP, x: torch.Tensor) -> torch.Tensor:
+    if isinstance(mlp, GELUMLP):
+        return mlp.down(F.gelu(mlp.up(x)))
     return mlp.down(F.silu(mlp.gate(x)) * mlp.up(x))
 
 

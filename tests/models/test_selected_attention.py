@@ -57,6 +57,12 @@ def test_selections_are_as_a_loop_has_them_and_see_the_past_alone(length: int) -
         assert torch.equal(random_as_many(part, repeated_tokens(part)), drawn[:, :prefix])
 
 
+def test_a_learned_selection_keeps_an_eighth_of_the_window() -> None:
+    for positions, kept in ((2048, 256), (1024, 128), (5, 1), (None, 256)):
+        assert SelectedAttention(WIDTH, positions, heads=2, select="learned").k == kept
+    assert SelectedAttention(WIDTH, 2048, heads=2, select="learned", k=9).k == 9
+
+
 def test_as_many_are_drawn_as_are_chosen_one_block_later() -> None:
     ids = tokens(40 * BLOCK, vocabulary=500)
     chosen = repeated_tokens(ids)

@@ -39,6 +39,13 @@ def test_each_length_has_a_panel_and_each_model_its_points():
     assert lines == {"a": [0.5, 0.999], "b": [0.1, 0.2]}
 
 
+def test_a_model_without_a_finished_run_at_a_length_leaves_the_panels_their_width():
+    frame = runs().query("not (name == 'b' and length == 128)")
+    figure = accuracy_figure(frame, "width")
+    figure.draw_without_rendering()
+    assert all(axes.get_position().width > 0.3 for axes in figure.axes)
+
+
 def test_pairs_on_the_axis_keep_their_order():
     # As text "16" comes before "4": the axis has them as numbers.
     frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])
@@ -61,6 +68,19 @@ def test_figures_need_only_the_table(tmp_path):
     assert len(solved) == 4
     assert text.startswith("| N |")
     assert {path.name for path in tmp_path.iterdir()} >= {"accuracy.svg", "solve.svg", "solve.csv"}
+
+
+def test_several_seeds_have_a_table_of_their_own(tmp_path):
+    write_json(tmp_path / "sweep.json", SWEEP)
+    both = pd.concat([runs().assign(seed=0), runs().assign(seed=1, accuracy=0.2)]).reindex(columns=list(COLUMNS))
+    both.to_parquet(tmp_path / "runs.parquet")
+    _, text = write_sweep(tmp_path)
+    # Model a at N = 64 and width 128: 0.999 and 0.2.
+    assert "| 64 | 4 | a | 128 | 2 | 60.0 | 56.5 | 20.0–99.9 |" in text
+    assert (tmp_path / "seeds.md").read_text() in text
+    assert len(pd.read_csv(tmp_path / "seeds.csv")) == 8
+    both[both["seed"] == 0].to_parquet(tmp_path / "runs.parquet")
+    assert "Seeds" not in write_sweep(tmp_path)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """The smallest models that solve a task."""
 
-import pandas as pd
+import math
 
-from argap.synthetics.selection import best_runs, smallest_solving
+import pandas as pd
+import pytest
+
+from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 
 
 def test_to_solve_takes_the_least_of_the_solved():
@@ -21,3 +24,23 @@ def test_to_solve_takes_the_least_of_the_solved():
     assert solved.loc["a", ["width", "flops", "state_size"]].tolist() == [128, 20, 200]
     assert solved.loc["b", ["width", "flops"]].isna().all()
     assert solved.loc["b", "best"] == 0.5
+
+
+def test_each_seed_counts_with_its_best_rate():
+    columns = ["name", "seed", "lr", "validation_accuracy", "accuracy"]
+    rows = [
+        ("a", 0, 1e-3, 0.50, 0.9),  # not chosen: the other rate validates better
+        ("a", 0, 1e-2, 0.60, 0.4),
+        ("a", 1, 1e-3, 0.90, 0.8),
+        ("a", 2, 1e-3, 0.10, 0.6),
+        ("b", 0, 1e-3, 0.30, 0.3),
+    ]
+    runs = pd.DataFrame(rows, columns=pd.Index(columns)).assign(length=64, pairs="4", width=8)
+    found = across_seeds(runs).set_index("name")
+    assert found.index.tolist() == ["a", "b"]
+    # 0.4, 0.8 and 0.6: mean 0.6, sample deviation √((0.04 + 0.04) / 2) = 0.2.
+    assert found.loc["a", ["seeds", "accuracy", "deviation", "lowest", "highest"]].tolist() == pytest.approx(
+        [3, 0.6, 0.2, 0.4, 0.8]
+    )
+    assert found.loc["b", ["seeds", "accuracy"]].tolist() == [1, 0.3]
+    assert math.isnan(found.loc["b", "deviation"])

@@ -1,0 +1,78 @@
+"""Columns kept of the source, as features that discovery splits by."""
+
+from datetime import date
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from argap.condition_tree import Feature
+from argap.documents import LABELS, TOKENS, Documents
+from argap.slice_sql import quoted
+from argap.token_columns import TEXT
+
+MOST_VALUES = 20
+"""Values or labels of a column that are features, those of most tokens."""
+BOUNDS = 15
+"""Between the bins of a column of numbers or dates: at most as many, at quantiles of the documents."""
+
+
+class KeptFeature(NamedTuple):
+    """A feature and, as SQL, the bin of a token."""
+
+    feature: Feature
+    bin: str
+
+
+def kept_features(documents: Documents | None) -> list[KeptFeature]:
+    """The features of kept columns: a flag for each common value or label, bins for numbers and dates.
+
+    Numbers and dates that are null in a document are left out: such a token is in no bin.
+    """
+    features: list[KeptFeature] = []
+    for name, of_type in ({} if documents is None else documents.types).items():
+        column = documents.table[name]  # pyright: ignore[reportOptionalMemberAccess]
+        sql = quoted(name)
+        if of_type == LABELS:
+            labels = documents.labels(name)[:MOST_VALUES]  # pyright: ignore[reportOptionalMemberAccess]
+            features += [_flag(f"list_contains({sql}, {_literal(each)})") for each in labels]
+        elif of_type == TEXT or pa.types.is_boolean(of_type):
+            values = _common(column, documents.table[TOKENS])  # pyright: ignore[reportOptionalMemberAccess]
+            equal, other = ("IS NOT DISTINCT FROM", "IS DISTINCT FROM") if column.null_count else ("=", "<>")
+            features += [_flag(f"{sql} {equal} {_literal(v)}", f"{sql} {other} {_literal(v)}") for v in values]
+        elif not column.null_count:
+            highs = tuple(map(_literal, _bounds(column.to_pylist())))
+            if highs:
+                above = " + ".join(f"({sql} > {high})::INT" for high in highs)
+                features.append(KeptFeature(Feature(sql, highs, whole=False), above))
+    return features
+
+
+def _flag(where: str, negated: str = "") -> KeptFeature:
+    return KeptFeature(Feature(where, (), negated or f"NOT {where}"), f"({where})::INT")
+
+
+def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
+    """The values of most tokens; one of two says all."""
+    sums = pa.table({"value": column, "n": tokens}).group_by("value").aggregate([("n", "sum")])
+    counts = {v: n for v, n in zip(sums["value"].to_pylist(), sums["n_sum"].to_pylist(), strict=True) if v is not None}
+    values = sorted(counts, key=lambda value: (-counts[value], value))
+    return values[:1] if len(values) == 2 and not column.null_count else values[:MOST_VALUES]
+
+
+def _bounds(values: list[Any]) -> list[Any]:
+    """The highest values of all bins but the last."""
+    distinct = sorted(set(values))
+    if len(distinct) <= BOUNDS + 1:
+        return distinct[:-1]
+    ordered = sorted(values)
+    at = (np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)).tolist()
+    return [each for each in sorted({ordered[k] for k in at}) if each < distinct[-1]]
+
+
+def _literal(value: Any) -> str:
+    """A value as SQL spells it."""
+    if isinstance(value, str | date):
+        kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
+        return kind + "'" + str(value).replace("'", "''") + "'"
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,0 +1,128 @@
+"""Multi-head Hyena: a long convolution of the outer product of keys and values, read by queries.
+
+Legend: B batch, T positions, D width, H heads, C = D / H, N taps of a filter.
+"""
+
+import torch
+from torch import nn
+
+from argap.errors import ArgapError
+from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
+from argap.models.hyena import HyenaFilter
+from argap.models.mixer import Mixer, ResidualLinear, without_decay
+
+State = tuple[torch.Tensor, torch.Tensor]
+
+
+class MultiheadHyena(Mixer):
+    """y_t = Σ_s h_s (q_t · k_{t−s}) v_{t−s} in each head, s from 0, with one filter h a head and a skip added to h_0:
+    the long convolution of the outer products k_t ⊗ v_t, C² channels a head, read by q_t (arXiv 2310.18780,
+    section 4, MultiHyena; in MAD arXiv 2403.17844 as multi-head Hyena).
+
+    q, k and v are linear maps of the input, each followed by a short convolution, and the filters are Hyena's
+    (`argap.models.hyena.HyenaFilter`). Where `Hyena` with ``heads`` only shares filters between channels, here every
+    value of a head is compared with a key, so that recall no longer takes a channel for each distance.
+
+    Options: ``heads`` H, by default D / 8 (C = 8), as MAD has 16 at width 128; ``short_kernel``, ``bands``,
+    ``filter_width``, ``filter_depth`` and ``sine_frequency`` as for `Hyena`.
+
+    Raises `ArgapError` for values out of range, and without ``max_positions``, where the filters end.
+    """
+
+    source = "arXiv 2310.18780, section 4 (MultiHyena)"
+
+    def __init__(
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        heads: int | None = None,
+        short_kernel: int = 3,
+        bands: int = 16,
+        filter_width: int = 64,
+        filter_depth: int = 4,
+        sine_frequency: float = 14.0,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("short_kernel", short_kernel, 1),
+            ("bands", bands, 1),
+            ("filter_width", filter_width, 1),
+            ("filter_depth", filter_depth, 2),
+        ):
+            if value < least:
+                raise ArgapError(f"multihead_hyena: {name} {value}; expected at least {least}")
+        self.heads = max(1, width // 8) if heads is None else heads
+        if self.heads < 1 or width % self.heads:
+            raise ArgapError(
+                f"multihead_hyena: width {width} does not split into {self.heads} heads; set its option heads"
+            )
+        if max_positions is None:
+            raise ArgapError(
+                "multihead_hyena: its filters need the longest sequence; set the model's max_position_embeddings"
+            )
+        self.taps, self.spectra = max_positions, SpectrumCache()
+        self.projection = nn.Linear(width, 3 * width, bias=False)
+        self.short = ShortConvolution(3 * width, short_kernel, bias=True)
+        self.filter = HyenaFilter(self.heads, max_positions, bands, filter_width, filter_depth, sine_frequency)
+        self.skip = nn.Parameter(torch.empty(self.heads))
+        self.out = ResidualLinear(width, width, bias=False)
+        without_decay(self.skip, *self.filter.parameters())
+
+    def initialize(self, std: float, residual_std: float) -> None:
+        """The skip of unit variance, as in `Hyena`."""
+        nn.init.normal_(self.skip)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._parallel(self.projection(x))[0]
+
+    def _parallel(self, mapped: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The output at all positions from the projected inputs ``[B, T, 3·D]``, and keys and values
+        ``[B, T, 2, D]``."""
+        q, k, v = self.short(mapped).unflatten(-1, (3, self.heads, -1)).unbind(dim=2)
+        products = (k[..., :, None] * v[..., None, :]).flatten(2)
+        (convolve,) = self.spectra.convolutions(products, self.filter, self.taps, lambda: [self._filter(k.shape[1])])
+        memory = convolve(products).view(*k.shape, k.shape[-1])
+        memory = memory + self.skip[:, None, None] * products.view_as(memory)
+        y = (q[..., None, :] @ memory.to(q.dtype))[..., 0, :]
+        return self.out(y.flatten(2)), torch.stack([k, v], dim=2).flatten(3)
+
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
+        mapped = self.projection(x)
+        y, past = self._parallel(mapped)
+        reach = min(self.taps - 1, x.shape[1])
+        return y, (self.short.state_after(mapped), past[:, x.shape[1] - reach :])
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
+        """The short convolution's, and the keys and values ``[B, ≤ N − 1, 2, D]`` that the filters reach."""
+        past = torch.empty(batch, 0, 2, self.out.in_features, dtype=dtype, device=device)
+        return self.short.init_state(batch, dtype, device), past
+
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        """As a sum over the past, which needs no outer products: each earlier key is compared with the query."""
+        mixed, short = self.short.step(self.projection(x), state[0])
+        q, k, v = mixed.chunk(3, dim=-1)
+        past = torch.cat([state[1], torch.stack([k, v], dim=1)[:, None]], dim=1)
+        keys, values = past.unflatten(-1, (self.heads, -1)).unbind(dim=2)
+        taps = self.filter(past.shape[1])
+        taps = torch.cat([taps[:1] + self.skip.to(taps.dtype), taps[1:]])[: past.shape[1]].flip(0)
+        scores = (keys * q.unflatten(-1, (self.heads, -1))[:, None]).sum(dim=-1).to(taps.dtype) * taps
+        y = (scores[..., None] * values.to(taps.dtype)).sum(dim=1).to(x.dtype)
+        return self.out(y.flatten(1)), (short, past[:, max(0, past.shape[1] - self.taps + 1) :])
+
+    def state_size(self, length: int) -> int:
+        """The short convolution's, and 2·D for each position that the filters reach, min(N − 1, T)."""
+        return self.short.state_size(length) + 2 * min(self.taps - 1, length) * self.out.in_features
+
+    def flops(self, batch: int, length: int) -> int:
+        """The projections 8·B·T·D², the short convolution, the filters, the convolution of D·C channels as
+        `convolution_flops` has it, and 5·B·T·D·C for the outer products, the skip and the reading."""
+        width = self.out.in_features
+        channels = width * width // self.heads
+        convolved = convolution_flops(batch, length, channels, self.taps) + 5 * batch * length * channels
+        return 8 * batch * length * width**2 + self.short.flops(batch, length) + self.filter.flops(length) + convolved
+
+    def _filter(self, taps: int) -> torch.Tensor:
+        """The first ``taps`` of the filters, each for the C² products of its head, ``[≤ taps, D·C]``."""
+        size = self.out.in_features // self.heads
+        return self.filter(taps).repeat_interleave(size**2, dim=-1)

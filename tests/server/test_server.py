@@ -1,0 +1,289 @@
+"""`argap score URL`: the run of the weights behind the server, and one line for everything a server may answer."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import argap
+from argap import runs
+from argap.errors import ArgapError
+from argap.runs import open_run, read_logprobs, token_parts
+from argap.server.client import Client, parse_address
+
+LISTS = ("tokens", "token_logprobs")
+KEY = "sk-not-to-be-seen-0123456789"
+
+
+def score(server: Any, place: Path, out: Path, **options: Any) -> runs.Run:
+    given: dict[str, Any] = {"data": place / "text.jsonl", "seq_len": 32, "tokenizer": str(place / "t")}
+    given |= {"model_name": "tiny", "device": "cpu"}
+    argap.score(server.url, place / "reference", out=out, **given | options)
+    return open_run(out / "tiny")
+
+
+@pytest.fixture
+def expected(place, tmp_path) -> Any:
+    """The log-probs that argap's own scorer gives for the weights behind the server."""
+
+    def of(**options: Any) -> tuple[np.ndarray, np.ndarray]:
+        out = tmp_path / "expected"
+        given: dict[str, Any] = {"data": place / "text.jsonl", "seq_len": 32, "device": "cpu"}
+        argap.score(place / "tiny", place / "reference", out=out, **given | options)
+        return read_logprobs(open_run(out / "tiny"))
+
+    return of
+
+
+@pytest.mark.parametrize("dialect", ["prompt_logprobs", "echo", "text"])
+def test_the_run_is_that_of_the_checkpoint(server, place, tmp_path, expected, monkeypatch, dialect: str) -> None:
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
+    server.completions.dialect = dialect
+    windows = {"packing": "document", "seq_len": 64} if dialect == "text" else {}
+    run = score(server, place, tmp_path / "out", **windows)
+    logprob, top1 = read_logprobs(run)
+    own, own_top1 = expected(**windows)
+    np.testing.assert_allclose(logprob, own, atol=1e-4)
+    tokens = runs.read_token_ids(run)
+    if dialect == "prompt_logprobs":
+        np.testing.assert_array_equal(top1, own_top1)
+    else:  # text does not tell which id
+        np.testing.assert_array_equal(top1, np.where(own_top1 == tokens, tokens, -1))
+    record = run.record.finished.server
+    assert record.logprobs == ("prompt_logprobs" if dialect == "prompt_logprobs" else "echo")
+    assert record.prompts == ("text" if dialect == "text" else "token ids")
+    assert (record.model, record.bos, record.decimals, record.retries) == ("tiny", False, None, 0)
+    assert run.record.checkpoint.name == server.url
+    assert (run.record.identity.backend, run.record.finished.head) == ("server", "server")
+    assert all(body["max_tokens"] == 1 and body["temperature"] == 1 for body in server.completions.requests)
+
+
+def test_windows_go_several_to_a_request_and_requests_are_bounded(server, place, tmp_path, expected) -> None:
+    run = score(server, place, tmp_path / "out", batch_size=2, concurrency=3, seq_len=16)
+    scoring = [body["prompt"] for body in server.completions.requests if len(body["prompt"]) == 2]
+    assert len(scoring) >= 4
+    assert server.completions.most_at_once <= 3
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(seq_len=16)[0], atol=1e-4)
+
+
+def test_rounding_and_a_bos_are_recorded(server, place, tmp_path, capsys) -> None:
+    def rounded(number: int, body: dict[str, Any], good: Any) -> Any:
+        answer = json.loads(good[2], parse_float=lambda text: round(float(text), 2))
+        return 200, good[1], json.dumps(answer)
+
+    server.completions.fault, server.completions.bos = rounded, 0
+    record = score(server, place, tmp_path / "out").record.finished.server
+    assert (record.decimals, record.bos) == (2, True)
+    assert "reads a token of its own, a BOS, before each window" in capsys.readouterr().err
+
+
+def test_a_stopped_run_resumes_at_its_first_missing_shard(server, place, tmp_path, expected, monkeypatch) -> None:
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
+    server.completions.fault = lambda number, body, good: (500, "text/html", "<html>") if number > 9 else None
+    with pytest.raises(ArgapError, match=r"status 500 \(HTML\), 3 times; finished shards are kept") as refused:
+        score(server, place, tmp_path / "out", batch_size=1, concurrency=1)
+    assert "\n" not in str(refused.value)
+    kept = [path.name for path in token_parts(tmp_path / "out" / "tiny")]
+    assert 0 < len(kept) < 4
+    assert not (tmp_path / "out" / "gap.json").exists()
+    server.completions.fault = lambda number, body, good: None
+    server.completions.requests.clear()
+    run = score(server, place, tmp_path / "out", batch_size=1, concurrency=1)
+    assert len(server.completions.requests) <= 5 + run.record.evaluation.windows - 2 * len(kept)
+    np.testing.assert_allclose(read_logprobs(run)[0], expected()[0], atol=1e-4)
+    server.completions.requests.clear()
+    score(server, place, tmp_path / "out", batch_size=1)
+    assert server.completions.requests == []  # a finished run asks nothing
+
+
+def test_what_passes_is_tried_again(server, place, tmp_path) -> None:
+    bad = {3: (503, "text/plain", "busy"), 5: (0, "", ""), 8: (200, "text/html", "<html>"), 11: (200, "", "")}
+    server.completions.fault = lambda number, body, good: bad.get(number)
+    assert score(server, place, tmp_path / "out", batch_size=1).record.finished.server.retries == len(bad)
+
+
+def changed(edit: Any) -> Any:
+    """A fault that edits the first choice of every answer after the probes."""
+
+    def fault(number: int, body: dict[str, Any], good: Any) -> Any:
+        if number <= 5:
+            return None
+        answer = json.loads(good[2])
+        edit(answer["choices"][0])
+        return 200, good[1], json.dumps(answer)
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fault", "said"),
+    [
+        ("prompt_logprobs", lambda n, b, g: (200, "text/html", "<html>hi"), "HTML where JSON was expected, 3 times"),
+        ("prompt_logprobs", lambda n, b, g: (0, "", ""), "no answer, the server closed the connection, 3 times"),
+        ("prompt_logprobs", lambda n, b, g: (200, "", ""), "an empty answer, 3 times"),
+        (
+            "prompt_logprobs",
+            lambda n, b, g: (200, "", '{"choices": [{}]}'),
+            "no log-probs of the prompt in its answer;",
+        ),
+        ("prompt_logprobs", lambda n, b, g: (200, "", "[]"), "an answer without choices"),
+        ("prompt_logprobs", lambda n, b, g: (400, "", '{"error": {"message": "x" }}'), r"status 400 \(x\); expected a"),
+        ("prompt_logprobs", lambda n, b, g: (302, "", "http://127.0.0.1:1/"), "status 302, a redirect"),
+        ("prompt_logprobs", lambda n, b, g: (404, "", "{}"), "status 404"),
+        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"].pop()), "log-probs for .* tokens"),
+        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"].__setitem__(3, {"7": {}})), "found 7"),
+        ("prompt_logprobs", changed(lambda c: c.pop("prompt_logprobs")), "no prompt_logprobs"),
+        (
+            "echo",
+            changed(lambda c: c["logprobs"]["tokens"].__setitem__(2, " zebra")),
+            "found ' zebra'; is .* its token",
+        ),
+        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)), "position 2: log-prob None"),
+        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)), "position 2: log-prob 0.5"),
+        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, -9999.0)), "a probability of 0"),
+        (
+            "echo",
+            changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),
+            "tokens and one or more new",
+        ),
+    ],
+)
+def test_a_bad_answer_is_one_line(server, place, tmp_path, dialect: str, fault: Any, said: str) -> None:
+    server.completions.dialect, server.completions.fault = dialect, fault
+    with pytest.raises(ArgapError, match=said) as refused:
+        score(server, place, tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out" / "gap.json").exists()
+
+
+def test_a_cut_prompt_is_refused(server, place, tmp_path) -> None:
+    def cut(number: int, body: dict[str, Any], good: Any) -> Any:
+        answer = json.loads(good[2])
+        answer["usage"]["prompt_tokens"] -= 5 * (number > 5)
+        return 200, good[1], json.dumps(answer)
+
+    server.completions.fault = cut
+    with pytest.raises(ArgapError, match=r"were sent in .* windows; does it cut the prompt"):
+        score(server, place, tmp_path / "out")
+
+
+def test_log_probs_of_the_token_itself_are_refused(server, place, tmp_path) -> None:
+    server.completions.shift = 1
+    with pytest.raises(ArgapError, match="changes with that token, so it is not that of the next token"):
+        score(server, place, tmp_path / "out")
+
+
+def test_text_prompts_need_windows_of_whole_text(server, place, tmp_path) -> None:
+    server.completions.dialect = "text"
+    with pytest.raises(ArgapError, match=r"the text of window \d has other tokens .* use `packing=document`"):
+        score(server, place, tmp_path / "out")
+
+
+def test_another_tokenizer_is_noticed(server, place, tmp_path, tokenizer) -> None:
+    state = json.loads((place / "t" / "tokenizer.json").read_text())
+    vocabulary = state["model"]["vocab"]
+    words = [piece for piece in vocabulary if piece.startswith("Ġ") and len(piece) == 4][:200]
+    for first, second in zip(words, words[1:] + words[:1], strict=True):
+        state["model"]["vocab"][first] = tokenizer.vocabulary[second]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(state))
+    (tmp_path / "other" / "tokenizer_config.json").write_text((place / "t" / "tokenizer_config.json").read_text())
+    other = str(tmp_path / "other")
+    with pytest.raises(ArgapError, match=r"expected token \d+ .*, found .*; is .*other its tokenizer\?"):
+        score(server, place, tmp_path / "out", tokenizer={"tiny": other, "reference": other})
+
+
+def test_the_key_is_sent_and_never_written(server, place, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("ARGAP_API_KEY", KEY)
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
+    score(server, place, tmp_path / "out")
+    assert set(server.completions.headers) == {f"Bearer {KEY}"}
+    errors = []
+    for answer in (401, 400, 500):
+        quoted = (answer, "application/json", json.dumps({"error": {"message": f"Incorrect API key {KEY} provided"}}))
+        server.completions.fault = lambda number, body, good, quoted=quoted: quoted
+        with pytest.raises(ArgapError) as refused:
+            score(server, place, tmp_path / f"out{answer}")
+        errors.append(f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}")
+    assert "the server refuses the key of ARGAP_API_KEY" in errors[0]
+    assert "Incorrect API key *** provided" in errors[1]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    said = capsys.readouterr()
+    assert KEY not in "".join([*errors, said.out, said.err, repr(Client(parse_address(server.url)))])
+    assert not any(KEY.encode() in content for content in written)
+
+
+def test_a_server_that_asks_for_a_key_names_the_variable(server, place, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("ARGAP_API_KEY", raising=False)
+    server.completions.fault = lambda number, body, good: (401, "", "{}")
+    with pytest.raises(ArgapError, match="asks for a key; set ARGAP_API_KEY"):
+        score(server, place, tmp_path / "out")
+    monkeypatch.setenv("ARGAP_API_KEY", "a\nb")
+    with pytest.raises(ArgapError, match="ARGAP_API_KEY: expected printable ASCII"):
+        score(server, place, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:secret@host/v1", "http://host/v1?key=secret", "https://host/#secret", "http://", "http://host:x/v1"],
+)
+def test_an_address_with_more_than_a_host_and_a_path_is_refused_unprinted(place, tmp_path, url: str) -> None:
+    with pytest.raises(ArgapError, match=r"expected http\[s\]://HOST\[:PORT\]/v1") as refused:
+        argap.score(url, place / "reference", model_name="tiny", tokenizer=str(place / "t"), out=tmp_path / "out")
+    assert "secret" not in str(refused.value)
+
+
+def test_an_address_is_completed() -> None:
+    given = ("http://h:8000", "HTTP://h:8000/", "http://h:8000/v1/", "http://h:8000/v1/completions")
+    assert {str(parse_address(url)) for url in given} == {"http://h:8000/v1"}
+    assert str(parse_address("https://[::1]/proxy/v1")) == "https://[::1]/proxy/v1"
+
+
+def test_models_and_servers_are_counted(server, place, tmp_path) -> None:
+    with pytest.raises(ArgapError, match="1 servers and 0 names of their models"):
+        argap.score(server.url, place / "reference", out=tmp_path / "out")
+    with pytest.raises(ArgapError, match="a server does not give its tokenizer"):
+        argap.score(server.url, place / "reference", model_name="tiny", out=tmp_path / "out")
+    with pytest.raises(ArgapError, match=r"status 404 \(The model does not exist\)"):
+        score(server, place, tmp_path / "out", model_name="other")
+
+
+def test_a_server_is_a_reference_too(server, place, tmp_path) -> None:
+    given: dict[str, Any] = {
+        "data": place / "text.jsonl",
+        "seq_len": 32,
+        "device": "cpu",
+        "tokenizer": str(place / "t"),
+    }
+    result = argap.score(place / "reference", server.url, model_name="tiny", out=tmp_path / "out", **given)
+    assert (result.reference, result.models) == ("tiny", ["tiny", "reference"])
+
+
+def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monkeypatch) -> None:
+    release = threading.Event()
+
+    def slow(number: int, body: dict[str, Any], good: Any) -> None:
+        if number > 9:
+            release.wait(20)
+
+    server.completions.fault = slow
+    code = (
+        "import argap.runs, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "from argap.cli import main; sys.argv = ['argap', *sys.argv[1:]]; main()"
+    )
+    command = f"score {server.url} --model tiny --tokenizer {place}/t --ref {place}/reference --data {place}/text.jsonl"
+    command += f" --seq-len 32 --device cpu --batch-size 1 --concurrency 1 --out {tmp_path}/out"
+    process = subprocess.Popen([sys.executable, "-c", code, *command.split()], stderr=subprocess.PIPE, text=True)
+    while len(server.completions.requests) < 10 and process.poll() is None:
+        threading.Event().wait(0.05)
+    process.send_signal(2)
+    _, said = process.communicate(timeout=15)
+    release.set()
+    assert process.returncode == 130, said
+    assert "interrupted; finished shards are kept" in said
+    assert token_parts(tmp_path / "out" / "tiny")
