@@ -25,7 +25,7 @@ from argap.segments.of_models import open_models_text, other_tokenizers
 from argap.segments.runs import check_tokens
 from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
-from argap.targets import RunTarget, Target, distinct, find_targets
+from argap.targets import LiveTarget, RunTarget, Target, distinct, find_targets
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 @one_writer("out")
 def score_models(
-    checkpoints: Sequence[str],
-    reference: str,
+    checkpoints: Sequence[str | LiveTarget],
+    reference: str | LiveTarget,
     out: Path,
     *,
     spec: EvaluationSpec = EvaluationSpec(),  # noqa: B008  (frozen)

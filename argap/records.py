@@ -403,7 +403,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf", "import", "server"]
+    backend: Literal["native", "hf", "import", "server", "memory"]
 
 
 class RunRecord(Record, frozen=True):

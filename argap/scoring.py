@@ -11,7 +11,7 @@ from argap.records import RunIdentity, SourceRecord
 from argap.resumable import folder_name
 from argap.runs import Run
 from argap.server.scoring import CONCURRENCY, check_server_identity, score_server
-from argap.targets import CheckpointTarget, ScoredTarget, ServerTarget
+from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget
 
 if TYPE_CHECKING:
     from argap.parallel import Parallel
@@ -35,6 +35,9 @@ def check_target(target: ScoredTarget, scoring: Scoring) -> None:
     if isinstance(target, CheckpointTarget):
         options = scoring.options
         check_loadable(target.checkpoint, options.backend, trust_remote_code=options.trust_remote_code)
+    elif isinstance(target, LiveTarget):
+        if scoring.parallel is not None:
+            raise ArgapError(f"{target.name}: one process has it in memory; run without torchrun")
     elif scoring.parallel is not None:
         raise ArgapError(f"{target.name}: one process asks a server; run without torchrun")
     elif scoring.concurrency < 1:
@@ -49,8 +52,9 @@ def check_windows(target: ScoredTarget, data: EvaluationSet, scoring: Scoring) -
         return check_server_identity(target.server, data, folder, scoring.overwrite)
     from argap.scorer import check_identity
 
-    check_length(target.checkpoint, longest=int((data.offsets[1:] - data.offsets[:-1]).max()))
-    return check_identity(target.checkpoint, data, folder, scoring.options, scoring.overwrite, scoring.parallel)
+    model = target.live if isinstance(target, LiveTarget) else target.checkpoint
+    check_length(model, longest=int((data.offsets[1:] - data.offsets[:-1]).max()))
+    return check_identity(model, data, folder, scoring.options, scoring.overwrite, scoring.parallel)
 
 
 def score_target(target: ScoredTarget, data: EvaluationSet, source: SourceRecord, scoring: Scoring) -> Run:
@@ -71,7 +75,7 @@ def score_target(target: ScoredTarget, data: EvaluationSet, source: SourceRecord
     from argap.scorer import score
 
     return score(
-        target.checkpoint,
+        target.live if isinstance(target, LiveTarget) else target.checkpoint,
         data,
         folder,
         model_name=target.name,

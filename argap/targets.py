@@ -1,4 +1,5 @@
-"""Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs."""
+"""Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs; and models in
+memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
+from argap.live import LiveModel
 from argap.per_model import NO_SETTING, PerModel
 from argap.records import SourceRecord
 from argap.references import find_reference
@@ -69,6 +71,20 @@ class ServerTarget:
 
 
 @dataclass(frozen=True)
+class LiveTarget:
+    """A model in memory, and its tokenizer."""
+
+    name: str
+    live: LiveModel
+    tokenizer: Tokenizer
+    recorded: SourceRecord = NOTHING
+
+    @property
+    def fingerprint(self) -> str:
+        return self.live.fingerprint
+
+
+@dataclass(frozen=True)
 class RunTarget:
     """A finished run, whose log-probs are reused."""
 
@@ -87,7 +103,7 @@ class RunTarget:
         return tokenizer_of(self.run)
 
 
-ScoredTarget = CheckpointTarget | ServerTarget
+ScoredTarget = CheckpointTarget | ServerTarget | LiveTarget
 """What log-probs are computed for."""
 Target = ScoredTarget | RunTarget
 AnyTarget = TypeVar("AnyTarget", CheckpointTarget, ScoredTarget, Target)
@@ -106,8 +122,8 @@ def find_target(source: str, tokenizers: PerModel = NO_SETTING) -> CheckpointTar
 
 
 def find_targets(
-    sources: Sequence[str],
-    reference: str,
+    sources: Sequence[str | LiveTarget],
+    reference: str | LiveTarget,
     model_names: Sequence[str] = (),
     tokenizers: PerModel = NO_SETTING,
 ) -> tuple[list[ScoredTarget], Target]:
@@ -116,7 +132,7 @@ def find_targets(
     ``model_names``: the model of each server, in the order of ``sources`` and then ``reference``. Raises `ArgapError`
     for more or fewer names than servers, and what `find_target` raises.
     """
-    servers = [source for source in (*sources, reference) if is_address(source)]
+    servers = [source for source in (*sources, reference) if isinstance(source, str) and is_address(source)]
     if len(servers) != len(model_names):
         raise ArgapError(
             f"{len(servers)} servers and {len(model_names)} names of their models; give `model_name` once for each "
@@ -124,14 +140,16 @@ def find_targets(
         )
     names = iter(model_names)
 
-    def find(source: str) -> ScoredTarget:
+    def find(source: str | LiveTarget) -> ScoredTarget:
+        if isinstance(source, LiveTarget):
+            return source
         if not is_address(source):
             return find_target(source, tokenizers)
         model = next(names)
         return ServerTarget(model.rpartition("/")[2] or model, Server(parse_address(source), model), tokenizers)
 
     models = [find(source) for source in sources]
-    if (Path(reference) / "run.json").is_file():
+    if isinstance(reference, str) and (Path(reference) / "run.json").is_file():
         return models, RunTarget(open_run(reference))
     return models, find(reference)
 

@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from argap.atomic import read_json, write_json, write_text
 from argap.errors import ArgapError, FormatError
 from argap.trust import is_trusted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -162,6 +165,17 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_OF = _byte_alphabet()
+
+
+def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase") -> Tokenizer:
+    """A copy of a transformers tokenizer. Raises `ArgapError` for a slow one."""
+    from tokenizers import Tokenizer as Backend
+
+    if not tokenizer.is_fast:
+        raise ArgapError(f"{tokenizer.name_or_path}: a slow tokenizer; expected one with a tokenizer.json")
+    fast: Any = tokenizer
+    backend = Backend.from_str(fast.backend_tokenizer.to_str())
+    return Tokenizer(backend, name=fast.name_or_path or type(fast).__name__, eos=fast.eos_token_id)
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:

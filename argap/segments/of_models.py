@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from argap.checkpoint import max_positions, read_config
 from argap.evaluation import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.labels import Labels
 from argap.records import EvaluationSpec, RunIdentity, as_json
@@ -12,7 +11,7 @@ from argap.resumable import check_resumable, folder_name
 from argap.runs import Run, check_same_set
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
 from argap.segments.runs import align_run, aligned_identity
-from argap.targets import CheckpointTarget, RunTarget, ScoredTarget, Target
+from argap.targets import CheckpointTarget, LiveTarget, RunTarget, ScoredTarget, Target
 from argap.tokenizer import Tokenizer
 
 
@@ -89,5 +88,6 @@ def open_models_text(
 def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, targets: Sequence[ScoredTarget]) -> int:
     """Tokens of a window that every model of a tokenizer takes, at most ``seq_len``."""
     own = [each for each in targets if each.tokenizer.fingerprint == tokenizer.fingerprint]
-    limits = [max_positions(read_config(each.checkpoint)) for each in own if isinstance(each, CheckpointTarget)]
+    limits = [each.checkpoint.longest for each in own if isinstance(each, CheckpointTarget)]
+    limits += [each.live.longest for each in own if isinstance(each, LiveTarget)]
     return min([spec.seq_len or SEQ_LEN, *(limit for limit in limits if limit is not None)])

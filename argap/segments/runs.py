@@ -83,7 +83,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> Aligned:
     if not spec.data:
         raise ArgapError(f"{runs[0].folder}: does not record its text; expected a run of `argap score`")
     text = open_text_of_runs(spec, tokenizers, dict(enumerate(first.values())))
-    labels = _labels(runs[0], text)
+    labels = labels_of_text(runs[0], text)
     for run in runs:
         identity = as_json(aligned_identity(run.record.identity, text))
         check_resumable(out / folder_name(run.model), identity, overwrite=False)
@@ -104,7 +104,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> Aligned:
     return Aligned(aligned, labels, tokenizers[0])
 
 
-def _labels(reference: Run, text: SegmentedText) -> Labels:
+def labels_of_text(reference: Run, text: SegmentedText) -> Labels:
     """With the counts of the labels beside the reference's run, else of the index that it records, where it is there.
 
     Without either every repeated bigram is a hit, as without an index.
