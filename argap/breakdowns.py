@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from argap.cells import ar_hits
-from argap.records import Bins, Breakdowns, Part, SliceResult
+from argap.records import Bins, Breakdowns, Part, SliceResult, ThresholdShare
 from argap.slices import slices_of_cells
 
 By = Literal["slice", "frequency", "distance", "position", "domain"]
@@ -32,6 +32,27 @@ def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, thresh
     masks = {key: mask for key, mask in _groups(cells, bins, by, threshold).items() if mask.any()}
     _, *results = slices_of_cells(cells, {str(key): mask for key, mask in masks.items()}, reference)
     return tuple(as_part(key, result) for key, result in zip(masks, results, strict=True))
+
+
+def share_by_threshold(cells: pd.DataFrame, bins: Bins, *, reference: str) -> tuple[ThresholdShare, ...]:
+    """The AR hits with the upper end of each frequency bin as τ, up to the first that all repeated bigrams meet.
+
+    Empty without training counts.
+    """
+    if not bins.frequency:
+        return ()
+    repeated, number = cells["repeated"].to_numpy(), cells["frequency"].to_numpy()
+    highest = int(number[repeated].max(initial=0))
+    ends = {each.high: k for k, each in enumerate(bins.frequency[: highest + 1]) if each.high is not None}
+    masks = {str(high): repeated & (number <= k) for high, k in ends.items()}
+    _, *results = slices_of_cells(cells, masks, reference)
+    return tuple(threshold_share(high, result) for high, result in zip(ends, results, strict=True))
+
+
+def threshold_share(threshold: int, hits: SliceResult) -> ThresholdShare:
+    """The AR hits at ``threshold``, a slice, as a point of the curve."""
+    due = {model.model: model.gap_due_to for model in hits.models if model.gap_due_to is not None}
+    return ThresholdShare(threshold, hits.share, due)
 
 
 def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> dict[Key, np.ndarray]:

@@ -150,8 +150,9 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are rewritten; the runs stay, and no model runs. Raises
-    `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another tokenizer.
+    ``labels/``, ``gap.json`` and what follows from them are rewritten, recorded slices included; the runs stay, and no
+    model runs. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another
+    tokenizer.
     """
     gap = read_gap(folder)
     beside = folder / "labels"

@@ -250,6 +250,16 @@ class Bins(Record, frozen=True):
     position: tuple[Bin, ...]
 
 
+class ThresholdShare(Record, frozen=True):
+    """The AR hits at another threshold."""
+
+    threshold: int
+    share: float
+    """Of all scored tokens."""
+    gap_due_to: dict[str, GapShare]
+    """By model, without the reference."""
+
+
 class Part(Record, frozen=True):
     """One group of a partition of the scored tokens."""
 
@@ -307,6 +317,8 @@ class Gap(Record, frozen=True):
     """Documents that windows belong to, the units of the bootstrap; None in older results."""
     effective_documents: float | None = None
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
+    curve: tuple[ThresholdShare, ...] = ()
+    """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
     unit: Unit = "token"
     """``byte``: every ``n`` counts bytes, every NLL and difference is in nats a byte, and ``ppl`` is exp of that."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from argap.bins import bins_of
-from argap.breakdowns import breakdowns
+from argap.breakdowns import breakdowns, share_by_threshold
 from argap.cells import ar_hits, models_of, sum_by
 from argap.errors import ArgapError
 from argap.gap import share_closed
@@ -61,6 +61,7 @@ def summarize(
         evaluation=evaluation,
         index=index,
         versions=environment()["versions"],
+        curve=share_by_threshold(cells, bins, reference=reference),
         unit=evaluation.unit,
         **documents_of(cells),
     )

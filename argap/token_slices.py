@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from argap.errors import ArgapError, MismatchError
-from argap.records import EvaluationRecord, Gap, SliceResult
+from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
+from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run
 from argap.slice_library import SliceSpec, check_names, filled
@@ -84,6 +86,14 @@ def check_slices(
             check_condition(filled(each.where, models, evaluation), schema_of(models, kept))
         except ArgapError as error:
             raise ArgapError(f"slice {each.name}: {error}") from None
+
+
+def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
+    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = replace(read_gap(folder), slices=tuple(slices))
+    remove_report(folder)
+    write_record(folder / "gap.json", gap)
+    return gap
 
 
 def score_slices(

@@ -37,6 +37,7 @@ from argap.reports.panels import (
     share_text,
     threshold_position,
 )
+from argap.reports.threshold_figure import share_by_threshold
 
 TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
@@ -56,6 +57,8 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
     if gap.compared:
         if counted:
             figures["gap_by_frequency"] = gap_by_frequency(gap)
+        if len(gap.curve) > 1:
+            figures["share_by_threshold"] = share_by_threshold(gap)
         figures["gap_by_distance"] = gap_by_bin(gap, "distance")
         figures["gap_by_position"] = gap_by_bin(gap, "position")
         if len(gap.breakdowns.domain) > 1:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from argap.records import Examples, Gap, Part
-from argap.reports.numbers import nats, percent, threshold_text
+from argap.intervals import FEW, unresolved
+from argap.records import Examples, Gap, GapRow, Interval, Part
+from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
 from argap.reports.page import template
-from argap.reports.sentences import CAPTIONS, detail, headline
-from argap.reports.tables import tables_of
+from argap.reports.sentences import CAPTIONS, headlines
+from argap.reports.slice_tables import slices_table
+from argap.reports.tables import closed_table, gap_table
 from argap.reports.tokens import show_window
 
 BREAKDOWNS = {
@@ -24,7 +26,10 @@ BREAKDOWNS = {
 
 @dataclass(frozen=True)
 class PartsTable:
-    """A partition of the scored tokens as text; the last row is the sum of all."""
+    """Sets of scored tokens as text: slices, or a partition, whose last row is the sum of all.
+
+    A cell's second line is its 95% interval.
+    """
 
     title: str
     first: str
@@ -33,6 +38,8 @@ class PartsTable:
     groups: list[tuple[str, list[list[str]]]]
     """Rows under a heading of their own; a single group has the heading ""."""
     total: list[str]
+    """Empty for slices, which may overlap."""
+    notes: tuple[str, ...] = ()
 
 
 def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str:
@@ -43,14 +50,15 @@ def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str
     """
     return template("report.html.j2").render(
         reference=gap.reference,
-        headlines=[(headline(row, gap.reference, gap.hits), detail(row, gap.hits)) for row in gap.compared],
+        headlines=headlines(gap),
         threshold=None if gap.threshold is None else threshold_text(gap.threshold),
         hits=gap.hits,
         share=percent(gap.rows[0].share_ar_hits),
-        tables=tables_of(gap),
+        tables=[table for table in (gap_table(gap), closed_table(gap)) if table is not None],
         figures=[(name, inline_svg(path, name), CAPTIONS[name]) for name, path in figures.items()],
         rule=examples.rule if examples else "",
         windows=[show_window(window, gap.reference) for window in examples.windows] if examples else [],
+        slices=_slices_table(gap) if gap.slices else None,
         breakdowns=[
             _parts_table(gap, parts, title)
             for by, title in BREAKDOWNS.items()
@@ -73,16 +81,33 @@ def inline_svg(path: Path, name: str) -> Markup:
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
 
 
+def _slices_table(gap: Gap) -> PartsTable:
+    """The rows of `slices_table` under their models, each interval below its figure."""
+    table = slices_table(gap.slices, threshold=gap.threshold)
+    groups: dict[str, list[list[str]]] = {}
+    for model, name, n, share, ppl, delta, part, ends, due, due_ends, hits in table.rows:
+        below = [
+            f"{value}\n{interval}" if value != DASH else value for value, interval in ((part, ends), (due, due_ends))
+        ]
+        groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
+    titles = [column.title for column in table.columns if column.title != "95% interval"]
+    return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
+
+
 def _parts_table(gap: Gap, parts: Sequence[Part], title: str) -> PartsTable:
     groups: dict[str, list[list[str]]] = {}
     for part in parts:
         group = {None: "", True: "repeated", False: "not repeated"}[part.repeated]
         cells = [f"{part.n:,}", percent(part.share), *(f"{part.nll[m]:.2f}" for m in gap.models)]
-        cells += [_contribution(part.contribution[m], delta) for m, delta in gap.deltas.items()]
+        cells += [
+            _contribution(gap, row, part.contribution[row.model], part.ci95.get(row.model)) for row in gap.compared
+        ]
         groups.setdefault(group, []).append([part.bin, *cells])
     total = ["all", f"{sum(p.n for p in parts):,}", percent(sum(p.share for p in parts))]
     total += [f"{sum(p.share * p.nll[m] for p in parts):.2f}" for m in gap.models]
-    total += [_contribution(sum(p.contribution[m] for p in parts), delta) for m, delta in gap.deltas.items()]
+    for row in gap.compared:
+        ends = None if row.delta is None else row.delta.ci95
+        total.append(_contribution(gap, row, sum(p.contribution[row.model] for p in parts), ends))
     return PartsTable(
         title=title,
         first="Domain" if parts is gap.breakdowns.domain else "Bin",
@@ -92,9 +117,16 @@ def _parts_table(gap: Gap, parts: Sequence[Part], title: str) -> PartsTable:
     )
 
 
-def _contribution(value: float, delta: float) -> str:
-    """``0.132 (26%)``: nats per token, and percent of the gap where there is one."""
-    return f"{nats(value)} ({percent(value / delta, 0)})" if delta > 0 else nats(value)
+def _contribution(gap: Gap, row: GapRow, value: float, ends: Interval | None) -> str:
+    """``0.132 · 26%`` and on a second line its interval: nats per token, and percent of the gap where there is one, in
+    parentheses where it is unresolved."""
+    assert row.delta is not None  # not the reference
+    text, delta = nats(value), row.delta.nll
+    if delta > 0:
+        due = percent(value / delta, 0)
+        doubt = unresolved(gap.documents or 2, gap.effective_documents or FEW, row.delta.ci95, ends)
+        text += f" · ({due})" if doubt else f" · {due}"
+    return text if ends is None else f"{text}\n{nats_interval(ends)}"
 
 
 def _provenance(gap: Gap) -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentForm
 
 from argap.atomic import replacing, write_json, write_text
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
+from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
-from argap.reports.tables import Column, Table, csv_of, markdown
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 

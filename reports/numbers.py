@@ -37,6 +37,15 @@ def nats(value: float) -> str:
     return f"{value:z.3f}".replace("-", "−")
 
 
+def nats_interval(ends: tuple[float, float] | None) -> str:
+    """Both ends of an interval in nats, a dash where there is none.
+
+    >>> nats_interval((-0.01, 0.5061)), nats_interval(None)
+    ('−0.010 to 0.506', '—')
+    """
+    return DASH if ends is None else f"{nats(ends[0])} to {nats(ends[1])}"
+
+
 def perplexity(value: float) -> str:
     """Two decimals, fewer where the perplexity is large.
 

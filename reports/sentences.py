@@ -1,6 +1,6 @@
 """The result in words: one sentence a model, for each of the four cases of the metric, and the figures' captions."""
 
-from argap.records import Delta, GapRow
+from argap.records import Delta, Gap, GapRow
 from argap.reports.numbers import nats, percent, percent_range
 
 CAPTIONS = {
@@ -14,6 +14,11 @@ CAPTIONS = {
         "a model's bars add up to its gap. Numbers are percent of the gap. Full colour: AR hits. "
         "Whiskers are 95% intervals."
     ),
+    "share_by_threshold": (
+        "The share of the gap that is due to AR, by the threshold τ: AR hits are repeated bigrams seen at most τ times "
+        "in training. Dashed: the threshold of this result, and 1,250 scaled to the training text. Bands or whiskers: "
+        "95% intervals, cut at the axes; a model in parentheses is unresolved."
+    ),
     "gap_by_distance": (
         "Where the gap lies, by the distance back to the bigram's previous occurrence. Pale: not repeated, so never an "
         "AR hit. A model's bars add up to its gap. Whiskers are 95% intervals."
@@ -24,6 +29,24 @@ CAPTIONS = {
 """Caption of each figure of the report, by the name of its file."""
 ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
 """One of `argap.records.Gap.hits`."""
+
+
+def headlines(gap: Gap) -> list[tuple[str, str]]:
+    """A sentence and its numbers for each model compared; one for all models that are unresolved for the same reason,
+    without numbers where these are several."""
+    rows: dict[str, list[GapRow]] = {}
+    for row in gap.compared:
+        reason = row.gap_due_to_ar and row.gap_due_to_ar.unresolved
+        rows.setdefault(f"unresolved: {reason}" if reason else row.model, []).append(row)
+    return [_headline_of(alike, gap) for alike in rows.values()]
+
+
+def _headline_of(rows: list[GapRow], gap: Gap) -> tuple[str, str]:
+    row, due = rows[0], rows[0].gap_due_to_ar
+    if len(rows) == 1 or due is None:
+        return headline(row, gap.reference, gap.hits), detail(row, gap.hits)
+    sentence = f"How much of the gap to {gap.reference} sits on the {gap.hits} is not resolved: {due.unresolved}."
+    return sentence, f"Models: {', '.join(each.model for each in rows)}."
 
 
 def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from argap.atomic import write_text
+from argap.reports.formats import markdown
 from argap.reports.suite_figures import draw_suite
 from argap.reports.suite_tables import suite_csv, tables_of_size
-from argap.reports.tables import markdown
 from argap.reports.write import write_report
 from argap.suite.config import Suite
 from argap.suite.result import read_sizes
@@ -22,7 +24,7 @@ def write_suite(suite: Suite, out: Path) -> str:
     for result in results:
         tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
         sections.append(f"## {result.size}\n\n{tables}")
-        write_report(result.folder, gap=result.gap)
+        write_report(result.folder, gap=replace(result.gap, curve=result.curve))
         draw_suite(result, result.folder / "figures")
     text = "\n".join(sections)
     write_text(out / "table.md", text)

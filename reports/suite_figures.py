@@ -1,8 +1,7 @@
-"""Figures of a suite: the share of the gap by threshold, distances, prevalence, and the gap by distance and count."""
+"""Figures of a suite: distances, prevalence, and the gap by distance and count."""
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,35 +11,27 @@ from matplotlib.ticker import PercentFormatter
 from argap.cells import PREFIX
 from argap.records import Bin
 from argap.reports.drawing import (
-    FAINT,
-    INK,
     WIDTH,
     decades,
     grid,
-    legend_beside,
-    looks,
     panel_rows,
     plain,
     save,
     style,
 )
 from argap.reports.mqar_figures import pretrained_figure
-from argap.reports.numbers import threshold_text, whole
+from argap.reports.numbers import whole
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import SizeResult
-from argap.threshold import resolve_threshold
 
 COLUMNS = 3
 FEW = 30  # a mean over fewer tokens is mostly noise
-LOWEST = -0.5  # keep in sync with "below −50%" in the figure
-"""Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
 
 
 def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
     """Write every figure of one size as SVG. Returns the paths by figure name."""
     figures = {
-        "share_by_threshold": share_by_threshold(result),
         "distances": distances(result),
         "prevalence": prevalence(result),
         "learning_curves": learning_curves(result),
@@ -52,61 +43,6 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
     return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}
-
-
-@style()
-def share_by_threshold(result: SizeResult) -> Figure:
-    """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
-
-    Models without a gap, and those always below `LOWEST`, are named but not drawn.
-    """
-    curve = result.curve()
-    models = result.gap.models
-    look = looks(models)
-    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    tau = curve["threshold"].to_numpy(np.float64)
-    every = max(1, len(curve) // 12)
-    highest = {model: float(curve[model].to_numpy().max()) for model in models[1:]}  # NaN where there is no gap
-    ends = {model: float(curve[model].to_numpy()[-1]) for model, top in highest.items() if top > LOWEST}
-    for model in sorted(ends, key=ends.__getitem__, reverse=True):  # the legend follows the order of the right ends
-        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
-        above.plot(tau, curve[model], linewidth=1.5, markersize=4, markevery=every, **drawn)
-    below.plot(tau, curve["share_ar_hits"], color=INK, linewidth=1.5)
-    assert result.gap.index is not None  # of a suite
-    assert result.gap.threshold is not None
-    marks = {result.gap.threshold, resolve_threshold("scaled", result.gap.index.exposed_tokens)}
-    for axes in (above, below):
-        grid(axes)
-        axes.set_xscale("symlog", linthresh=1)
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        for mark in marks:
-            axes.axvline(mark, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
-    for mark in marks:
-        above.annotate(
-            f"τ = {threshold_text(mark)}",
-            (mark, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=FAINT,
-        )
-    above.set_ylim(bottom=max(above.get_ylim()[0], LOWEST))
-    reasons = {
-        model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
-    }
-    if reasons:
-        omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
-        above.set_title(f"Not drawn: {omitted}", fontsize=8, fontweight="normal", color=FAINT)
-    above.set_ylabel("% of gap due to AR")
-    below.set_ylabel("AR hits")
-    below.set_xlim(0, tau.max())
-    decades(below, "x")
-    counted = "most occurrences of an AR hit's bigram in the training text"
-    below.set_xlabel(f"Threshold τ: {counted if result.passes != 1 else 'most exposures of a hit in training'}")
-    legend_beside(figure, above)
-    return figure
 
 
 @style()

@@ -4,16 +4,15 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
-from argap.records import GapRow
+from argap.records import GapRow, ThresholdShare
+from argap.reports.formats import Column, Table, csv_of
 from argap.reports.numbers import DASH, percent, threshold_text
-from argap.reports.tables import Column, Table, closed_table, csv_of, gap_cell, gap_table
+from argap.reports.tables import closed_table, gap_cell, gap_table, interval_cell, marks_of, notes_of
 from argap.suite.result import Member, SizeResult
-from argap.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.threshold import PAPER_THRESHOLD
 
 DOUBT = "†"
 """Marks a published percentage that contradicts its own row."""
@@ -93,18 +92,17 @@ def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int)
 def threshold_table(result: SizeResult) -> Table:
     """The share of the gap at the paper's threshold, once in occurrences and once in exposures, and at the one scaled
     to the tokens that training read."""
-    curve, index = result.curve(), result.gap.index
+    index, passes = result.gap.index, result.passes
     assert index is not None  # of a suite
-    passes = result.passes
-    exposed = _nearest(curve["threshold"].to_numpy(), PAPER_THRESHOLD / passes)
-    chosen = dict.fromkeys([PAPER_THRESHOLD, exposed, resolve_threshold("scaled", index.tokens)])
-    columns = [Column("Model", "left"), *(Column(f"τ = {threshold_text(tau)}") for tau in chosen)]
-    at = {row["threshold"]: row for row in curve.to_dict("records")}
+    at = {point.threshold: point for point in result.curve}
+    chosen = [at[tau] for tau in result.marks]
+    marks = marks_of(point.gap_due_to[row.model] for row in result.gap.compared for point in chosen)
+    titles = [title for point in chosen for title in (f"τ = {threshold_text(point.threshold)}", "95% interval")]
     rows = []
     for row in result.gap.compared:
-        values = [float(at[tau][row.model]) for tau in chosen]
-        rows.append((row.model, *(percent(min(v, 1)) if v == v else DASH for v in values)))
-    shares = [f"{percent(float(at[tau]['share_ar_hits']))} at {threshold_text(tau)}" for tau in chosen]
+        dues = [point.gap_due_to[row.model] for point in chosen]
+        rows.append((row.model, *(cell for due in dues for cell in (gap_cell(due, marks), interval_cell(due)))))
+    shares = [f"{percent(point.share)} at {threshold_text(point.threshold)}" for point in chosen]
     notes = [
         f"% of gap due to AR; AR hits are {', '.join(shares[:-1])} and {shares[-1]} of the tokens. The index holds "
         f"{index.tokens:,} tokens."
@@ -113,15 +111,15 @@ def threshold_table(result: SizeResult) -> Table:
         notes.append(
             f"τ counts occurrences in one pass over the text, of which training made {passes:.2f}: "
             f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
-            f"{threshold_text(exposed)} is the nearest bin of the curve."
+            f"{threshold_text(result.exposed)} is the nearest bin of the curve."
         )
-    return Table(tuple(columns), tuple(rows), tuple(notes))
+    if missing := [threshold_text(point.threshold) for point in chosen if not _has_intervals(point)]:
+        notes.append(f"No interval at τ = {', '.join(missing)}: the files have no sums by document there.")
+    return Table((Column("Model", "left"), *map(Column, titles)), tuple(rows), (*notes, *notes_of(marks, "AR hits")))
 
 
-def _nearest(bounds: np.ndarray, tau: float) -> int:
-    """The end of a bin nearest to ``tau`` in ratio; ``tau`` itself where it is one."""
-    distance = np.abs(np.log(np.maximum(bounds, 0.5) / tau))
-    return int(bounds[np.argmin(distance)])
+def _has_intervals(point: ThresholdShare) -> bool:
+    return any(due.ci95 is not None or due.reason for due in point.gap_due_to.values())
 
 
 def rare_table(result: SizeResult) -> Table:
@@ -170,7 +168,7 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         if label is None or row.gap_due_to_ar is None:
             continue
         cells = [_published(label, scale, checks.get((label, scale))) for scale in scales]
-        rows.append((row.model, gap_cell(row), *cells))
+        rows.append((row.model, gap_cell(row.gap_due_to_ar), *cells))
         doubts += [
             f"{DOUBT} {label} at {scale}: the perplexities of its own row give "
             f"{percent(check.gap_due_to_ar.low)} to {percent(check.gap_due_to_ar.high)}."

@@ -1,58 +1,32 @@
-"""The result as a table in the form of the paper's Table 1: for a terminal, Markdown and CSV.
+"""The result as a table in the form of the paper's Table 1.
 
 A slice's cell reads ``11.01 (2.40)``: perplexity (NLL). An em dash means that there is no number; a raised letter after
 a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must not be claimed.
 """
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, SliceScores
+from argap.reports.formats import MARKS, Column, Table, csv_of, print_one
 from argap.reports.numbers import DASH, parameters, percent, percent_range, perplexity, threshold_text
 
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-WIDEST = 1000  # columns; wider than any table
-HEADING = 9  # columns that a heading may take before it breaks
-MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
 CASES = {
-    "recall_only": "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
-    "no_gap": "at least as good as the reference overall and on the AR hits: there is no gap to explain",
-    "reversed": "worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is",
+    "recall_only": "at least as good as the reference overall but worse on the {hits}: by the paper's rule 100%",
+    "no_gap": "at least as good as the reference overall and on the {hits}: there is no gap to explain",
+    "reversed": "worse than the reference overall but better on the {hits}: the quotient is negative, shown as it is",
 }
-CAPPED = "the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%"
+CAPPED = "the {hits} lose more than the whole gap, other tokens win some back: the quotient is capped at 100%"
 NO_INTERVAL = {
     "gap not resolved": "gap not resolved: in more than 2.5% of the bootstrap's resamples the model has no gap",
     "a single document": "no interval: all scored tokens are of a single document, and documents are resampled",
 }
 
 
-@dataclass(frozen=True)
-class Column:
-    """A heading and how its cells are set."""
-
-    title: str
-    align: Literal["left", "right"] = "right"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as text, one tuple a model, and the notes below them."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-
-
 def gap_table(gap: Gap) -> Table:
     """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
-    marks = _marks(gap.rows)
+    marks = marks_of(row.gap_due_to_ar for row in gap.rows)
     hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
     titles = ("Params", "Overall", hits, "Other tokens", due, "95% interval")
     rows = tuple(
@@ -60,15 +34,15 @@ def gap_table(gap: Gap) -> Table:
             row.model,
             parameters(row.parameters),
             *(perplexity_cell(scores) for scores in (row.overall, row.ar_hits, row.other)),
-            gap_cell(row) + "".join(marks.get(reason, "") for reason in _reasons(row)),
-            interval_cell(row),
+            gap_cell(row.gap_due_to_ar, marks),
+            interval_cell(row.gap_due_to_ar),
         )
         for row in gap.rows
     )
     notes = (
         _scope(gap),
         *_few_documents(gap),
-        *(f"{mark} {reason.replace('AR hits', gap.hits)}." for reason, mark in marks.items()),
+        *notes_of(marks, gap.hits),
     )
     return Table((Column("Model", "left"), *map(Column, titles)), rows, notes)
 
@@ -87,53 +61,18 @@ def closed_table(gap: Gap) -> Table | None:
 
 def tables_of(gap: Gap) -> list[Table]:
     """All tables of a result, in the order to show them."""
+    from argap.reports.slice_tables import slices_table
+
     tables = [gap_table(gap), closed_table(gap)]
+    if gap.slices:
+        tables.append(slices_table(gap.slices, threshold=gap.threshold))
     return [table for table in tables if table is not None]
-
-
-def terminal(table: Table) -> "RichTable":
-    """A rich table, without the notes; model names are never read as markup."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    result = RichTable(box=SIMPLE_HEAD, padding=0)
-    for k, column in enumerate(table.columns):
-        # Headings break; a number never does.
-        width = max(HEADING, *(len(row[k]) for row in table.rows))
-        result.add_column(Text("\n".join(wrap(column.title, width))), justify=column.align, no_wrap=True)
-    for row in table.rows:
-        result.add_row(*(Text(cell) for cell in row))
-    return result
 
 
 def print_table(gap: Gap) -> None:
     """Print the tables of a result."""
     for table in tables_of(gap):
         print_one(table)
-
-
-def print_one(table: Table, notes: Sequence[str] = ()) -> None:
-    """Print a table, its notes and further ones; one wider than the terminal is printed whole, and the terminal wraps
-    its lines."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    drawn = terminal(table)
-    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-    Console(width=max(console.width, needed)).print(drawn)
-    console.print(Text("\n".join([*table.notes, *notes])))
-
-
-def markdown(table: Table) -> str:
-    """A GitHub table with the notes below it."""
-    titles = [_cell_of_markdown(column.title) for column in table.columns]
-    rule = ["---" if column.align == "left" else "---:" for column in table.columns]
-    lines = [titles, rule, *([_cell_of_markdown(cell) for cell in row] for row in table.rows)]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    notes = "\n".join(f"- {_cell_of_markdown(note)}" for note in table.notes)
-    return f"{body}\n\n{notes}\n"
 
 
 def csv_text(gap: Gap) -> str:
@@ -143,19 +82,6 @@ def csv_text(gap: Gap) -> str:
     return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
 
 
-def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
-    """The ``fields`` of each record, one line each.
-
-    Numbers have twelve digits: the last digits of an interval depend on the order in which a processor sums.
-    """
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        writer.writerow({name: f"{x:.12g}" if isinstance(x, float) else x for name, x in record.items()})
-    return out.getvalue()
-
-
 def perplexity_cell(scores: SliceScores) -> str:
     """``11.01 (2.40)``; ``> 1e308`` for a perplexity beyond float64."""
     if scores.nll is None:
@@ -163,18 +89,32 @@ def perplexity_cell(scores: SliceScores) -> str:
     return f"{'> 1e308' if scores.ppl is None else perplexity(scores.ppl)} ({scores.nll:.2f})"
 
 
-def gap_cell(row: GapRow) -> str:
-    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model without a gap."""
-    due = row.gap_due_to_ar
-    if due is None or due.value is None:
+def gap_cell(due: GapShare | None, marks: dict[str, str] | None = None) -> str:
+    """``73.1%``, ``(73.1%)`` where it is unresolved; a dash for the reference and for a model without a gap.
+
+    ``marks``: those of `marks_of`, which follow it.
+    """
+    if due is None:
         return DASH
-    return f"({percent(due.value)})" if due.unresolved else percent(due.value)
+    text = DASH if due.value is None else percent(due.value)
+    text = f"({text})" if due.value is not None and due.unresolved else text
+    return text + "".join((marks or {}).get(reason, "") for reason in _reasons(due))
 
 
-def interval_cell(row: GapRow) -> str:
+def interval_cell(due: GapShare | None) -> str:
     """``70.2–75.4%``."""
-    due = row.gap_due_to_ar
     return DASH if due is None or due.value is None or due.ci95 is None else percent_range(*due.ci95)
+
+
+def marks_of(shares: Iterable[GapShare | None]) -> dict[str, str]:
+    """A letter for each note that these shares of a gap need, in their order."""
+    reasons = dict.fromkeys(reason for due in shares if due is not None for reason in _reasons(due))
+    return dict(zip(reasons, MARKS, strict=False))
+
+
+def notes_of(marks: dict[str, str], hits: str) -> list[str]:
+    """The notes to `marks_of`. ``hits``: what the tokens of the slice are called."""
+    return [f"{mark} {reason.format(hits=hits)}." for reason, mark in marks.items()]
 
 
 def _scope(gap: Gap) -> str:
@@ -201,11 +141,8 @@ def _few_documents(gap: Gap) -> list[str]:
     ]
 
 
-def _reasons(row: GapRow) -> list[str]:
-    """The notes that a row's percentage needs."""
-    due = row.gap_due_to_ar
-    if due is None:
-        return []
+def _reasons(due: GapShare) -> list[str]:
+    """The notes that a percentage needs."""
     reasons = [CASES[due.case]] if due.case in CASES else []
     if due.case == "explained" and due.raw is not None and due.raw > 1:
         reasons.append(CAPPED)
@@ -214,12 +151,6 @@ def _reasons(row: GapRow) -> list[str]:
     elif due.reason and due.case in ("explained", "reversed"):
         reasons.append(NO_INTERVAL[due.reason])
     return reasons
-
-
-def _marks(rows: Sequence[GapRow]) -> dict[str, str]:
-    """A letter for each note in use, in the order of the rows."""
-    reasons = dict.fromkeys(reason for row in rows for reason in _reasons(row))
-    return dict(zip(reasons, MARKS, strict=False))
 
 
 def _closed_cell(share: ClosedShare | None) -> str:
@@ -242,9 +173,9 @@ def _record(row: GapRow) -> dict[str, Any]:
     due = row.gap_due_to_ar
     record["share_ar_hits"] = row.share_ar_hits
     record |= {f"gap_due_to_ar_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
-    record |= _ends("gap_due_to_ar", due)
+    record |= ends_of("gap_due_to_ar", due)
     for name, delta in (("delta", row.delta), ("delta_ar", row.delta_ar)):
-        record |= {f"{name}_nll": getattr(delta, "nll", None), **_ends(f"{name}_nll", delta)}
+        record |= {f"{name}_nll": getattr(delta, "nll", None), **ends_of(f"{name}_nll", delta)}
     if row.closed is not None:
         record["closed_base"] = row.closed.base
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):
@@ -252,15 +183,7 @@ def _record(row: GapRow) -> dict[str, Any]:
     return record
 
 
-def _ends(name: str, value: GapShare | Delta | None) -> dict[str, float | None]:
+def ends_of(name: str, value: GapShare | Delta | None) -> dict[str, float | None]:
     """Both ends of a 95% interval."""
     low, high = (None, None) if value is None or value.ci95 is None else value.ci95
     return {f"{name}_low": low, f"{name}_high": high}
-
-
-def _cell_of_markdown(text: str) -> str:
-    """Text that cannot break the table, nor turn into markup or HTML."""
-    text = " ".join(text.split())
-    for sign in "\\`*_{}[]<>|#!":
-        text = text.replace(sign, "\\" + sign)
-    return text

@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 
 from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, panel_rows, plain, save, style
+from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
-from argap.reports.tables import Column, Table, csv_of, markdown
 from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED, SOURCE, PublishedScores, published_scores
 from argap.synthetics.selection import best_by_validation
 

@@ -5,14 +5,17 @@ from pathlib import Path
 
 from argap.atomic import write_text
 from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
+from argap.reports.formats import latex, markdown
 from argap.reports.sentences import CAPTIONS
-from argap.reports.tables import csv_text, markdown, tables_of
+from argap.reports.slice_tables import slices_csv
+from argap.reports.tables import csv_text, tables_of
 
 
 def write_report(
     folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",), gap: Gap | None = None
 ) -> Path:
-    """Write ``report.html``, ``table.md``, ``table.csv`` and ``figures/``, and return the path of the page.
+    """Write ``report.html``, ``table.md``, ``table.tex``, ``table.csv``, for slices beyond the AR hits ``slices.csv``,
+    and ``figures/``; return the path of the page.
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
     ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
@@ -27,8 +30,13 @@ def write_report(
     gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
     examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
-    write_text(out / "table.md", "\n".join(markdown(table) for table in tables_of(gap)))
+    tables = tables_of(gap)
+    write_text(out / "table.md", "\n".join(map(markdown, tables)))
+    write_text(out / "table.tex", "\n".join(map(latex, tables)))
     write_text(out / "table.csv", csv_text(gap))
+    (out / "slices.csv").unlink(missing_ok=True)
+    if gap.slices:
+        write_text(out / "slices.csv", slices_csv(gap.slices))
     figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
     write_text(page, render(gap, examples, figures))
@@ -39,7 +47,7 @@ def remove_report(folder: Path) -> None:
     """Remove what `write_report` wrote to ``folder``, and nothing else: call it before a new ``gap.json`` is written,
     so that no table or figure of the old result stays beside it."""
     folder = Path(folder)
-    for name in ("report.html", "table.md", "table.csv"):
+    for name in ("report.html", "table.md", "table.tex", "table.csv", "slices.csv"):
         (folder / name).unlink(missing_ok=True)
     figures = folder / "figures"
     for name in CAPTIONS:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 import argap
 from argap.cli import main
-from argap.comparison import compare_runs
+from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
+from argap.reports.write import write_report
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
 from argap.token_slices import Slice, score_slices
@@ -389,6 +390,39 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     assert gap.slices[0].models[1].gap_due_to.value == pytest.approx(gap.rows[1].gap_due_to_ar.value, rel=1e-12)
     table = argap.open_result(out).table()
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
+
+
+def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, tmp_path, monkeypatch, capsys):
+    out, mine = tmp_path / "out", tmp_path / "mine.yaml"
+    shutil.copytree(token_result, out)
+    mine.write_text("slices:\n- {name: late, where: pos > 40, title: Late tokens}\n")
+    runs = [str(out / name) for name in ("m-1", "m2", "ref")]
+    arguments = [
+        *runs[:2],
+        "--ref",
+        runs[2],
+        "--threshold",
+        "2",
+        "--slices",
+        str(mine),
+        "--out",
+        str(tmp_path / "again"),
+    ]
+    code, printed, _ = run_command(monkeypatch, capsys, "compare", *arguments)
+    assert code == 0
+    assert "late: Late tokens. pos > 40" in printed
+    expected = read_gap(tmp_path / "again").slices
+    assert [each.name for each in expected] == ["ar_hits", "late"]
+    write_report(out)
+    code, _, _ = run_command(monkeypatch, capsys, "slice", str(out), "--slices", str(mine), "--record")
+    assert code == 0
+    assert read_gap(out).slices == expected
+    assert not (out / "report.html").exists()
+    index = token_result.parent / "index"
+    labelled = label_result(out, str(index), threshold=3)
+    late = labelled.slices[1]
+    assert (late.name, late.title, late.n) == ("late", "Late tokens", expected[1].n)
+    assert labelled.slices[0].n == labelled.rows[0].ar_hits.n != expected[0].n
 
 
 def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result, tmp_path):

@@ -107,6 +107,20 @@ def test_breakdown_entries_equal_a_plain_recomputation(case):
     assert part.n == far.sum()
 
 
+def test_the_curve_is_the_metric_at_each_threshold(case):
+    labels, logprobs, _, gap = case
+    assert [point.threshold for point in gap.curve][:4] == [0, 1, 2, 5]
+    assert labels.train_count[labels.repeated].max() <= gap.curve[-1].threshold
+    (own,) = [point for point in gap.curve if point.threshold == 1250]
+    assert own.gap_due_to == {"m": gap.rows[1].gap_due_to_ar}
+    assert own.share == gap.rows[1].share_ar_hits
+    for point in gap.curve[::5]:  # the same from cells that were made for the threshold
+        (_, row) = summary(build_cells(labels, logprobs, point.threshold), point.threshold).rows
+        assert point.share == row.share_ar_hits
+        assert point.gap_due_to["m"].value == pytest.approx(row.gap_due_to_ar.value, abs=1e-12)
+        assert point.gap_due_to["m"].ci95 == pytest.approx(row.gap_due_to_ar.ci95, abs=1e-9)
+
+
 def test_cells_round_trip_through_a_file(case, tmp_path):
     labels, _, cells, _ = case
     write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, SEQ_LEN))

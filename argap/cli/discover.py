@@ -34,7 +34,7 @@ def discover(
         slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
         typer.echo(json.dumps(slices, indent=2, ensure_ascii=False))
         return
-    from argap.slice_table import print_slices
+    from argap.reports.slice_tables import print_slices
 
     source = "its tokens" if found.tokens else "its cells, as its tokens are not here: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]

@@ -11,7 +11,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of the result's own.")] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write each figure as PNG (200 dpi).")] = False,
 ) -> None:
-    """Write report.html, table.md, table.csv and figures/ from gap.json, and print the path of the page."""
+    """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     from argap.reports.write import write_report
 
     typer.echo(write_report(result, out, formats=("svg", "png") if png else ("svg",)))

@@ -180,7 +180,3 @@ def show(gap: "Gap", *, as_json: bool) -> None:
     from argap.reports.tables import print_table
 
     print_table(gap)
-    if gap.slices:
-        from argap.slice_table import print_slices
-
-        print_slices(gap.slices, threshold=gap.threshold)

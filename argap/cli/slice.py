@@ -26,6 +26,9 @@ def slice_(
         int | None, typer.Option(metavar="N", help="Maximum training count of an AR hit [the result's].")
     ] = None,
     list_library: Annotated[bool, typer.Option("--list", help="List the slices that ship, and the columns.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
     """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
@@ -37,7 +40,7 @@ def slice_(
     from argap.records import as_json as plain
     from argap.result import open_result
     from argap.slice_library import library, read_slices
-    from argap.token_slices import Slice, as_slices, score_by, score_slices
+    from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices
 
     if len(where or ()) != len(name or ()):
         raise ArgapError(f"--where and --name come in pairs, found {len(where or ())} and {len(name or ())}")
@@ -51,10 +54,12 @@ def slice_(
         scored = score_by(opened.token_table, by, threshold=tau)
     else:
         scored = score_slices(opened.token_table, wanted or as_slices(library()), threshold=tau, empty=not wanted)
+    if record:
+        record_slices(result, scored[1:])
     if as_json:
         typer.echo(json.dumps({"slices": [plain(each) for each in scored[1:]]}, indent=2, ensure_ascii=False))
         return
-    from argap.slice_table import print_slices
+    from argap.reports.slice_tables import print_slices
 
     print_slices(scored, threshold=tau)
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from argap.cells import PREFIX, models_of
+from argap.cells import PREFIX, models_of, sum_by
 from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar
 from argap.labels import Labels
+from argap.records import GapShare, ThresholdShare
 
 SINGLE = 10
 """Each count up to this one has its own bin."""
@@ -29,38 +30,42 @@ def fine_bounds(highest: int, thresholds: Sequence[int] = ()) -> np.ndarray:
 
 
 def build_curve(labels: Labels, logprobs: Mapping[str, np.ndarray], thresholds: Sequence[int] = ()) -> pd.DataFrame:
-    """Bin the repeated, scored tokens; one row per bin: ``high``, ``n`` and each model's sum of log p (float64).
+    """Bin the repeated, scored tokens; a row for each document and bin that has some: ``document``, ``high``, ``n`` and
+    each model's sum of log p (float64).
 
-    Every value of ``thresholds`` is the upper end of a bin.
+    Every value of ``thresholds`` is the upper end of a bin. Bins without tokens are there once, with ``n`` 0.
     """
     rows = np.flatnonzero(labels.repeated & labels.scored)
     if labels.train_count is None:
         raise ArgapError("labels without training counts have no curve over thresholds; label them with an index")
     counts = labels.train_count[rows]
     bounds = fine_bounds(int(counts.max(initial=0)), thresholds)
-    bins = np.searchsorted(bounds, counts)
-    columns: dict[str, np.ndarray] = {"high": bounds, "n": np.bincount(bins, minlength=len(bounds))}
+    first = labels.document_of_window[:1].astype(np.int64) * len(bounds)
+    cell = labels.document_of_window[labels.window[rows]].astype(np.int64) * len(bounds)
+    cell += np.searchsorted(bounds, counts)
+    cells, code = np.unique(np.concatenate([first + np.arange(len(bounds)), cell]), return_inverse=True)
+    code = code[len(bounds) :]
+    document, number = np.divmod(cells, len(bounds))
+    columns: dict[str, np.ndarray] = {"document": document.astype(np.int32), "high": bounds[number]}
+    columns["n"] = np.bincount(code, minlength=len(cells))
     for model, values in logprobs.items():
-        columns[PREFIX + model] = np.bincount(bins, values[rows].astype(np.float64), minlength=len(bounds))
+        columns[PREFIX + model] = np.bincount(code, values[rows].astype(np.float64), minlength=len(cells))
     return pd.DataFrame(columns)
 
 
-def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> pd.DataFrame:
-    """With each bin's upper end as τ: ``threshold``, ``share_ar_hits``, and each model's raw share of the gap (NaN
-    without a gap).
+def share_by_threshold(curve: pd.DataFrame, totals: Mapping[str, float], reference: str) -> list[ThresholdShare]:
+    """With each bin's upper end as τ, without intervals.
 
     ``totals``: ``n`` and each model's sum of log p over all scored tokens.
     """
-    n = curve["n"].to_numpy().cumsum()
-    total = totals["n"]
-    share = n / total
-    result: dict[str, np.ndarray] = {"threshold": curve["high"].to_numpy(), "share_ar_hits": share}
-    for model in models_of(curve):
-        if model == reference:
-            continue
-        lost = (curve[PREFIX + model] - curve[PREFIX + reference]).to_numpy().cumsum()
-        delta = (totals[PREFIX + model] - totals[PREFIX + reference]) / total
-        hits = lost / np.maximum(n, 1)
-        raw = [gap_due_to_ar(h, delta, p).raw if delta < 0 else None for h, p in zip(hits, share, strict=True)]
-        result[model] = np.array(raw, dtype=np.float64)
-    return pd.DataFrame(result)
+    summed = sum_by(curve.drop(columns="document", errors="ignore"), ["high"])
+    n, total = summed["n"].to_numpy().cumsum(), totals["n"]
+    models = [model for model in models_of(curve) if model != reference]
+    lost = {m: (summed[PREFIX + m] - summed[PREFIX + reference]).to_numpy().cumsum() for m in models}
+    delta = {m: (totals[PREFIX + m] - totals[PREFIX + reference]) / total for m in models}
+    points = []
+    for k, high in enumerate(summed["high"].tolist()):
+        dues = {m: gap_due_to_ar(lost[m][k] / max(n[k], 1), delta[m], n[k] / total) for m in models}
+        shares = {m: GapShare(due.value, due.raw, due.case, None, None) for m, due in dues.items()}
+        points.append(ThresholdShare(high, float(n[k] / total), shares))
+    return points

@@ -10,14 +10,18 @@ import numpy as np
 import pandas as pd
 
 from argap.atomic import read_json
+from argap.breakdowns import threshold_share
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
+from argap.intervals import unresolved
 from argap.parquet import read_frame
-from argap.records import GAP_FORMAT, Gap, Record, read_record
+from argap.records import GAP_FORMAT, Gap, Record, ThresholdShare, read_record
+from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.summary import documents_of, gap_rows
+from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
 
 
@@ -109,9 +113,61 @@ class SizeResult:
         """The member called ``name``. Raises `KeyError` for an unknown name."""
         return {member.name: member for member in self.members}[name]
 
-    def curve(self) -> pd.DataFrame:
-        """The share of the gap at every threshold (`argap.suite.curve.share_by_threshold`)."""
-        return share_by_threshold(self._table("curve"), self.totals, self.reference)
+    @cached_property
+    def exposed(self) -> int:
+        """The end of a bin of the curve nearest, in ratio, to the paper's 1,250 exposures."""
+        bounds = np.unique(self._table("curve")["high"].to_numpy())
+        distance = np.abs(np.log(np.maximum(bounds, 0.5) * self.passes / PAPER_THRESHOLD))
+        return int(bounds[distance.argmin()])
+
+    @cached_property
+    def marks(self) -> list[int]:
+        """Thresholds to name, ends of bins of the curve: the result's, `exposed`, and the one scaled to the training
+        tokens, of one pass and of all."""
+        index = self.gap.index
+        assert index is not None  # of a suite
+        assert self.gap.threshold is not None
+        scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
+        bounds = set(self._table("curve")["high"].tolist())
+        return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]
+
+    @cached_property
+    def curve(self) -> tuple[ThresholdShare, ...]:
+        """The share of the gap at every threshold, with intervals at `marks` as far as the files have documents there:
+        the ``curve.parquet`` of an older argap has none, only the bins of the cells have."""
+        sums = self._table("curve")
+        highs = {each.high for each in self.gap.bins.frequency}
+        known = self._at([tau for tau in self.marks if "document" in sums or tau in highs], sums)
+        points = share_by_threshold(sums, self.totals, self.reference)
+        return tuple(known.get(point.threshold) or self._judged(point) for point in points)
+
+    def _at(self, thresholds: list[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
+        """Points with intervals, from sums by document."""
+        if "document" not in sums:
+            highs = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
+            sums = self.cells.loc[self.cells["repeated"]]
+            sums = sums.assign(high=highs[sums["frequency"]])
+        columns = ["n", *(PREFIX + model for model in self.gap.models)]
+        documents, row = np.unique(self.cells["document"].to_numpy(), return_inverse=True)
+
+        def by_document(row: np.ndarray, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+            added = [np.bincount(row, table[name].to_numpy(), minlength=len(documents)) for name in columns]
+            return added[0], np.column_stack(added[1:])
+
+        scorer = SliceScorer(self.gap.models, self.reference, *by_document(row, self.cells))
+        for tau in thresholds:
+            hits = sums.loc[sums["high"] <= tau]
+            scorer.add(str(tau), *by_document(np.searchsorted(documents, hits["document"].to_numpy()), hits))
+        return {tau: threshold_share(tau, hits) for tau, hits in zip(thresholds, scorer.results()[1:], strict=True)}
+
+    def _judged(self, point: ThresholdShare) -> ThresholdShare:
+        """A point without intervals, with the reason why its shares must not be claimed."""
+        worth, shares = (self.gap.documents or 0, self.gap.effective_documents or 0), {}
+        for row in self.gap.compared:
+            due = point.gap_due_to[row.model]
+            reason = unresolved(*worth, row.delta and row.delta.ci95, None) if due.value is not None else None
+            shares[row.model] = msgspec.structs.replace(due, unresolved=reason)
+        return msgspec.structs.replace(point, gap_due_to=shares)
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""

@@ -28,7 +28,14 @@ from argap.reports.figures import (
 
 Maker = Callable[..., Gap]
 
-NAMES = ["gap_by_distance", "gap_by_domain", "gap_by_frequency", "gap_by_position", "nll_by_frequency"]
+NAMES = [
+    "gap_by_distance",
+    "gap_by_domain",
+    "gap_by_frequency",
+    "gap_by_position",
+    "nll_by_frequency",
+    "share_by_threshold",
+]
 
 
 def height(axes: Axes) -> float:

@@ -1,5 +1,7 @@
 """The HTML page: complete, self-contained, with hostile text escaped."""
 
+import csv
+import io
 import re
 import shutil
 import subprocess
@@ -25,11 +27,13 @@ from argap.records import (
     Examples,
     Gap,
     GapShare,
+    ModelOnSlice,
+    SliceResult,
     SliceScores,
     as_json,
     write_record,
 )
-from argap.reports.sentences import detail, headline
+from argap.reports.sentences import detail, headline, headlines
 from argap.reports.tokens import show_window, visible
 from argap.reports.write import remove_report, write_report
 
@@ -97,9 +101,9 @@ def page(written: Path) -> str:
 def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
     text = write(tmp_path, gap, make_examples(["a", " b"]))
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
-    assert {"report.html", "table.md", "table.csv", "figures/gap_by_distance.svg"} <= names
-    assert len(names) == 2 + 3 + 5
-    assert text.count("<svg") == 5
+    assert {"report.html", "table.md", "table.tex", "table.csv", "figures/gap_by_distance.svg"} <= names
+    assert len(names) == 2 + 4 + 6
+    assert text.count("<svg") == 6
     due = gap.row("base_conv").gap_due_to_ar
     assert due is not None
     assert due.value is not None
@@ -133,11 +137,10 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     text = write(tmp_path, gap, replace(examples, windows=(window,)))
     page = Page(text)
     allowed = "html head meta link title style body main header aside section article h1 h2 h3 p div ul li dl dt dd"
-    allowed += (
-        " span strong cite br figure figcaption table thead tbody tfoot tr th td svg g defs path use rect clippath"
-    )
+    allowed += " span strong small cite br figure figcaption table thead tbody tfoot tr th td"
+    allowed += " svg g defs path use rect clippath"
     assert {tag for tag, _ in page.tags} - set(allowed.split()) == set()
-    assert sum(tag == "style" for tag, _ in page.tags) == 1 + 5  # ours, and one in each figure
+    assert sum(tag == "style" for tag, _ in page.tags) == 1 + 6  # ours, and one in each figure
     assert not any(attribute.startswith("on") for _, a in page.tags for attribute in a)
     assert not re.search("[\x00-\x08\x0b-\x1f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028]", text)
     shown = "".join(page.text)
@@ -261,7 +264,98 @@ def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
     for foot in feet:
         assert "<td>20,000</td><td>100.0%</td>" in foot
         assert f"<td>{row.overall.nll:.2f}</td>" in foot
-        assert f"<td>{gap.deltas['base_conv']:.3f} (100%)</td>" in foot
+        assert row.delta is not None
+        assert row.delta.ci95 is not None
+        low, high = row.delta.ci95
+        ends = f"<br><small>{low:.3f} to {high:.3f}</small></td>"
+        assert f"<td>{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
+
+
+def test_each_part_has_its_interval_and_says_where_it_is_unresolved(gap: Gap, tmp_path: Path) -> None:
+    first, *others = gap.breakdowns.distance
+    assert first.ci95["base_conv"] is not None
+    one = replace(
+        first, ci95=first.ci95 | {"base_conv": (-0.001, 0.2)}, contribution=first.contribution | {"base_conv": 0.1}
+    )
+    changed = replace(gap, breakdowns=replace(gap.breakdowns, distance=(one, *others)))
+    text = write(tmp_path, changed)
+    share = f"{100 * 0.1 / gap.deltas['base_conv']:.0f}%"
+    assert f"<td>0.100 · ({share})<br><small>−0.001 to 0.200</small></td>" in text
+    low, high = first.ci95["hyena"] or (0, 0)
+    assert f"<br><small>{low:.3f} to {high:.3f}</small></td>" in text
+    few = write(tmp_path, replace(gap, documents=330, effective_documents=17.0))
+    assert f"<td>{gap.deltas['base_conv']:.3f} · (100%)<br>" in few
+
+
+SLICE = SliceResult(
+    name="rare",
+    where="train_count < 10 & '_'",
+    n=700,
+    share=0.035,
+    models=(
+        ModelOnSlice("attention", True, 2.0, 7.389, None, None, None),
+        ModelOnSlice(
+            "base_conv",
+            False,
+            2.5,
+            12.182,
+            Delta(0.5, (0.4, 0.6)),
+            Delta(0.0175, (-0.001, 0.03)),
+            GapShare(0.0346, 0.0346, "explained", (-0.002, 0.06), None, "the interval of the gap contains 0"),
+        ),
+        ModelOnSlice(
+            "hyena",
+            False,
+            2.1,
+            8.166,
+            Delta(0.1, (0.05, 0.15)),
+            Delta(0.0035, (0.002, 0.005)),
+            GapShare(0.0121, 0.0121, "explained", (0.007, 0.017), None),
+        ),
+    ),
+    ar_hits=0.25,
+    title="Rare <b>bigrams</b>",
+)
+
+
+def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
+    text = write(tmp_path, replace(gap, slices=(SLICE,)))
+    row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>0.500</td>"
+    assert (
+        row + "<td>0.018<br><small>−0.001 to 0.030</small></td><td>(3.5%)ᵃ<br><small>−0.2 to 6.0%</small></td>" in text
+    )
+    assert "ᵃ unresolved: the interval of the gap contains 0." in text
+    assert "rare: Rare &lt;b&gt;bigrams&lt;/b&gt;. train_count &lt; 10 &amp; &#39;_&#39;" in text
+    cells = "base\\_conv | rare | 700 | 3.5% | 12.18 (2.50) | 0.500 | 0.018 | −0.001 to 0.030 | (3.5%)ᵃ | −0.2 to 6.0%"
+    assert cells in (tmp_path / "table.md").read_text()
+    tex = (tmp_path / "table.tex").read_text()
+    assert (
+        r"hyena & rare & 700 & 3.5\% & 8.17 (2.10) & 0.100 & 0.004 & 0.002 to 0.005 & 1.2\% & 0.7--1.7\% & 25.0\% \\"
+        in tex
+    )
+    assert r"rare: Rare $<$b$>$bigrams$<$/b$>$. train\_count $<$ 10 \& '\_'" in tex
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "slices.csv").read_text())))
+    assert [(line["slice"], line["model"]) for line in lines] == [
+        ("rare", m) for m in ("attention", "base_conv", "hyena")
+    ]
+    assert (lines[1]["gap_due_to_low"], lines[1]["contribution_nll"], lines[1]["ar_hits"]) == (
+        "-0.002",
+        "0.0175",
+        "0.25",
+    )
+    assert lines[1]["gap_due_to_unresolved"] == "the interval of the gap contains 0"
+    assert lines[0]["gap_due_to_value"] == lines[2]["gap_due_to_unresolved"] == ""
+    write(tmp_path, gap)
+    assert not (tmp_path / "slices.csv").exists()
+
+
+def test_models_unresolved_for_one_reason_share_a_sentence(by_hand: Gap) -> None:
+    due = GapShare(0.9, 0.9, "explained", (0.85, 0.92), None, "330 documents are worth 17")
+    rows = [replace(row, gap_due_to_ar=due) if row.model in ("h3", "odd") else row for row in by_hand.rows]
+    sentences = headlines(replace(by_hand, rows=tuple(rows)))
+    assert len(sentences) == len(by_hand.compared) - 1
+    sentence = "How much of the gap to attention sits on the AR hits is not resolved: 330 documents are worth 17."
+    assert (sentence, "Models: h3, odd.") in sentences
 
 
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
@@ -282,12 +376,12 @@ def test_removing_a_report_keeps_other_files(written: Path, tmp_path: Path) -> N
     shutil.copytree(written, folder)
     for figure in list((folder / "figures").iterdir()):
         write_text(figure.with_suffix(".png"), "of `argap report --png`")
-    for name in ("notes.md", "figures/share_by_threshold.svg"):
+    for name in ("notes.md", "figures/distances.svg"):
         write_text(folder / name, "not of `argap report`")
     remove_report(folder)
     left = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-    assert left == {"gap.json", "examples.json", "notes.md", "figures/share_by_threshold.svg"}
-    (folder / "figures" / "share_by_threshold.svg").unlink()
+    assert left == {"gap.json", "examples.json", "notes.md", "figures/distances.svg"}
+    (folder / "figures" / "distances.svg").unlink()
     remove_report(folder)
     assert not (folder / "figures").exists()
 

@@ -9,17 +9,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
+from argap.reports.formats import markdown, terminal
 from argap.reports.numbers import nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.sentences import headline
-from argap.reports.tables import (
-    closed_table,
-    csv_text,
-    gap_table,
-    markdown,
-    perplexity_cell,
-    print_table,
-    terminal,
-)
+from argap.reports.tables import closed_table, csv_text, gap_table, perplexity_cell, print_table
 
 NOTHING = SliceScores(0, None, None)
 

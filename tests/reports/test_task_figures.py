@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from argap.atomic import write_json
 from argap.cli import app
+from argap.reports.formats import markdown
 from argap.reports.mqar_figures import write_sweep
-from argap.reports.tables import markdown
 from argap.reports.task_figures import best_by_task, task_figure, task_table
 from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED
 from argap.synthetics.models import MEMBERS

@@ -47,6 +47,17 @@ def test_all_members_are_scored_on_the_same_text(size):
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])
+def test_the_curve_of_older_files_has_intervals_where_the_cells_have_a_bound(size):
+    result = read_size(RESULTS / size)
+    at = {point.threshold: point for point in result.curve}
+    for model, due in at[1250].gap_due_to.items():
+        row = result.gap.row(model).gap_due_to_ar
+        assert (due.raw, due.ci95) == (pytest.approx(row.raw, rel=1e-9), row.ci95 and pytest.approx(row.ci95, rel=1e-9))
+    due = at[result.exposed].gap_due_to["base_conv"]
+    assert (due.ci95, due.unresolved) == (None, f"{result.gap.documents} documents are worth 17")
+
+
+@pytest.mark.parametrize("size", ["7m", "50m"])
 def test_the_page_agrees_with_the_result(size):
     """Checks every model that the page lists under its own name."""
     table = (RESULTS / "README.md").read_text().partition(f"| {size} | Overall ")[2].partition("\n\n")[0]

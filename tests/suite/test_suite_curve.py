@@ -1,5 +1,6 @@
 """The share of the gap by τ: a worked example, and equality with the metric at single thresholds."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,11 @@ def test_curve_matches_a_worked_example():
     logprobs = {"ref": np.full(5, -1.0), "model": np.array([-2.0, -3, -4, -5, -1])}
     curve = build_curve(labels, logprobs)
     totals = {"n": 5.0, **{PREFIX + name: float(values.sum()) for name, values in logprobs.items()}}
-    found = share_by_threshold(curve, totals, "ref").set_index("threshold")
-    assert found.loc[[0, 4, 5], "model"].tolist() == pytest.approx([0.1, 0.1, 0.3])
-    assert found["model"].iloc[-1] == pytest.approx(0.6)
-    assert found["share_ar_hits"].iloc[-1] == pytest.approx(3 / 5)
+    found = {point.threshold: point for point in share_by_threshold(curve, totals, "ref")}
+    assert [found[tau].gap_due_to["model"].raw for tau in (0, 4, 5)] == pytest.approx([0.1, 0.1, 0.3])
+    last = found[max(found)]
+    assert last.gap_due_to["model"].raw == pytest.approx(0.6)
+    assert last.share == pytest.approx(3 / 5)
 
 
 @pytest.mark.parametrize("threshold", [0, 3, 37, 1250])
@@ -43,15 +45,24 @@ def test_curve_equals_the_metric_at_any_threshold(threshold):
     expected = gap_due_to_ar(lost[hits].mean(), lost.mean(), hits.mean()).raw
     totals = {"n": float(n), **{PREFIX + k: float(v.astype(np.float64).sum()) for k, v in logprobs.items()}}
     curve = share_by_threshold(build_curve(labels, logprobs, (threshold,)), totals, "ref")
-    assert curve.loc[curve["threshold"] == threshold, "m"].item() == pytest.approx(expected, rel=1e-12)
+    (point,) = [point for point in curve if point.threshold == threshold]
+    assert point.gap_due_to["m"].raw == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_curve_has_a_row_for_each_document():
+    labels = labels_of([True, True, True, False], [0, 0, 3, 3])
+    labels = dataclasses.replace(labels, window=np.array([0, 1, 1, 1], np.int32), document_of_window=np.array([4, 9]))
+    curve = build_curve(labels, {"ref": np.array([-1.0, -2, -3, -4])})
+    rows = curve.loc[curve["n"] > 0, ["document", "high", "n", PREFIX + "ref"]]
+    assert rows.to_numpy().tolist() == [[4, 0, 1, -1], [9, 0, 1, -2], [9, 3, 1, -3]]
 
 
 def test_a_model_without_a_gap_has_no_share():
     labels = labels_of([True, False], [0, 0])
     logprobs = {"ref": np.array([-2.0, -2.0]), "m": np.array([-1.0, -1.0])}
     totals = {"n": 2.0, PREFIX + "ref": -4.0, PREFIX + "m": -2.0}
-    found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")["m"].to_numpy()
-    assert np.isnan(found).all()
+    found = share_by_threshold(build_curve(labels, logprobs), totals, "ref")
+    assert {(point.gap_due_to["m"].value, point.gap_due_to["m"].case) for point in found} == {(None, "no_gap")}
 
 
 def test_the_first_token_of_a_window_is_not_scored():

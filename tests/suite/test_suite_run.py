@@ -107,6 +107,18 @@ def test_rows_from_cells_equal_gap_json(place):
     assert list(result.spread()) == ["base_conv"]
 
 
+def test_the_curve_has_intervals_at_its_marks(place):
+    result = read_size(place / "out" / "tiny")
+    at = {point.threshold: point for point in result.curve}
+    assert result.gap.threshold is not None
+    assert set(result.marks) >= {result.gap.threshold, result.exposed}
+    for tau in result.marks:
+        assert all(due.ci95 or due.reason for due in at[tau].gap_due_to.values())
+    own, row = at[result.gap.threshold].gap_due_to["base_conv"], result.gap.row("base_conv").gap_due_to_ar
+    assert (own.case, own.reason, own.unresolved) == (row.case, row.reason, row.unresolved)
+    assert (own.raw, own.ci95) == (pytest.approx(row.raw, rel=1e-9), row.ci95 and pytest.approx(row.ci95, rel=1e-9))
+
+
 def test_intermediate_checkpoints_are_scored(place):
     result = read_size(place / "out" / "tiny")
     found = result.trajectory()

@@ -1,0 +1,134 @@
+"""A table as text, for a terminal, Markdown and LaTeX, and records as CSV."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+WIDEST = 1000  # columns; wider than any table
+HEADING = 9  # columns that a heading may take before it breaks
+MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: "\\" + sign for sign in "&%$#_{}"},
+    **{sign: f"${sign}$" for sign in "<>|"},
+    **{sign: f"{{{sign}}}" for sign in "[]"},  # no option of a line's end
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "—": "---",
+    "–": "--",
+    "“": "``",
+    "”": "''",
+    "−": "$-$",
+    "×": r"$\times$",
+    "Δ": r"$\Delta$",
+    "τ": r"$\tau$",
+    **{mark: rf"\textsuperscript{{{letter}}}" for mark, letter in zip(MARKS, "abcdefghij", strict=True)},
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and how its cells are set."""
+
+    title: str
+    align: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, one tuple a model, and the notes below them."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def terminal(table: Table) -> "RichTable":
+    """A rich table, without the notes; model names are never read as markup."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    result = RichTable(box=SIMPLE_HEAD, padding=0)
+    for k, column in enumerate(table.columns):
+        # Headings break; a number never does.
+        width = max(HEADING, *(len(row[k]) for row in table.rows))
+        result.add_column(Text("\n".join(wrap(column.title, width))), justify=column.align, no_wrap=True)
+    for row in table.rows:
+        result.add_row(*(Text(cell) for cell in row))
+    return result
+
+
+def print_one(table: Table, notes: Sequence[str] = ()) -> None:
+    """Print a table, its notes and further ones; one wider than the terminal is printed whole, and the terminal wraps
+    its lines."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    drawn = terminal(table)
+    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+    Console(width=max(console.width, needed)).print(drawn)
+    console.print(Text("\n".join([*table.notes, *notes])))
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table with the notes below it."""
+    titles = [_cell_of_markdown(column.title) for column in table.columns]
+    rule = ["---" if column.align == "left" else "---:" for column in table.columns]
+    lines = [titles, rule, *([_cell_of_markdown(cell) for cell in row] for row in table.rows)]
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    notes = "\n".join(f"- {_cell_of_markdown(note)}" for note in table.notes)
+    return f"{body}\n\n{notes}\n"
+
+
+def latex(table: Table) -> str:
+    """A tabular with rules of the package booktabs, the notes below it."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(_in_latex, cells)) + r" \\"
+
+    columns = "".join(column.align[0] for column in table.columns)
+    rows = [
+        "% \\usepackage{booktabs}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        line([column.title for column in table.columns]),
+        r"\midrule",
+        *(line(row) for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\footnotesize {_in_latex(note)}" for note in table.notes),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _in_latex(text: str) -> str:
+    return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
+    """The ``fields`` of each record, one line each.
+
+    Numbers have twelve digits: the last digits of an interval depend on the order in which a processor sums.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fields, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: f"{x:.12g}" if isinstance(x, float) else x for name, x in record.items()})
+    return out.getvalue()
+
+
+def _cell_of_markdown(text: str) -> str:
+    """Text that cannot break the table, nor turn into markup or HTML."""
+    text = " ".join(text.split())
+    for sign in "\\`*_{}[]<>|#!":
+        text = text.replace(sign, "\\" + sign)
+    return text

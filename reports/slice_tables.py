@@ -1,0 +1,77 @@
+"""Slices as tables: for a terminal, Markdown, LaTeX, CSV and the page."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from argap.records import ModelOnSlice, SliceResult
+from argap.reports.formats import Column, Table, csv_of, print_one
+from argap.reports.numbers import DASH, nats, nats_interval, percent, perplexity, threshold_text
+from argap.reports.tables import ends_of, gap_cell, interval_cell, marks_of, notes_of
+
+COLUMNS = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval")
+
+
+def slices_table(slices: Sequence[SliceResult], *, threshold: int | None, models: Sequence[str] | None = None) -> Table:
+    """One row for each model and slice; ``models``: some of them."""
+    chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
+    marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
+    rows = [(each.models[k].model, each.name, *_cells(each, each.models[k], marks)) for k in chosen for each in slices]
+    hits = "repeated in the window"
+    if threshold is not None:
+        hits += f" and seen at most {threshold_text(threshold)} times in training"
+    reference = next(model.model for model in slices[0].models if model.reference)
+    notes = [
+        f"ΔNLL in nats on the slice's tokens, to {reference}; part of gap: share × ΔNLL; "
+        f"AR hits: the share of the slice's tokens that are {hits}. Slices may overlap.",
+        *notes_of(marks, "slice's tokens"),
+        *(f"{each.name}: {_words(each)}" for each in slices if each.where),
+    ]
+    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, COLUMNS), Column("AR hits"))
+    return Table(titles, tuple(rows), tuple(notes))
+
+
+def _words(each: SliceResult) -> str:
+    title = f"{each.title}. " if each.title else ""
+    return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
+
+
+def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str]) -> tuple[str, ...]:
+    nll = DASH if model.nll is None else f"{DASH if model.ppl is None else perplexity(model.ppl)} ({model.nll:.2f})"
+    gap = [DASH] * 5
+    if model.delta is not None and model.contribution is not None:
+        gap = [
+            nats(model.delta.nll) if each.n else DASH,
+            nats(model.contribution.nll),
+            nats_interval(model.contribution.ci95),
+            gap_cell(model.gap_due_to, marks),
+            interval_cell(model.gap_due_to),
+        ]
+    return (f"{each.n:,}", percent(each.share), nll, *gap, DASH if each.ar_hits is None else percent(each.ar_hits))
+
+
+def slices_csv(slices: Sequence[SliceResult]) -> str:
+    """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
+    records = [_record(each, model) for each in slices for model in each.models]
+    return csv_of(records, list(records[0]))
+
+
+def _record(each: SliceResult, model: ModelOnSlice) -> dict[str, Any]:
+    record = {"slice": each.name, "n": each.n, "share": each.share, "ar_hits": each.ar_hits}
+    record |= {name: getattr(model, name) for name in ("model", "reference", "nll", "ppl")}
+    for name in ("delta", "contribution"):
+        difference = getattr(model, name)
+        record |= {f"{name}_nll": getattr(difference, "nll", None), **ends_of(f"{name}_nll", difference)}
+    due = model.gap_due_to
+    record |= {f"gap_due_to_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
+    return record | ends_of("gap_due_to", due) | {"where": each.where, "title": each.title, "note": each.note}
+
+
+def print_slices(
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> None:
+    """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
+    print_one(slices_table(slices, threshold=threshold, models=models), notes)

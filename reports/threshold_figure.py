@@ -1,0 +1,104 @@
+"""The share of the gap due to AR as a curve over the threshold τ."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from argap.records import Gap, GapShare
+from argap.reports.drawing import FAINT, INK, WIDTH, Look, decades, grid, legend_beside, looks, plain, style
+from argap.reports.numbers import threshold_text
+from argap.threshold import resolve_threshold
+
+LOWEST = -0.5  # keep in sync with "below −50%" in the figure
+"""Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
+BANDS = 4
+"""Models with intervals as bands; more of them have whiskers at the marked thresholds."""
+
+
+@style()
+def share_by_threshold(gap: Gap) -> Figure:
+    """Top: the share of each model's gap due to AR by threshold τ. Bottom: the share of tokens that are AR hits.
+
+    Models without a gap, and those always below `LOWEST`, are named but not drawn; a name in parentheses is
+    unresolved at the result's threshold.
+    """
+    models = [row.model for row in gap.compared]
+    look = looks(gap.models)
+    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
+    shares = {model: np.array([_raw(point.gap_due_to[model]) for point in gap.curve]) for model in models}
+    highest = {model: float(values.max()) for model, values in shares.items()}  # NaN where there is no gap
+    ends = {model: float(shares[model][-1]) for model, top in highest.items() if top > LOWEST}
+    marks = _marks(gap)
+    above.set_xscale("symlog", linthresh=1)
+    drawn = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends
+    for model in drawn:
+        curve: dict[str, Any] = look[model].curve | {"label": _label(gap, model)}
+        above.plot(tau, shares[model], linewidth=1.5, markersize=4, markevery=max(1, len(tau) // 12), **curve)
+    low, high = above.get_ylim()  # of the curves: an interval may be far longer
+    above.set_ylim(max(low, LOWEST), high)
+    for k, model in enumerate(drawn):
+        _draw_intervals(above, gap, model, look[model], marks if len(drawn) > BANDS else None, k - len(drawn) / 2)
+    below.plot(tau, [point.share for point in gap.curve], color=INK, linewidth=1.5)
+    for axes in (above, below):
+        grid(axes)
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        for mark in marks:
+            axes.axvline(mark, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+    for mark in marks:
+        above.annotate(
+            f"τ = {threshold_text(mark)}",
+            (mark, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=FAINT,
+        )
+    reasons = {
+        model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
+    }
+    if reasons:
+        omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
+        above.set_title(f"Not drawn: {omitted}", fontsize=8, fontweight="normal", color=FAINT)
+    above.set_ylabel("% of gap due to AR")
+    below.set_ylabel("AR hits")
+    below.set_xlim(0, tau.max())
+    decades(below, "x")
+    exposed = gap.index is not None and gap.index.passes != 1
+    counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
+    below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
+    legend_beside(figure, above)
+    return figure
+
+
+def _raw(due: GapShare) -> float:
+    return due.raw if due.raw is not None and due.case in ("explained", "reversed") else float("nan")
+
+
+def _marks(gap: Gap) -> list[int]:
+    """The result's threshold and the one scaled to the training tokens."""
+    assert gap.index is not None  # figures by frequency need training counts
+    assert gap.threshold is not None
+    return sorted({gap.threshold, resolve_threshold("scaled", gap.index.exposed_tokens)})
+
+
+def _label(gap: Gap, model: str) -> str:
+    due = gap.row(model).gap_due_to_ar
+    return f"({plain(model)})" if due is not None and due.unresolved else plain(model)
+
+
+def _draw_intervals(axes: Axes, gap: Gap, model: str, look: Look, marks: list[int] | None, shift: float) -> None:
+    """The 95% intervals of a model: a band, or at ``marks`` whiskers, those of several models side by side."""
+    known = {point.threshold: ends for point in gap.curve if (ends := point.gap_due_to[model].ci95) is not None}
+    if marks is None:
+        low, high = np.array(list(known.values())).reshape(-1, 2).T
+        axes.fill_between(list(known), low, high, color=look.colour, alpha=0.14, linewidth=0)
+        return
+    for tau in marks:
+        if tau in known:
+            axes.vlines(max(tau, 1) * 1.04**shift, *known[tau], color=look.colour, linewidth=1.1)
