@@ -14,7 +14,8 @@ from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
 from argap.labels import read_labels
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, read_gap
+from argap.records import EvaluationSpec, Examples, read_gap, read_record
+from argap.reports.write import write_report
 from argap.result import open_result
 from argap.runs import open_run, read_logprobs, read_token_ids
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -281,6 +282,20 @@ def test_columns_and_limits_of_documents(place, tmp_path):
     cats, labelled = slices[2:]
     assert 0 < labelled.n <= 3 * len(" cat ")
     assert labelled.n < cats.n < gap.evaluation.scored
+
+
+def test_outputs_say_bytes(scored, tmp_path):
+    out, gap = scored
+    write_report(out, out=tmp_path)
+    page, table = ((tmp_path / name).read_text() for name in ("report.html", "table.md"))
+    assert f"Bits per byte (NLL in nats per byte) on {gap.evaluation.scored:,} bytes" in table
+    assert ">Bytes</th>" in page
+    assert "per token" not in page
+    assert "nats per byte" in (tmp_path / "figures" / "gap_by_distance.svg").read_text()
+    examples = read_record(out / "examples.json", Examples)
+    assert examples.windows
+    for window in examples.windows:
+        assert window.logprob["llama"][window.focus] < window.logprob["gpt2"][window.focus]
 
 
 def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):
