@@ -46,6 +46,7 @@ def score(
     concurrency: int = 8,
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
+    device_map: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -95,6 +96,8 @@ def score(
     dtype, device, batch_size, backend
         How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
         windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
+    device_map
+        Spread models that do not fit one GPU over all of them and then the CPU's memory.
     trust_remote_code
         Run code that a checkpoint ships.
     overwrite
@@ -137,7 +140,7 @@ def score(
         spec=spec,
         index=None if index is None else str(index),
         threshold=threshold,
-        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend),
+        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map),
         dtypes=per_model("dtype", dtype),
         tokenizers=tokenizers,
         model_names=[model_name] if isinstance(model_name, str) else model_name,

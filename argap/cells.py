@@ -6,6 +6,7 @@ frequency. The file has the bounds of the bins beside their numbers, so that it 
 byte, a row counts the bytes of segments (`argap.labels.Labels.shown` says which labels a segment has).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +14,16 @@ import numpy as np
 import pandas as pd
 
 from argap.bins import distance_bins, frequency_bins, position_bins
+from argap.checksums import check_files
+from argap.errors import FormatError
 from argap.labels import Labels
-from argap.parquet import read_frame, write_parquet
+from argap.parquet import read_frame, read_schema, write_parquet
 from argap.records import Bins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
+REMEDY = "run the command that wrote it again"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -62,6 +66,33 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 
+def keys_of(path: Path) -> tuple[str, ...]:
+    """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
+    names = read_schema(path).names
+    return tuple(name for name in KEYS if name in names)
+
+
+def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
+    """The cells of a file summed over all keys but ``by``, with the sums of ``models``, in the order of ``by``.
+
+    They are never all in memory: those of 100 M tokens take gigabytes. Raises `FormatError` for a missing or broken
+    file, and for one without those columns.
+    """
+    import duckdb
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    keys = ", ".join(map(quoted, by))
+    sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
+    query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
+    with duckdb.connect() as connection:
+        try:
+            return connection.execute(query, [str(path)]).df()
+        except duckdb.Error as error:
+            raise FormatError(f"{path}: not a complete file of cells ({str(error).splitlines()[0]})") from None
+
+
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
     """Write Parquet that pandas, Polars and DuckDB read, with ``NAME_low`` and ``NAME_high`` (null: no upper end)
     behind the number ``NAME`` of each bin.
@@ -85,5 +116,6 @@ def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
     bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
-    cells = read_frame(path)
+    check_files(path.parent, [path], remedy=REMEDY)
+    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
     return cells.drop(columns=[name for name in cells.columns if name in bounds])

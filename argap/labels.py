@@ -29,6 +29,8 @@ from argap.tokenizer import Tokenizer
 
 FORMAT = 1
 TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
+COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
+"""Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +204,13 @@ def read_labels(folder: Path) -> Labels:
     folder = Path(folder)
     remedy = "score again"
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
-    rows = read_parquet(folder / "labels.parquet", remedy=remedy)
-    windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
+    by_segment = record.evaluation.unit == "byte"
+    columns = [*COLUMNS, *(["segment_bytes"] if by_segment else [])]
+    rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
+    windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
     domain = rows["domain"].combine_chunks()
     counted = rows["train_count"].null_count == 0
-    by_segment = "segment_bytes" in rows.column_names
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),

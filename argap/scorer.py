@@ -44,6 +44,8 @@ class ScoreOptions(NamedTuple):
     batch_size: int | Literal["auto"] = "auto"
     trust_remote_code: bool = False
     backend: Backend = "auto"
+    device_map: bool = False
+    """Spread models over all GPUs and then the CPU's memory."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -138,6 +140,7 @@ def _loaded(
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
+        device_map=options.device_map,
     )
 
 

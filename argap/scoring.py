@@ -33,8 +33,18 @@ class Scoring:
 def check_target(target: ScoredTarget, scoring: Scoring) -> None:
     """Raise `ArgapError` for a model that its ``config.json`` refuses, or for a server under ``torchrun``."""
     if isinstance(target, CheckpointTarget):
+        from argap.device import resolve_device
+
         options = scoring.options
-        check_loadable(target.checkpoint, options.backend, trust_remote_code=options.trust_remote_code)
+        if options.device_map and scoring.parallel is not None:
+            raise ArgapError("`device_map` gives one process all GPUs; run without torchrun")
+        check_loadable(
+            target.checkpoint,
+            options.backend,
+            trust_remote_code=options.trust_remote_code,
+            device=str(scoring.parallel.device) if scoring.parallel else resolve_device(options.device),
+            device_map=options.device_map,
+        )
     elif isinstance(target, LiveTarget):
         if scoring.parallel is not None:
             raise ArgapError(f"{target.name}: one process has it in memory; run without torchrun")

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
+from argap.interrupt import current
 from argap.token_columns import LOGPROB, MASK, SEGMENTED, schema_of
 from argap.tokens import Mask, TokenTable
 
@@ -191,7 +192,7 @@ def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str |
     held = [np.asarray(words[k // BITS], dtype=np.int64) >> (k % BITS) & 1 for k in range(len(conditions))]
     member = np.stack(held, axis=1).astype(bool) if held else np.zeros((len(document), 0), dtype=bool)
     n, *logprob = (np.asarray(column) for column in got[len(words) :])
-    text = np.ma.asarray(value)
+    text: Any = np.ma.asarray(value)
     text = np.where(np.ma.getmaskarray(text), None, text.data.astype(object))
     return Sums(np.asarray(document), member, n, np.stack(logprob, axis=1), text)
 
@@ -260,10 +261,13 @@ def streamed(
     """A connection with the tokens as the table `TABLE`, to be read once. What reading or a function raises, the block
     raises; DuckDB's own errors become `FailsOnToken`."""
     failed: list[Exception] = []
+    interrupt = current()  # read here: DuckDB pulls the batches in threads of its own
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            yield from table.batches(columns, masks=masks, models=models)
+            for batch in table.batches(columns, masks=masks, models=models):
+                interrupt.check()
+                yield batch
         except Exception as error:
             failed.append(error)
             raise
@@ -273,8 +277,10 @@ def streamed(
     with connect() as connection:
         connection.register(TABLE, pa.RecordBatchReader.from_batches(schema, batches()))
         try:
-            yield connection
+            with interrupt.watching(connection):
+                yield connection
         except duckdb.Error as error:
+            interrupt.check()
             if failed:
                 raise failed[0] from None
             raise FailsOnToken(f"a condition fails on a token: {reason(error)}") from None

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
+from argap.gguf_file import gguf_tokenizer
 from argap.live import LiveModel
 from argap.per_model import NO_SETTING, PerModel
 from argap.records import SourceRecord
@@ -40,6 +41,8 @@ class CheckpointTarget:
         if self.name in self.tokenizers.named:
             return load_tokenizer(self.tokenizers.named[self.name])
         try:
+            if self.checkpoint.gguf is not None:
+                return gguf_tokenizer(self.checkpoint.gguf)
             return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
         except FormatError:
             raise

@@ -26,6 +26,8 @@ from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes, Words, seen_earlier
 
+SHARED = {"record", "documents", "kept", "tokenizer", "document_of_window", "pieces", "piece_bytes", "has_letters"}
+"""What a `TokenTable` keeps that does not depend on its runs."""
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
 
@@ -96,14 +98,30 @@ class TokenTable:
         folders = [run.folder for run in self.runs]
         start = 0
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
-            source = _Columns(self, rows, models, start)
+            batch = self.batch_of(rows, needed, models, start).filter(pa.array(self._scored(rows)))
             start += len(rows.pos)
-            batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
-            batch = batch.filter(pa.array(source.scored))
             made = [call(name, mask, batch.select(list(self.columns))) for name, mask in masks.items()]
             yield pa.RecordBatch.from_arrays(
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
+
+    def _scored(self, rows: Rows) -> np.ndarray:
+        """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
+        if not self.by_segment:
+            return rows.pos > 0
+        return _whole(rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
+
+    def among(self, models: Sequence[str]) -> "TokenTable":
+        """The same tokens of some of the models, the first as the reference. What was read already is shared."""
+        by_name = {run.model: run for run in self.runs}
+        table = TokenTable(tuple(by_name[model] for model in models), self.labels)
+        vars(table).update({name: value for name, value in vars(self).items() if name in SHARED})
+        return table
+
+    def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:
+        """``columns`` of whole windows, position 0 included, which has no NLL (NaN); ``start``: tokens before them."""
+        source = _Columns(self, rows, models, start)
+        return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
@@ -134,11 +152,6 @@ class _Columns:
         self._models = models
         self._start = start
         """Tokens of the evaluation set before these rows."""
-
-    @property
-    def scored(self) -> np.ndarray:
-        """bool ``[N]``: the rows that are in the table."""
-        return self._segment_bytes >= 0 if self._table.by_segment else self._rows.pos > 0
 
     @cached_property
     def _segment_bytes(self) -> np.ndarray:

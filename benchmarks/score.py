@@ -320,7 +320,7 @@ def on_cpu() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     found = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "python": platform.python_version()}
-    for package in ("torch", "triton", "transformers", "liger_kernel", "lm_eval", "numpy"):
+    for package in ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -31,6 +31,7 @@ from argap.cli import (
     suite,
     synthetics,
     train,
+    view,
 )
 from argap.cli.guard import fail
 
@@ -58,6 +59,7 @@ app.command("slice", short_help="What slices of the tokens, in SQL, contribute t
 app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
+app.command(short_help="Look at a result in the browser: every table, slice and token.")(view.view)
 app.add_typer(models.app, name="models")
 app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
 app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)

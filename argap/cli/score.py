@@ -67,6 +67,9 @@ def score(
         ),
     ] = None,
     device: Device = "auto",
+    device_map: Annotated[
+        bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
+    ] = False,
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     limit_tokens: Annotated[
         int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
@@ -128,6 +131,7 @@ def score(
                 batch_size=parse_batch_size(batch_size),
                 trust_remote_code=trust_remote_code,
                 backend=backend,
+                device_map=device_map,
             ),
             dtypes=per_model("dtype", dtype),
             tokenizers=per_model("tokenizer", tokenizer),

@@ -168,8 +168,11 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or zeroshot alone"),
-        (["--tasks", "swde,evil.yaml"], "--tasks evil.yaml: expected some of swde, fda, squad, or zeroshot alone"),
+        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or names of lm-eval's tasks"),
+        (
+            ["--tasks", "swde,evil.yaml"],
+            "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's tasks; task files are",
+        ),
         (["--gap", "nowhere"], "--gap nowhere: the recall gap needs a reference; name it with --ref"),
         (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
         (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
@@ -198,7 +201,7 @@ def test_a_task_file_of_lm_eval_runs_no_code(protocol, tmp_path, monkeypatch, ca
         with pytest.raises(SystemExit, match="1"):
             main()
         (line,) = capsys.readouterr().err.splitlines()
-        assert "expected some of swde, fda, squad, or zeroshot alone" in line
+        assert ("--tasks evil: no task of lm-eval" if tasks == "evil" else "task files are not read") in line
     with pytest.raises(ArgapError, match="can run code"):
         run_upstream([HYBRID], [str(tmp_path / "evil.yaml")], tmp_path / "out")
     assert not trace.exists()
