@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, extra
@@ -48,6 +48,11 @@ class Checkpoint:
     """SHA-256 (hex) over ``config.json`` and the weight files, names and contents."""
     gguf: Path | None = None
     """The GGUF file that has configuration and weights, in place of a folder's."""
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest window that the model takes; None where any length goes."""
+        return max_positions(read_config(self))
 
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
@@ -244,12 +249,22 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
+class Limited(Protocol):
+    """A model that may take windows of some length only."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def longest(self) -> int | None: ...
+
+
+def check_length(model: Limited, *, longest: int) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
-    limit = max_positions(read_config(checkpoint))
+    limit = model.longest
     if limit is not None and longest > limit:
         raise ArgapError(
-            f"{checkpoint.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
+            f"{model.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
         )
 
 
