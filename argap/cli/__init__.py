@@ -88,11 +88,17 @@ def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
     command = None
     try:
-        command = typer.main.get_command(app)
-        _name_values(command)
+        command = commands()
         command()
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
+
+
+def commands() -> Any:
+    """The group of all commands, with the names of values as help shows them."""
+    command = typer.main.get_command(app)
+    _name_values(command)
+    return command
 
 
 def _name_values(command: Any) -> None:
