@@ -102,6 +102,7 @@ function legend(overview) {
   const swatches = [-4, -3, -2, -1, 0, 1, 2, 3, 4].map((k) => h("span", { class: `d${k}`, title: range(k) }, k === 0 ? "0" : Math.abs(k) === 4 ? `${k < 0 ? "−" : "+"}${STEPS[3]}` : ""));
   const element = h("div.legend", {}, h("span.scale", {}, h("span.end", {}), ...swatches, h("span.end", {})), h("span", {}, h("span.sample.hit", {}, overview.hits), h("span.faint", {}, " underlined")), h("label", {}, "shaded against ", select));
   const draw = () => {
+    element.classList.toggle("single", model() === against());
     fill(select, [reference(), ...compared()].filter((each) => each !== model()).map((each) => h("option", {}, each)));
     select.value = against();
     const [left, right] = element.querySelectorAll(".end");
