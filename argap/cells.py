@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from argap.bins import distance_bins, frequency_bins, position_bins
+from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.labels import Labels
 from argap.parquet import read_frame, read_schema, write_parquet
@@ -21,6 +22,7 @@ from argap.records import Bins
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
+REMEDY = "run the command that wrote it again"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -113,5 +115,6 @@ def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
     bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
-    cells = read_frame(path)
+    check_files(path.parent, [path], remedy=REMEDY)
+    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
     return cells.drop(columns=[name for name in cells.columns if name in bounds])

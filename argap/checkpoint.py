@@ -200,8 +200,10 @@ def _load_by_transformers(
         )
     except ArgapError:
         raise
-    except (ValueError, OSError, KeyError, RuntimeError, ImportError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except MemoryError:
+        raise
+    except Exception as error:  # what a configuration makes a model's code raise has no common type
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ArgapError(f"{checkpoint.name}: transformers cannot load it ({reason})") from error
     model, report = loaded
     missing = sorted(report["missing_keys"])
@@ -256,6 +258,7 @@ def check_loadable(
     device_map: bool = False,
 ) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
+    from argap.models.configuration import read_native
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
@@ -270,7 +273,7 @@ def check_loadable(
             import accelerate  # noqa: F401
     if native and config.get("model_type") == "argap":
         with trusting(trust_remote_code):
-            names = [spec if isinstance(spec, str) else spec.get("name", "") for spec in config.get("mixers") or []]
+            names = [spec["name"] for spec in read_native(checkpoint.folder).mixers]
             _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
@@ -107,6 +108,7 @@ def write_gap(
     (out / "gap.json").unlink(missing_ok=True)
     remove_report(out)
     write_cells(cells, out / "cells.parquet", gap.bins)
+    write_checksums(out, [out / "cells.parquet"])
     tokens = read_token_ids(runs[0])
     examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
     write_record(out / "examples.json", examples, indent=None)

@@ -26,6 +26,8 @@ from argap.tokenizer import Tokenizer
 
 FORMAT = 1
 TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
+COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
+"""Of ``labels.parquet``."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,9 @@ def read_labels(folder: Path) -> Labels:
     folder = Path(folder)
     remedy = "score again"
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
-    rows = read_parquet(folder / "labels.parquet", remedy=remedy)
-    windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
+    rows = read_parquet(folder / "labels.parquet", COLUMNS, remedy=remedy)
+    windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
     domain = rows["domain"].combine_chunks()
     counted = rows["train_count"].null_count == 0
     return Labels(

@@ -317,6 +317,15 @@ class Gap(Record, frozen=True):
     curve: tuple[ThresholdShare, ...] = ()
     """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
 
+    def __post_init__(self) -> None:
+        if self.reference not in self.models:
+            raise ValueError(f"the reference {self.reference!r} has no row")
+        compared = {row.model for row in self.compared}
+        for name in Breakdowns.__struct_fields__:
+            for part in getattr(self.breakdowns, name):
+                if part.nll.keys() != set(self.models) or part.contribution.keys() != compared:
+                    raise ValueError(f"breakdowns.{name}: {part.bin}: expected the models {', '.join(self.models)}")
+
     @property
     def hits(self) -> str:
         """What the hits are called: without an index they are all repeated bigrams."""
@@ -460,6 +469,15 @@ class ExampleWindow(Record, frozen=True):
     focus: int
     """The hit's index in these sequences."""
     earlier: EarlierOccurrence | None
+
+    def __post_init__(self) -> None:
+        length = len(self.tokens)
+        lists = [self.repeated, self.ar_hit, self.distance, self.train_count or self.tokens]
+        lists += [*self.logprob.values(), *self.top1_correct.values()]
+        if any(len(each) != length for each in lists) or not 0 <= self.focus < length:
+            raise ValueError(f"expected {length} entries in every list, one for each token, and a focus among them")
+        if self.model not in self.logprob or self.logprob.keys() != self.top1_correct.keys():
+            raise ValueError(f"expected the same models in logprob and top1_correct, {self.model} among them")
 
 
 class Examples(Record, frozen=True):

@@ -64,8 +64,9 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
-    """Start a run or resume it. Raises as `argap.resumable.begin`."""
-    return Run(folder, msgspec.convert(begin(folder, as_json(record), overwrite=overwrite), RunRecord))
+    """Start a run or resume it. Raises as `argap.resumable.begin`, and `FormatError` for a broken ``run.json``."""
+    begin(folder, as_json(record), overwrite=overwrite)
+    return read_run(folder)
 
 
 def finish_run(run: Run, result: RunResult) -> Run:

@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from argap.checksums import check_files
 from argap.errors import ArgapError, MismatchError
+from argap.labels import TABLES
+from argap.lockstep import REMEDY
 from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run
+from argap.runs import Run, open_run, token_parts
 from argap.slice_library import SliceSpec, check_names, filled
 from argap.slice_sql import TABLE, Condition, FailsOnToken, Sums, as_text, check_condition, quoted, streamed, sums
 from argap.slices import SliceScorer
@@ -40,7 +43,8 @@ class Slice(NamedTuple):
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """The runs and labels of a result: where ``gap.json`` says, or in the result's folder.
 
-    Raises `ArgapError` where they are not there, and `MismatchError` where they are of another text.
+    Raises `ArgapError` where they are not there, `MismatchError` where they are of another text, and `FormatError` for
+    a file that is damaged.
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
@@ -54,6 +58,9 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
+    for run in runs:
+        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
+    check_files(labels, [labels / name for name in TABLES], remedy=REMEDY)
     return table
 
 

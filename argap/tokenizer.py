@@ -128,7 +128,7 @@ class Tokenizer:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
         write_text(folder / "tokenizer.json", self._backend.to_str())
         eos = None if self.eos is None else self._backend.id_to_token(self.eos)
-        write_json(folder / "tokenizer_config.json", {"eos_token": eos})
+        write_json(folder / "tokenizer_config.json", {"eos_token": eos}, seal=False)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""
@@ -242,17 +242,24 @@ def auto_tokenizer(source: str) -> Any:
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:
-    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives."""
+    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives.
+
+    Raises `FormatError` for one that is no token of the vocabulary.
+    """
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
         if not (folder / file).is_file():
             continue
         value = read_json(folder / file).get(key)
         if isinstance(value, dict):  # an AddedToken written out
             value = value.get("content")
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, str):
             value = backend.token_to_id(value)
-        if value is not None:
-            return int(value)
+        if value is None:
+            continue
+        size = backend.get_vocab_size()
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+            raise FormatError(f"{folder / file}: {key}: expected a token or an id below {size:,}, found {value!r}")
+        return value
     return None

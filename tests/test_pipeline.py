@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from argap.atomic import read_json
 from argap.bigram_index.build import build_index
 from argap.cells import read_cells
 from argap.cli import main
@@ -146,8 +147,16 @@ def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
 
 def test_writes_every_file_of_the_contract(scored):
     out, gap = scored
-    assert json.loads((out / "gap.json").read_text()) == json.loads(json.dumps(as_json(gap)))
-    assert {p.name for p in out.iterdir()} == {"gap.json", "cells.parquet", "examples.json", "labels", "good", "bad"}
+    assert read_json(out / "gap.json") == json.loads(json.dumps(as_json(gap)))
+    assert {p.name for p in out.iterdir()} == {
+        "gap.json",
+        "cells.parquet",
+        "checksums.json",
+        "examples.json",
+        "labels",
+        "good",
+        "bad",
+    }
     for model in ("good", "bad"):
         assert (out / model / "run.json").is_file()
         assert list((out / model / "tokens").glob("part-*.parquet"))

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import argap
+from argap.atomic import read_json
+from argap.checksums import FILE
 from argap.cli import main
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
@@ -147,7 +149,8 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
     for part in parts:
         part.unlink()
     pq.write_table(whole, parts[0])
-    record = json.loads((copied / "gap.json").read_text())
+    (copied / "ref" / FILE).unlink()
+    record = read_json(copied / "gap.json")
     for row in record["rows"]:
         row["run"] = "moved away"  # the copy's own runs are taken then
     (copied / "gap.json").write_text(json.dumps(record))
@@ -320,7 +323,7 @@ def test_capitalised_words_and_identifiers_of_the_library(result):
 def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
     for name in ("gap.json", "cells.parquet"):
         shutil.copy(token_result / name, tmp_path / name)
-    record = json.loads((tmp_path / "gap.json").read_text())
+    record = read_json(tmp_path / "gap.json")
     for row in record["rows"]:
         row["run"] = ""
     (tmp_path / "gap.json").write_text(json.dumps(record))
@@ -436,7 +439,8 @@ def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result,
     labels = pq.read_table(path)
     index = labels.column_names.index("train_count")
     pq.write_table(labels.set_column(index, "train_count", pa.nulls(len(labels), pa.int64())), path)
-    record = json.loads((out / "gap.json").read_text())
+    (path.parent / FILE).unlink()
+    record = read_json(out / "gap.json")
     record |= {"threshold": None, "index": None}
     for row in record["rows"]:
         row["run"] = ""

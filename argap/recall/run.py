@@ -85,7 +85,7 @@ def run_recall(
         for examples, own in zip(tasks, answers, strict=True):
             samples[model, examples.label] = own
             scores.append(score(model, examples.label, own))
-        write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks))
+        write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks), seal=False)
     compared = None if reference is None else _name(targets[reference])
     result = RecallResult(
         format=FORMAT,
@@ -123,7 +123,7 @@ def run_upstream(
     results = {}
     for target in with_distinct_names([find_target(name) for name in dict.fromkeys(models)]):
         results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), tasks, stock)
-        write_json(model_folder(out, target.name) / "results.json", results[target.name])
+        write_json(model_folder(out, target.name) / "results.json", results[target.name], seal=False)
     return results
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from argap.atomic import read_json
 from argap.breakdowns import threshold_share
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
+from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
@@ -21,9 +22,12 @@ from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
+from argap.suite.trajectory import COLUMNS
 from argap.summary import documents_of, gap_rows
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
+
+REMEDY = "`argap suite run` writes it again"
 
 
 class Finished(Record, frozen=True):
@@ -117,7 +121,7 @@ class SizeResult:
     @cached_property
     def exposed(self) -> int:
         """The end of a bin of the curve nearest, in ratio, to the paper's 1,250 exposures."""
-        bounds = np.unique(self._table("curve")["high"].to_numpy())
+        bounds = np.unique(self._table("curve", *self._summed)["high"].to_numpy())
         distance = np.abs(np.log(np.maximum(bounds, 0.5) * self.passes / PAPER_THRESHOLD))
         return int(bounds[distance.argmin()])
 
@@ -129,18 +133,23 @@ class SizeResult:
         assert index is not None  # of a suite
         assert self.gap.threshold is not None
         scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
-        bounds = set(self._table("curve")["high"].tolist())
+        bounds = set(self._table("curve", *self._summed)["high"].tolist())
         return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]
 
     @cached_property
     def curve(self) -> tuple[ThresholdShare, ...]:
         """The share of the gap at every threshold, with intervals at `marks` as far as the files have documents there:
         the ``curve.parquet`` of an older argap has none, only the bins of the cells have."""
-        sums = self._table("curve")
+        sums = self._table("curve", *self._summed)
         highs = {each.high for each in self.gap.bins.frequency}
         known = self._at([tau for tau in self.marks if "document" in sums or tau in highs], sums)
         points = share_by_threshold(sums, self.totals, self.reference)
         return tuple(known.get(point.threshold) or self._judged(point) for point in points)
+
+    @property
+    def _summed(self) -> tuple[str, ...]:
+        """Columns that ``curve.parquet`` must have."""
+        return ("high", "n", *(PREFIX + model for model in self.gap.models))
 
     def _at(self, thresholds: list[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
         """Points with intervals, from sums by document."""
@@ -172,15 +181,15 @@ class SizeResult:
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""
-        return self._table("distances")
+        return self._table("distances", "domain", "distance", "n")
 
     def exponents(self) -> pd.DataFrame:
         """The power law of each domain's distances (`argap.suite.distances.fit_exponents`)."""
-        return fit_exponents(self._table("distance_sums"), self.seq_len - 2)
+        return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
         """``domain, position, content, n, repeated``."""
-        return self._table("prevalence")
+        return self._table("prevalence", "domain", "position", "content", "n", "repeated")
 
     def heat(self) -> pd.DataFrame:
         """``distance, frequency, n`` and each model's sum of log p on repeated tokens."""
@@ -195,11 +204,13 @@ class SizeResult:
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
-        return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
+        return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
     def log(self, name: str) -> list[dict[str, Any]]:
         """The training log of a member."""
-        return read_log(self.folder / "logs" / f"{name}.jsonl")
+        path = self.folder / "logs" / f"{name}.jsonl"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_log(path)
 
     def spread(self) -> dict[str, list[float]]:
         """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.
@@ -232,8 +243,10 @@ class SizeResult:
         value = gap_due_to_ar(on_hits, lost.sum() / n.sum(), n[hits].sum() / n.sum()).value
         return float("nan") if value is None else value
 
-    def _table(self, name: str) -> pd.DataFrame:
-        return read_frame(self.folder / f"{name}.parquet")
+    def _table(self, name: str, *columns: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.parquet"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_frame(path, needed=columns, remedy=REMEDY)
 
 
 def read_size(folder: Path) -> SizeResult:

@@ -17,6 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
+from argap.atomic import read_json
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.records import as_json
@@ -264,19 +265,19 @@ def test_mqar_is_measured_once_and_reported(place):
 def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
     files = {name: place / "work" / "tiny" / "mqar" / f"{name}.json" for name in ("attention", "base_conv-seed1")}
     later = files["base_conv-seed1"]
-    before = later.read_text()
+    before, record = later.read_text(), read_json(later)
     try:
-        later.write_text(json.dumps(json.loads(before) | {"examples": 8}))
+        later.write_text(json.dumps(record | {"examples": 8}))
         result = command(place, "run", "--out", str(tmp_path / "refused"))
         assert str(result.exception) == (
             f"{later}: recall of pairs with examples 8, the suite's mqar has 4; remove the file and run "
             "`argap suite run` again"
         )
-        later.write_text(json.dumps(json.loads(before) | {"between": "another text"}))
+        later.write_text(json.dumps(record | {"between": "another text"}))
         result = command(place, "run", "--out", str(tmp_path / "refused"))
         assert str(result.exception).startswith(f"{files['attention']} and {later}: recall of pairs on different tests")
         assert not (tmp_path / "refused").exists()
-        later.write_text(json.dumps(json.loads(before) | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
+        later.write_text(json.dumps(record | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
         assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0
     finally:
         later.write_text(before)
