@@ -2,7 +2,8 @@
 
 One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a scored
 token, with its number of tokens and the sum of log p of each model (float64). Without training counts there is no
-frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone.
+frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone. Where the unit is the
+byte, a row counts the bytes of segments (`argap.labels.Labels.shown` says which labels a segment has).
 """
 
 from collections.abc import Sequence
@@ -28,20 +29,20 @@ REMEDY = "run the command that wrote it again"
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
     """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``)."""
     seq_len = labels.record.evaluation.seq_len
-    rows = np.flatnonzero(labels.scored)
-    window = labels.window[rows]
+    rows, shown = np.flatnonzero(labels.weight), labels.shown
+    window = labels.window[shown]
     keys = {
         "document": labels.document_of_window[window].astype(np.int32),
         "window": window.astype(np.int32),
-        "domain": labels.domain[rows].astype(np.int32),
-        "repeated": labels.repeated[rows],
-        "distance": distance_bins(seq_len).index(labels.distance[rows]),
-        "position": position_bins(seq_len).index(labels.position[rows]),
+        "domain": labels.domain[shown].astype(np.int32),
+        "repeated": labels.repeated[shown],
+        "distance": distance_bins(seq_len).index(labels.distance[shown]),
+        "position": position_bins(seq_len).index(labels.position[shown]),
     }
     if labels.train_count is not None and threshold is not None:
-        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[rows])
+        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
     sums = {PREFIX + model: values[rows].astype(np.float64) for model, values in logprobs.items()}
-    frame = pd.DataFrame({**keys, "n": np.ones(len(rows), dtype=np.int64), **sums})
+    frame = pd.DataFrame({**keys, "n": labels.weight[rows], **sums})
     cells = sum_by(frame, [key for key in KEYS if key in keys])
     cells["domain"] = pd.Categorical.from_codes(cells["domain"], pd.Index(labels.domains, dtype="str"))
     return cells

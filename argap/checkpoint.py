@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, extra
@@ -48,6 +48,11 @@ class Checkpoint:
     """SHA-256 (hex) over ``config.json`` and the weight files, names and contents."""
     gguf: Path | None = None
     """The GGUF file that has configuration and weights, in place of a folder's."""
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest window that the model takes; None where any length goes."""
+        return max_positions(read_config(self))
 
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
@@ -187,6 +192,9 @@ def _load_by_transformers(
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # An option of initialisation alone, which transformers 5.23 also applies to the weights of Mamba, Mamba-2, Falcon
+    # Mamba and Nemotron-H that it has just loaded: out_proj would be divided by √layers.
+    unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
         loaded: Any = model_class.from_pretrained(
             checkpoint.folder,
@@ -195,6 +203,7 @@ def _load_by_transformers(
             ignore_mismatched_sizes=True,  # told below, by name
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **unscaled,
             **({} if placed is None else {"device_map": placed}),
             **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
         )
@@ -240,12 +249,22 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
+class Limited(Protocol):
+    """A model that may take windows of some length only."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def longest(self) -> int | None: ...
+
+
+def check_length(model: Limited, *, longest: int) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
-    limit = max_positions(read_config(checkpoint))
+    limit = model.longest
     if limit is not None and longest > limit:
         raise ArgapError(
-            f"{checkpoint.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
+            f"{model.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
         )
 
 
@@ -259,11 +278,17 @@ def check_loadable(
 ) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
     from argap.models.configuration import read_native
+    from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint, trust_remote_code)
     config = read_config(checkpoint)
+    if device == "cpu" and not native and needs_gpu(config):
+        raise ArgapError(
+            f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
+            "`device` is cpu"
+        )
     if quantization(config) is not None:
         check_quantization(checkpoint.name, config, device)
     if device_map and native:

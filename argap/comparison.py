@@ -13,14 +13,15 @@ import msgspec
 from argap.bigram_index.store import open_index
 from argap.cells import build_cells, write_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, FormatError
 from argap.example_windows import choose_examples
 from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
 from argap.progress import say
-from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, SliceResult, read_gap, write_record
+from argap.records import Gap, GapRow, IndexRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run, read_logprobs, read_token_ids
+from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids
+from argap.segments.runs import align_finished
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -40,8 +41,9 @@ def compare_runs(
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
 
-    ``slices``: as `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and
-    `MismatchError` for runs of another evaluation set.
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). ``slices``: as
+    `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError`
+    for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in dict.fromkeys(folders)]
@@ -50,14 +52,17 @@ def compare_runs(
         if run.model in by_name:
             raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
         by_name[run.model] = run
-    folder = labels_of(opened)
-    labels = read_labels(folder)
-    tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
     base_name = open_run(base).model if base else None
+    if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
+        opened, labels, tokenizer = align_finished(opened, out)
+    else:
+        folder = labels_of(opened)
+        labels = read_labels(folder)
+        tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, [run.model for run in opened], labels.record.evaluation, labels.kept_types)
+        check_slices(slices, [run.model for run in opened], labels.record.evaluation, labels.further_columns)
     return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
@@ -110,6 +115,7 @@ def write_gap(
     write_cells(cells, out / "cells.parquet", gap.bins)
     write_checksums(out, [out / "cells.parquet"])
     tokens = read_token_ids(runs[0])
+    scores = {name: (labels.over_segments(logprob), top1) for name, (logprob, top1) in scores.items()}
     examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
     write_record(out / "examples.json", examples, indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
@@ -127,7 +133,7 @@ def _slices(gap: Gap, out: Path, labels: Labels, slices: "Sequence[SliceSpec] | 
     chosen = list(slices or ())
     for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
         try:
-            check_slices([each], gap.models, labels.record.evaluation, labels.kept_types)
+            check_slices([each], gap.models, labels.record.evaluation, labels.further_columns)
             chosen.append(each)
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
@@ -185,20 +191,3 @@ def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
 
 def _check_labels(run: Run, labels: Labels, reference: Run) -> None:
     check_same_set(run, labels.record.evaluation, f"the labels (and {reference.folder}) hold")
-
-
-def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
-    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
-    own = run.record.evaluation
-    if own.fingerprint == evaluation.fingerprint:
-        return
-    differing = [
-        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
-        for name in ("tokenizer", "seq_len", "packing", "tokens")
-        if getattr(own, name) != getattr(evaluation, name)
-    ]
-    raise MismatchError(
-        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
-        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
-        "`packing`"
-    )

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError
 from argap.interrupt import current
-from argap.token_columns import LOGPROB, MASK, schema_of
+from argap.token_columns import LOGPROB, MASK, SEGMENTED, schema_of
 from argap.tokens import Mask, TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -155,7 +155,7 @@ class Sums:
     member: np.ndarray
     """bool ``[G, S]``."""
     n: np.ndarray
-    """``[G]``: tokens."""
+    """``[G]``: tokens, or bytes of segments."""
     logprob: np.ndarray
     """float64 ``[G, M]``: sums of log p in nats."""
     value: np.ndarray
@@ -169,6 +169,8 @@ class Sums:
 def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str | None = None) -> Sums:
     """What every slice needs, in one pass over the tokens; ``by``: a column whose values are groups, too.
 
+    A segment of several tokens is in a slice where one of them is, and has the value of its last.
+
     Raises `FailsOnToken`, naming slice and condition, for one that fails on a token.
     """
     masks = {name: each for name, each in slices.items() if not isinstance(each, Condition)}
@@ -177,8 +179,9 @@ def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str |
     }
     named = {name for each in slices.values() if isinstance(each, Condition) for name in each.columns} | {by}
     logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
-    columns = ["document", *(name for name in table.columns if name in named - {"document"})]
-    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL")
+    named |= {"document", *(SEGMENTED if table.by_segment else ())}
+    columns = [name for name in table.columns if name in named]
+    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL", table.by_segment)
     try:
         with streamed(table, [*columns, *logprobs], masks) as connection:
             document, value, *got = connection.execute(query).fetchnumpy().values()
@@ -194,8 +197,8 @@ def sums(table: TokenTable, slices: Mapping[str, Condition | Mask], *, by: str |
     return Sums(np.asarray(document), member, n, np.stack(logprob, axis=1), text)
 
 
-def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str) -> str:
-    """Sums by document, value and the words of bits that say which conditions hold."""
+def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
+    """Sums by document, value and the words of bits that say which conditions hold; ``by_segment``: of segments."""
     words = [
         " + ".join(
             f"CASE WHEN (\n{sql}\n) THEN {1 << k}::BIGINT ELSE 0 END" for k, sql in enumerate(conditions[i : i + BITS])
@@ -211,9 +214,22 @@ def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str) -> st
             *(f"{word} AS {name}" for name, word in made.items()),
         ]
     )
+    rows, n = f"SELECT {inner} FROM {TABLE}", "count(*)"
+    if by_segment:
+        ends = ", ".join(
+            [
+                "any_value(document) AS document",
+                f'max(CASE WHEN segment_bytes > 0 THEN "{MASK}value" END) AS "{MASK}value"',
+                *(f'max("{name}") AS "{name}"' for name in logprobs),  # one of its tokens has it
+                *(f"bit_or({name}) AS {name}" for name in made),
+                "max(segment_bytes) AS segment_bytes",
+            ]
+        )
+        rows = f"SELECT {ends} FROM (SELECT {inner}, segment, segment_bytes FROM {TABLE}) GROUP BY segment"
+        n = "sum(segment_bytes)::BIGINT"
     keys = ", ".join(["document", f'"{MASK}value"', *made])
     totals = ", ".join(f'sum("{name}"::DOUBLE)' for name in logprobs)
-    return f"SELECT {keys}, count(*) AS n, {totals} FROM (SELECT {inner} FROM {TABLE}) GROUP BY {keys} ORDER BY {keys}"
+    return f"SELECT {keys}, {n} AS n, {totals} FROM ({rows}) GROUP BY {keys} ORDER BY {keys}"
 
 
 def as_text(column: str, table: TokenTable) -> str:

@@ -62,6 +62,7 @@ def summarize(
         index=index,
         versions=environment()["versions"],
         curve=share_by_threshold(cells, bins, reference=reference),
+        unit=evaluation.unit,
         **documents_of(cells),
     )
 

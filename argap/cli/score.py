@@ -95,6 +95,8 @@ def score(
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
+    Models with other tokenizers than the reference's are compared in bytes, between the token ends that all share.
+
     Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
     Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
     later). Under torchrun the processes, one a GPU, share the windows; the files are the same.

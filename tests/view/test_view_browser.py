@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from argap.reports.formats import markdown
+from argap.reports.tables import gap_table
+from argap.restated import restate
 from argap.result import open_result
 from argap.tokens import TokenTable
 from argap.view.answers import Answers
@@ -115,6 +118,18 @@ def test_the_table_is_sorted_by_a_heading(page, address):
     page.press("Enter")  # the heading keeps the focus
     page.wait_for("document.querySelector('[aria-sort=ascending]') !== null")
     assert page.evaluate(order) == ["ref", "m-1", "m2"]
+
+
+def test_the_table_is_copied_as_it_is_printed(page, address, token_result):
+    page.allow("clipboardReadWrite", "clipboardSanitizedWrite")
+    page.open(f"{address}#tau=10")
+    page.wait_for("document.querySelector('polygon.band') !== null")
+    page.click("[aria-label='Copy as Markdown']")
+    page.wait_for("document.querySelector('#status').innerText === 'Markdown copied'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    result = open_result(token_result)
+    gap = restate(result.record, result.cells, threshold=10, reference="ref")
+    assert copied.split("\n- ")[0] == markdown(gap_table(gap)).split("\n- ")[0]
 
 
 def test_another_reference(page, address, token_result):
