@@ -196,13 +196,15 @@ def compare(
 
 
 def open_index(folder: AnyPath) -> "BigramIndex":
-    """The bigram index in ``folder``. Raises `ArgapError` for a folder that is none.
+    """The bigram index in ``folder``; its ``count`` says how often one token follows another in training.
+
+    Raises `ArgapError` for a folder that is none.
 
     Examples
     --------
     >>> import argap
     >>> index = argap.open_index("idx/")                                                # doctest: +SKIP
-    >>> index.count([262], [976])                        # how often 976 follows 262 in training; doctest: +SKIP
+    >>> index.count([262], [976])                                                       # doctest: +SKIP
     """
     from argap.bigram_index.store import open_index as open_store
 

@@ -192,6 +192,9 @@ def _load_by_transformers(
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # An option of initialisation alone, which transformers 5.23 also applies to the weights of Mamba, Mamba-2, Falcon
+    # Mamba and Nemotron-H that it has just loaded: out_proj would be divided by √layers.
+    unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
         loaded: Any = model_class.from_pretrained(
             checkpoint.folder,
@@ -200,6 +203,7 @@ def _load_by_transformers(
             ignore_mismatched_sizes=True,  # told below, by name
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **unscaled,
             **({} if placed is None else {"device_map": placed}),
             **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
         )
@@ -274,11 +278,17 @@ def check_loadable(
 ) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
     from argap.models.configuration import read_native
+    from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint, trust_remote_code)
     config = read_config(checkpoint)
+    if device == "cpu" and not native and needs_gpu(config):
+        raise ArgapError(
+            f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
+            "`device` is cpu"
+        )
     if quantization(config) is not None:
         check_quantization(checkpoint.name, config, device)
     if device_map and native:

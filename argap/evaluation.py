@@ -25,6 +25,8 @@ from argap.tokenizer import Tokenizer
 Value = TypeVar("Value")
 SEQ_LEN = 2048
 PACKING: Packing = "packed"
+LONGEST = 2**24
+"""Tokens of a window."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ def _check_windows(seq_len: int, packing: str) -> None:
         raise ArgapError(f"`packing` {packing}: expected packed or document")
     if seq_len < 2:
         raise ArgapError(f"`seq_len` {seq_len}: expected at least 2, one token of context and one to score")
+    if seq_len > LONGEST:
+        raise ArgapError(f"`seq_len` {seq_len}: expected at most {LONGEST:,}")
 
 
 def _given(value: Value | None, default: Value) -> Value:

@@ -80,10 +80,11 @@ def score_models(
         spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
     check_spec(spec)
     models = distinct(found, target)
+    names = [target.name, *(model.name for model in models)]
     for what, setting in (("dtype", dtypes), ("tokenizer", tokenizers)):
-        setting.check(what, [target.name, *(model.name for model in models)])
+        setting.check(what, names)
     if base is not None:
-        check_base(base, [target.name, *(model.name for model in models)])
+        check_base(base, names)
     opened = None if index is None else open_index(index)
     threshold_of(threshold, opened and index_record(opened))
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else target.tokenizer
@@ -108,7 +109,6 @@ def score_models(
     if slices:
         from argap.token_slices import check_slices
 
-        names = [target.name, *(model.name for model in models)]
         check_slices(slices, names, labels.record.evaluation, labels.further_columns)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}

@@ -105,7 +105,10 @@ class EvaluationSpec(Record, frozen=True):
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
         names = EvaluationSpec.__struct_fields__
         own = {name: getattr(self, name) for name in names}
-        return EvaluationSpec(**{k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()})
+        completed: dict[str, Any] = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
+        if self.data:  # the recorded columns are those of another text
+            completed["keep"] = self.keep
+        return EvaluationSpec(**completed)
 
 
 class IndexRecord(Record, frozen=True):

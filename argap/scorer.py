@@ -32,6 +32,8 @@ from argap.runs import FORMAT, Run, begin_run, finish_run, is_whole_shard, read_
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+LARGEST_BATCH = 2**20
+"""Windows."""
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
@@ -52,8 +54,8 @@ def parse_batch_size(text: str) -> int | Literal["auto"]:
     """A batch size as written on a command line. Raises `ArgapError` for anything but a positive number and auto."""
     if text == "auto":
         return "auto"
-    if not (text.isdecimal() and int(text) > 0):
-        raise ArgapError(f"`batch_size` {text}: expected a positive whole number, or auto")
+    if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
+        raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
     return int(text)
 
 

@@ -90,12 +90,20 @@ def token_result(tmp_path_factory, tokenizer):
 
 
 def write_drawn_result(
-    out: Path, data, tokenizer, index=None, *, source: Path, harder: Any = 0.0, models=("ref", "m-1", "m2")
+    out: Path,
+    data,
+    tokenizer,
+    index=None,
+    *,
+    source: Path,
+    harder: Any = 0.0,
+    loss: Any = None,
+    models=("ref", "m-1", "m2"),
 ) -> Path:
     """The result of some models with drawn log-probs on an evaluation set, each worse than the one before, mostly on
     repeated bigrams.
 
-    ``harder``: what the third loses besides, in nats, of each token.
+    ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of those drawn.
     """
     import numpy as np
 
@@ -109,8 +117,8 @@ def write_drawn_result(
     hard = generator.gamma(2.0, 1.5, len(data.tokens))
     runs = []
     for k, name in enumerate(models):
-        loss = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
-        loss = loss + harder * (k == 2)
+        lost = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
+        lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
         record = RunRecord(
             format=1,
@@ -128,7 +136,7 @@ def write_drawn_result(
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
             rows = slice(data.offsets[first], data.offsets[last])
             path = shard_path(run.folder, shard)
-            write_shard(path, data, range(first, last), -np.abs(loss[rows]).astype(np.float32), top1[rows])
+            write_shard(path, data, range(first, last), -np.abs(lost[rows]).astype(np.float32), top1[rows])
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, labels, tokenizer, out, threshold=2, base=None)

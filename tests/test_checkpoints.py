@@ -33,12 +33,14 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tokenizer) -> Path:
-    """``full``, a Llama; ``f32.gguf`` and ``q8.gguf`` of the same weights; ``text.jsonl``."""
+    """``full``, a Llama, ``f32.gguf`` of the same weights, ``full/q8.gguf`` beside its tokenizer, and ``other``."""
     folder = tmp_path_factory.mktemp("checkpoints")
     model = small_llama()
     model.save_pretrained(folder / "full")
     tokenizer.save(folder / "full")
-    for name, eight_bits in (("f32", False), ("q8", True)):
+    small_llama(seed=5).save_pretrained(folder / "other")
+    tokenizer.save(folder / "other")
+    for name, eight_bits in (("f32", False), ("full/q8", True)):
         write_gguf(folder / f"{name}.gguf", model, folder / "full", add_bos=False, eight_bits=eight_bits)
     texts = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -51,12 +53,12 @@ def score(place: Path, out: Path, model: Any, **options: Any) -> Any:
 
 
 def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
-    result = score(place, tmp_path / "out", [place / "f32.gguf", place / "q8.gguf"])
+    result = score(place, tmp_path / "out", [place / "f32.gguf", place / "full" / "q8.gguf"])
     assert result.models == ["full", "f32.gguf", "q8.gguf"]
     full, exact, eight = (read_logprobs(open_run(tmp_path / "out" / name))[0] for name in result.models)
     np.testing.assert_allclose(exact, full, atol=1e-5)
     assert 1e-4 < np.nanmax(np.abs(eight - full)) < 1
-    model = load_model(find_checkpoint(place / "q8.gguf"), dtype=torch.float32, device="cpu")
+    model = load_model(find_checkpoint(place / "full" / "q8.gguf"), dtype=torch.float32, device="cpu")
     own = small_llama().lm_head.weight.detach()
     assert float((model.lm_head.weight.detach() - own).abs().max()) < float(own.abs().max()) / 127
 
@@ -68,7 +70,7 @@ def test_a_gguf_file_that_is_none_and_one_that_is_not_there_are_named(place, tmp
     with pytest.raises(ArgapError, match=r"expected one, or OWNER/REPOSITORY/NAME\.gguf"):
         find_checkpoint("nowhere.gguf")
     with pytest.raises(ArgapError, match="transformers runs GGUF files"):
-        runs_native(find_checkpoint(place / "q8.gguf"), "native")
+        runs_native(find_checkpoint(place / "full" / "q8.gguf"), "native")
     (tmp_path / "cut.gguf").write_bytes((place / "f32.gguf").read_bytes()[:200])
     with pytest.raises(ArgapError, match=r"cut\.gguf: "):
         score(place, tmp_path / "out", tmp_path / "cut.gguf")
@@ -107,6 +109,7 @@ def test_torchao_weights_of_8_bits_are_scored_as_transformers_runs_them(place, t
     assert np.nanmax(np.abs(logprob - full)) > 1e-3
 
 
+@torch.inference_mode()
 def test_a_quantised_head_is_not_taken_apart() -> None:
     model = small_llama()
     ids = torch.arange(1, 9)[None]
@@ -159,21 +162,19 @@ def test_a_checkpoint_takes_the_tokenizer_that_it_lacks_or_that_is_named(place, 
 
 def test_a_dtype_may_be_one_models_own(place, tmp_path, monkeypatch, capsys) -> None:
     out = tmp_path / "out"
-    command = (
-        f"score {place}/f32.gguf --ref {place}/full --data {place}/text.jsonl --seq-len 32 --device cpu --out {out}"
-    )
-    for flags, dtypes in (("--dtype f32.gguf=bfloat16", ("bfloat16", "float32")), ("--dtype fp16 --dtype fp16", ())):
+    command = f"score {place}/other --ref {place}/full --data {place}/text.jsonl --seq-len 32 --device cpu --out {out}"
+    for flags, dtypes in (("--dtype other=bfloat16", ("bfloat16", "float32")), ("--dtype fp16 --dtype fp16", ())):
         monkeypatch.setattr("sys.argv", ["argap", *command.split(), *flags.split()])
         with pytest.raises(SystemExit, match="0" if dtypes else "1"):
             main()
         if dtypes:
-            assert tuple(open_run(out / name).record.identity.dtype for name in ("f32.gguf", "full")) == dtypes
+            assert tuple(open_run(out / name).record.identity.dtype for name in ("other", "full")) == dtypes
     assert "--dtype fp16: given twice for all models" in capsys.readouterr().err
 
 
 def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, tokenizer, capsys) -> None:
     accelerate = pytest.importorskip("accelerate")
-    score(place, tmp_path / "out", place / "f32.gguf", device_map=True)  # one device here: all on the CPU
+    score(place, tmp_path / "out", place / "other", device_map=True)  # one device here: all on the CPU
     data = build_evaluation_set(open_corpus(place / "text.jsonl"), tokenizer, seq_len=32)
     places = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu", "model.norm": "cpu"}
     places |= {"lm_head": "cpu", "model.rotary_emb": "cpu"}

@@ -86,12 +86,18 @@ def _options(
 
 def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
-    command = typer.main.get_command(app)
-    _name_values(command)
+    command = commands()
     try:
         command()
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(fail(error, _flags(command, sys.argv[1:])))
+
+
+def commands() -> Any:
+    """The group of all commands, with the names of values as help shows them."""
+    command = typer.main.get_command(app)
+    _name_values(command)
+    return command
 
 
 def _name_values(command: Any) -> None:

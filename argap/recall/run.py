@@ -6,7 +6,7 @@ from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import load_model, max_positions, read_config, runs_native
+from argap.checkpoint import check_loadable, load_model, max_positions, read_config, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.lock import one_writer
@@ -130,12 +130,20 @@ def run_upstream(
 def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
+    check_loadable(
+        target.checkpoint,
+        options.backend,
+        trust_remote_code=options.trust_remote_code,
+        device=device,
+        device_map=options.device_map,
+    )
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
+        device_map=options.device_map,
     )
     batch_size = 8 if options.batch_size == "auto" else options.batch_size
     return Decoder(model, target.tokenizer, batch_size=batch_size)

@@ -29,6 +29,7 @@ from argap.configuration import (
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig
 from argap.synthetics.models import Member, member_from
+from argap.synthetics.tasks.examples import check_size
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.registry import TASKS, data_config, parse_yaml_task, resolve_task, task_label
 
@@ -39,8 +40,6 @@ LAYERS = 2
 MQAR_ONLY = ("vocab_size", "alpha", "fill", "layout")
 """Fields of a run that only MQAR uses; other tasks have a vocabulary of their own."""
 Examples = Annotated[int, Meta(ge=1, le=10**8)]
-LARGEST = 2**34
-"""Tokens of a data set, which is held in memory, eight bytes each."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,10 @@ class RunConfig:
         if not (self.pairs or self.task):
             raise ArgapError(f"{self.name}: no pairs; expected at least one number of KV pairs, or a task")
         for split in ("train", "validation", "test"):
-            if (tokens := self.examples(split) * self.length) > LARGEST:
-                raise ArgapError(
-                    f"{self.name}: {split}_examples {self.examples(split):,} of length {self.length:,} are {tokens:,} "
-                    f"tokens; expected at most {LARGEST:,}"
-                )
+            try:
+                check_size(self.examples(split), self.length)
+            except ArgapError as error:
+                raise ArgapError(f"{self.name}: {split}: {error}") from None
         if self.examples_per_step > self.train_examples:
             raise ArgapError(
                 f"{self.name}: {self.train_examples} training examples; expected at least one batch, "

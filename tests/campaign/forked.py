@@ -18,9 +18,10 @@ MEMORY = 8 * 2**30
 """Bytes of address space; a greater demand is refused by the system."""
 MODULES = (
     "torch", "transformers", "pandas", "pyarrow.parquet", "duckdb", "matplotlib.figure", "numba", "scipy.stats",
-    "argap.pipeline", "argap.models", "argap.models.hub.registry", "argap.token_slices", "argap.train.run",
-    "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweep", "argap.synthetics.jobs", "argap.recall.run",
-    "argap.reports.write", "argap.reports.suite", "argap.importing", "argap.bigram_index.build", "lm_eval",
+    "typer", "rich.console", "argap.cli", "argap.pipeline", "argap.models", "argap.models.hub.registry",
+    "argap.token_slices", "argap.train.run", "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweep",
+    "argap.synthetics.jobs", "argap.recall.run", "argap.reports.write", "argap.reports.suite", "argap.importing",
+    "argap.bigram_index.build", "lm_eval",
 )  # fmt: skip
 
 

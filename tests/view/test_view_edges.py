@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError
 from argap.result import open_result
 from argap.view.serve import listen, serve
@@ -66,7 +67,7 @@ def test_sixty_models(tmp_path, tokenizer):
 def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
     for name in ("gap.json", "cells.parquet"):
         shutil.copy(token_result / name, tmp_path / name)
-    gap = json.loads((tmp_path / "gap.json").read_text())
+    gap = read_json(tmp_path / "gap.json")
     for row in gap["rows"]:
         row["run"] = ""
     (tmp_path / "gap.json").write_text(json.dumps(gap))
@@ -108,14 +109,14 @@ def test_half_written_and_newer_results_are_refused(tmp_path, content, message):
 
 def test_a_broken_shard_is_one_line(token_result, tmp_path):
     shutil.copytree(token_result, tmp_path / "out")
-    gap = json.loads((tmp_path / "out" / "gap.json").read_text())
+    gap = read_json(tmp_path / "out" / "gap.json")
     for row in gap["rows"]:
         row["run"] = str(tmp_path / "out" / row["model"])
     (tmp_path / "out" / "gap.json").write_text(json.dumps(gap))
     next((tmp_path / "out" / "m2" / "tokens").glob("*.parquet")).write_bytes(b"PAR1")
     made = client_of(tmp_path / "out")
     for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2", "losses?where=ar_hits&model=m2"):
-        assert "not a complete Parquet file" in made.get(f"/api/{path}").json()["error"]
+        assert "damaged, its checksum is not" in made.get(f"/api/{path}").json()["error"]
 
 
 def test_a_taken_port_is_one_line():
