@@ -1,7 +1,8 @@
 """Example windows: the AR hits where a model loses most to the reference, shown in context.
 
-Hits are ranked by the difference of log-probs (reference minus model). At most one hit is taken per (domain, distance
-band) and per document, so that a single hard page cannot fill the list. The examples are extremes, not a sample.
+Hits that the reference knows are ranked by the difference of log-probs (reference minus model). At most one hit is
+taken per (domain, distance band) and per document, so that a single hard page cannot fill the list. The examples
+are extremes, not a sample.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import numpy as np
 
 from argap.bins import distance_bins
 from argap.labels import Labels
-from argap.records import EarlierOccurrence, Examples, ExampleWindow
+from argap.records import KNOWN, EarlierOccurrence, Examples, ExampleWindow
 from argap.tokenizer import Tokenizer
 
 COUNT = 8
@@ -22,8 +23,8 @@ AFTER = 12  # tokens shown after the hit
 SNIPPET = (12, 6)  # tokens before and after an earlier occurrence that is too far back and shown separately
 
 RULE = (
-    "AR hits with the largest difference of log-probs, reference minus model; at most one of each domain and "
-    "distance band, and one of each document"
+    f"AR hits that the reference gives at least {100 * KNOWN:.0f}%, with the largest difference of log-probs, "
+    "reference minus model; at most one of each domain and distance band, and one of each document"
 )
 
 
@@ -57,7 +58,7 @@ def choose_examples(
 
     ``tokens``: int32 ``[N]``, the ids of the evaluation set. ``scores``: for each model the arrays of `Scores`, in
     the row order of ``labels``. There are fewer than ``count`` if documents, domains and distance bands run out or
-    no model is worse than the reference on more hits; none without a model besides the reference.
+    no model is worse than the reference on more hits that it knows; none without a model besides the reference.
     """
     scores = {model: Scores(*pair) for model, pair in scores.items()}
     document = _documents(tokens, labels, tokenizer)
@@ -89,7 +90,8 @@ def _choose(
     count: int,
 ) -> list[_Hit]:
     """The hits chosen by `RULE`, largest difference first; ties go to the earlier token, then the earlier model."""
-    rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored)
+    known = scores[reference].logprob >= np.log(KNOWN)
+    rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored & known)
     models = [name for name in scores if name != reference]
     if not models or not len(rows):
         return []

@@ -4,6 +4,7 @@ A file is read into its record strictly: a value of another type is an error tha
 what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
 """
 
+from math import exp
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +19,9 @@ Unit = Literal["token", "byte"]
 """What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
+KNOWN = 0.25
+"""Least probability that the reference gives to the hit of an example window: a reference that does not know the hit
+shows nothing about recall."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -497,3 +501,9 @@ class Examples(Record, frozen=True):
     rule: str
     """How the windows were chosen."""
     windows: tuple[ExampleWindow, ...]
+
+    @property
+    def known(self) -> tuple[ExampleWindow, ...]:
+        """The windows whose hit has at least probability `KNOWN` under the reference; older files have others too."""
+        chances = [each.logprob[self.reference][each.focus] for each in self.windows]
+        return tuple(w for w, p in zip(self.windows, chances, strict=True) if p is not None and exp(p) >= KNOWN)

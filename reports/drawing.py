@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -26,7 +26,12 @@ WIDTH = 7.2  # inches: about 700 px on screen, a full text column in print
 INK = "#222222"
 FAINT = "#6b6b6b"
 GRID = "#dddddd"
+GREY = "#8f8f8f"
+"""Models that are not of interest, in figures of many models."""
+SHARE = "#b8b8b8"
+"""Bars of shares of tokens, and of tokens that are not repeated."""
 MAX_NAME = 36
+LABEL = 7  # points: names at lines
 NO_GLYPH = "□"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
@@ -64,6 +69,17 @@ RC: dict[Any, Any] = {
 }
 
 
+def variables() -> dict[str, str]:
+    """The page's CSS variable of each colour of a figure, which in a dark scheme has another value."""
+    named = {INK: "ink", FAINT: "faint", GRID: "grid", GREY: "other", SHARE: "share", "#ffffff": "paper"}
+    names = {colour: f"var(--{name})" for colour, name in named.items()}
+    for k, colour in enumerate(COLOURS):
+        if colour not in names:
+            names[colour.lower()] = f"var(--model-{k})"
+            names[to_hex(Look(colour, "", "").pale)] = f"var(--pale-{k})"
+    return names
+
+
 class Look(NamedTuple):
     """The colour, marker and line style of a model in all figures."""
 
@@ -91,6 +107,14 @@ def looks(models: list[str]) -> dict[str, Look]:
         model: Look(COLOURS[k % size], MARKERS[(k + k // size) % size], LINES[k // size % len(LINES)])
         for k, model in enumerate(models)
     }
+
+
+def highlight(models: list[str], of_interest: Sequence[str]) -> dict[str, Look]:
+    """A look for each model where there are more than colours: those of interest in colour, all others grey."""
+    if len(models) <= len(COLOURS):
+        return looks(models)
+    coloured = looks([model for model in models if model in of_interest])
+    return {model: coloured.get(model, Look(GREY, "", "-")) for model in models}
 
 
 def panel_rows(count: int, *, across: int, head: float, row: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
@@ -154,6 +178,51 @@ def short_ticks(axis: Axis) -> None:
 def legend_beside(figure: Figure, axes: Axes) -> None:
     """Put a legend for the lines of ``axes`` to the right of the figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+
+
+def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:
+    """Name each line right of ``axes``, at its end ``(x, y)``; names that would overlap are moved apart.
+
+    ``ends``: by model, in data coordinates, once the limits of the axes are final. ``high``: the height of the axes in
+    inches, roughly.
+    """
+    step = LABEL / 72 * 1.25 / high
+    to_axes = axes.transData + axes.transAxes.inverted()
+    at = {model: to_axes.transform(end) for model, end in ends.items()}
+    heights = spread([float(y) for _, y in at.values()], step)
+    for (model, (x, y)), height in zip(at.items(), heights, strict=True):
+        axes.annotate(
+            plain(model, 24),
+            (min(float(x), 1.0), min(max(float(y), 0.0), 1.0)),
+            xycoords="axes fraction",
+            xytext=(1.06, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=LABEL,
+            color=FAINT if look[model].colour == GREY else look[model].colour,
+            arrowprops={"arrowstyle": "-", "color": look[model].colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 2},
+            annotation_clip=False,
+        )
+
+
+def spread(heights: Sequence[float], step: float) -> list[float]:
+    """Move heights apart until neighbours are at least ``step`` apart, around the middle of each crowd.
+
+    >>> spread([0.0, 0.0, 5.0], 1.0)
+    [-0.5, 0.5, 5.0]
+    """
+    order = sorted(range(len(heights)), key=lambda k: (heights[k], k))
+    crowds: list[tuple[float, list[int]]] = []  # the middle of each and its members, from below
+    for k in order:
+        crowds.append((heights[k], [k]))
+        while len(crowds) > 1 and crowds[-1][0] - crowds[-2][0] < step * (len(crowds[-1][1]) + len(crowds[-2][1])) / 2:
+            (upper, above), (lower, below) = crowds.pop(), crowds.pop()
+            members = below + above
+            crowds.append(((lower * len(below) + upper * len(above)) / len(members), members))
+    moved = {
+        k: middle + (i - (len(members) - 1) / 2) * step for middle, members in crowds for i, k in enumerate(members)
+    }
+    return [moved[k] for k in range(len(heights))]
 
 
 def plain(text: str, limit: int = MAX_NAME) -> str:

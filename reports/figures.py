@@ -22,8 +22,22 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
 from argap.records import Gap, Part
-from argap.reports.drawing import FAINT, INK, WIDTH, grid, looks, panel_rows, plain, save, style
+from argap.reports.drawing import (
+    FAINT,
+    GREY,
+    INK,
+    SHARE,
+    WIDTH,
+    grid,
+    highlight,
+    looks,
+    panel_rows,
+    plain,
+    save,
+    style,
+)
 from argap.reports.numbers import nats
+from argap.reports.overview import MANY, of_interest
 from argap.reports.panels import (
     add_headroom,
     bin_numbers,
@@ -37,29 +51,33 @@ from argap.reports.panels import (
     share_text,
     threshold_position,
 )
+from argap.reports.small_multiples import small_bins, small_frequency
 from argap.reports.threshold_figure import share_by_threshold
 
 TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
-AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
+AXIS_LABELS: dict[Literal["distance", "position"], str] = {
+    "distance": "Tokens back to the bigram's nearest occurrence",
+    "position": "Position in the window",
+}
 
 
 def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Path]:
     """Write every figure to ``folder`` in the given formats; returns the path of each SVG by the figure's name.
 
     A reference alone has only the first figure, a text of one domain has no figure by domain, and a result without
-    training counts has none by frequency.
+    training counts has none by frequency. More than `MANY` models are drawn as small multiples.
     """
-    counted = gap.index is not None
+    counted, many = gap.index is not None, len(gap.compared) > MANY
     figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted else {}
     if gap.compared:
         if counted:
-            figures["gap_by_frequency"] = gap_by_frequency(gap)
+            figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
         if len(gap.curve) > 1:
             figures["share_by_threshold"] = share_by_threshold(gap)
-        figures["gap_by_distance"] = gap_by_bin(gap, "distance")
-        figures["gap_by_position"] = gap_by_bin(gap, "position")
+        for by in AXIS_LABELS:
+            figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
         if len(gap.breakdowns.domain) > 1:
             figures["gap_by_domain"] = gap_by_domain(gap)
     return {name: save(figure, folder, name, formats) for name, figure in figures.items()}
@@ -70,18 +88,20 @@ def nll_by_frequency(gap: Gap) -> Figure:
     """NLL against the training count of the bigram, after figure 1 of arXiv 2312.04927.
 
     2 × 2 panels: repeated bigrams left, all others right; NLL above (a curve a model, hollow points for fewer than 30
-    tokens), the percentage of the scored tokens below. The dashed line is τ.
+    tokens), the percentage of the scored tokens below. The dashed line is τ. Of many models those of interest are in
+    colour.
     """
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
     number = bin_numbers(gap.bins.frequency)
-    look = looks(gap.models)
+    look = highlight(gap.models, of_interest(gap))
+    order = [m for m in gap.models if look[m].colour == GREY] + [m for m in gap.models if look[m].colour != GREY]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
         parts = _by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
-        for model in gap.models:
+        for model in order:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
-        below.bar(x, [100 * part.share for part in parts], color="#b8b8b8", width=0.8)
+        below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
         above.set_title(TITLES[repeated])
         for axes in (above, below):
             grid(axes)
@@ -92,7 +112,9 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel(f"% of {gap.unit}s")
     figure.supxlabel(_training_count(gap), fontsize=9)
-    handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
+    handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items() if v.colour != GREY]
+    if len(handles) < len(look):
+        handles.append(Line2D([], [], color=GREY, label=f"{len(look) - len(handles)} others"))
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
     return figure
 

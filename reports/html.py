@@ -1,4 +1,7 @@
-"""The report as one HTML file that needs no network: style, figures and text inline, no script."""
+"""The report as one HTML file that needs no network: style, figures and text inline, no script.
+
+More than `MANY` models share one summary, and the tables of parts are split so that each fits a printed page.
+"""
 
 import re
 from collections.abc import Sequence
@@ -8,13 +11,15 @@ from pathlib import Path
 from markupsafe import Markup
 
 from argap.intervals import FEW, unresolved
-from argap.records import Examples, Gap, GapRow, Interval, Part
+from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
 from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
+from argap.reports.overview import MANY, by_gap, overview
 from argap.reports.page import template
-from argap.reports.sentences import CAPTIONS, headlines
+from argap.reports.provenance import provenance
+from argap.reports.sentences import caption, headlines
 from argap.reports.slice_tables import slices_table
 from argap.reports.tables import closed_table, gap_table
-from argap.reports.tokens import show_window
+from argap.reports.tokens import ShownWindow, show_window
 
 BREAKDOWNS = {
     "frequency": "By training frequency of the bigram",
@@ -22,9 +27,6 @@ BREAKDOWNS = {
     "position": "By position in the window",
     "domain": "By domain",
 }
-
-
-SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,45 @@ def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str
     return template("report.html.j2").render(
         reference=gap.reference,
         headlines=headlines(gap),
+        overview=overview(gap),
         threshold=None if gap.threshold is None else threshold_text(gap.threshold),
         hits=gap.hits,
         share=percent(gap.rows[0].share_ar_hits),
         tables=[table for table in (gap_table(gap), closed_table(gap)) if table is not None],
-        figures=[(name, inline_svg(path, name), CAPTIONS[name]) for name, path in figures.items()],
+        figures=[(name, inline_svg(path, name), caption(gap, name)) for name, path in figures.items()],
         rule=examples.rule if examples else "",
-        windows=[show_window(window, gap.reference) for window in examples.windows] if examples else [],
+        known=percent(KNOWN, 0),
+        dropped=len(examples.windows) - len(examples.known) if examples else 0,
+        windows=_windows(examples, gap.reference),
         slices=_slices_table(gap) if gap.slices else None,
         breakdowns=[
-            _parts_table(gap, parts, title)
+            (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
             for by, title in BREAKDOWNS.items()
             if (parts := getattr(gap.breakdowns, by))
         ],
         evaluation=gap.evaluation,
         unit=gap.unit,
-        provenance=_provenance(gap),
+        provenance=provenance(gap),
     )
 
 
+def _windows(examples: Examples | None, reference: str) -> list[ShownWindow]:
+    """The example windows whose hit the reference knows."""
+    return [show_window(window, reference) for window in (() if examples is None else examples.known)]
+
+
+def _printable(gap: Gap) -> list[list[GapRow]]:
+    """The models compared in groups that fit across a printed page, smallest gap first where there are many."""
+    rows = by_gap(gap) if len(gap.compared) > MANY else list(gap.compared)
+    return [rows[k : k + MANY] for k in range(0, max(1, len(rows)), MANY)]
+
+
 def inline_svg(path: Path, name: str) -> Markup:
-    """An SVG file of ours as an element: no prologue, comments or namespaces, ids that no other figure has."""
+    """An SVG file of ours as an element: no prologue, comments or namespaces, ids that no other figure has, colours
+    that follow the page's scheme."""
+    from argap.reports.drawing import variables
+
+    colours = variables()
     text = path.read_text(encoding="utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -82,6 +102,7 @@ def inline_svg(path: Path, name: str) -> Markup:
     view_box = re.search(r'viewBox="[\d. ]+"', head)
     assert view_box is not None  # matplotlib always writes one
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
+    body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
 
 
@@ -98,28 +119,28 @@ def _slices_table(gap: Gap) -> PartsTable:
     return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
 
 
-def _parts_table(gap: Gap, parts: Sequence[Part], title: str) -> PartsTable:
+def _parts_table(gap: Gap, parts: Sequence[Part], title: str, rows: Sequence[GapRow]) -> PartsTable:
+    """A partition for the reference and the models of ``rows``."""
+    models = [gap.reference, *(row.model for row in rows)]
     groups: dict[str, list[list[str]]] = {}
     for part in parts:
         group = {None: "", True: "repeated", False: "not repeated"}[part.repeated]
-        cells = [f"{part.n:,}", percent(part.share), *(_nll(part.nll[m], gap) for m in gap.models)]
-        cells += [
-            _contribution(gap, row, part.contribution[row.model], part.ci95.get(row.model)) for row in gap.compared
-        ]
+        cells = [f"{part.n:,}", percent(part.share), *(_nll(part.nll[m], gap) for m in models)]
+        cells += [_contribution(gap, row, part.contribution[row.model], part.ci95.get(row.model)) for row in rows]
         groups.setdefault(group, []).append([part.bin, *cells])
     total = ["all", f"{sum(p.n for p in parts):,}", percent(sum(p.share for p in parts))]
-    total += [_nll(sum(p.share * p.nll[m] for p in parts), gap) for m in gap.models]
-    for row in gap.compared:
+    total += [_nll(sum(p.share * p.nll[m] for p in parts), gap) for m in models]
+    for row in rows:
         ends = None if row.delta is None else row.delta.ci95
         total.append(_contribution(gap, row, sum(p.contribution[row.model] for p in parts), ends))
     return PartsTable(
-        title=title,
+        title=title if len(models) == len(gap.models) else f"{title}: {', '.join(models[1:])}",
         first="Domain" if parts is gap.breakdowns.domain else "Bin",
         columns=[
             f"{gap.unit.capitalize()}s",
             "Share",
-            *(f"NLL, {m}" for m in gap.models),
-            *(f"Gap, {m}" for m in gap.deltas),
+            *(f"NLL, {m}" for m in models),
+            *(f"Gap, {row.model}" for row in rows),
         ],
         groups=sorted(groups.items(), key=lambda item: item[0] != "repeated"),
         total=total,
@@ -140,31 +161,3 @@ def _contribution(gap: Gap, row: GapRow, value: float, ends: Interval | None) ->
         doubt = unresolved(gap.documents or 2, gap.effective_documents or FEW, row.delta.ci95, ends)
         text += f" · ({due})" if doubt else f" · {due}"
     return text if ends is None else f"{text}\n{nats_interval(ends)}"
-
-
-def _provenance(gap: Gap) -> list[tuple[str, str]]:
-    """What was measured with what, as names and values."""
-    evaluation, index = gap.evaluation, gap.index
-    return [
-        ("Text", ", ".join(evaluation.data)),
-        (
-            "Evaluation set",
-            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
-            f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
-            f"{evaluation.documents:,} documents"
-            + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),
-        ),
-        ("Fingerprint of the evaluation set", gap.fingerprint),
-        (
-            "Training index",
-            "none: every repeated bigram counts"
-            if index is None
-            else f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
-            f"{index.distinct:,} distinct bigrams, read {index.passes:.4g} times",
-        ),
-        ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
-        ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
-        ("Runs", ", ".join(row.run for row in gap.rows)),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
-        ("Date", gap.date),
-    ]

@@ -2,6 +2,7 @@
 
 from argap.records import Delta, Gap, GapRow, Unit
 from argap.reports.numbers import nats, percent, percent_range
+from argap.reports.overview import MANY
 
 CAPTIONS = {
     "nll_by_frequency": (
@@ -27,8 +28,35 @@ CAPTIONS = {
     "gap_by_domain": "Where the gap lies, by domain of the text. A model's bars add up to its gap.",
 }
 """Caption of each figure of the report, by the name of its file."""
+MANY_CAPTIONS = {
+    "gap_by_frequency": (
+        "Where the gap lies, by training frequency, the smallest gap first. Blue: AR hits. Pale: other repeated "
+        "bigrams. Grey: not repeated. A panel's bars add up to the model's gap, whose size is above it with the "
+        "percentage that is due to the AR hits. Whiskers are 95% intervals."
+    ),
+    "gap_by_distance": (
+        "Where the gap lies, by the distance back to the bigram's previous occurrence, the smallest gap first. Pale: "
+        "not repeated, so never an AR hit. A panel's bars add up to the model's gap. Whiskers are 95% intervals."
+    ),
+    "gap_by_position": (
+        "Where the gap lies, by position in the window, the smallest gap first. A panel's bars add up to the model's "
+        "gap. Whiskers are 95% intervals."
+    ),
+}
+"""Captions of figures that show more than `MANY` models as small multiples."""
+IN_COLOUR = "In colour: the reference, and the two models closest to it and farthest from it."
+SEVEN = 7  # keep in sync with `argap.reports.drawing.COLOURS`, which sentences do not load
+COLOURED = ("nll_by_frequency", "share_by_threshold")
 ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
 """One of `argap.records.Gap.hits`."""
+
+
+def caption(gap: Gap, name: str) -> str:
+    """The caption of a figure as it is drawn for this result."""
+    if len(gap.compared) <= MANY:
+        return CAPTIONS[name]
+    text = MANY_CAPTIONS.get(name, CAPTIONS[name])
+    return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > SEVEN else text
 
 
 def headlines(gap: Gap) -> list[tuple[str, str]]:

@@ -8,8 +8,23 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from argap.records import Gap, GapShare
-from argap.reports.drawing import FAINT, INK, WIDTH, Look, decades, grid, legend_beside, looks, plain, style
+from argap.reports.drawing import (
+    COLOURS,
+    FAINT,
+    GREY,
+    INK,
+    WIDTH,
+    Look,
+    decades,
+    grid,
+    highlight,
+    label_at_line,
+    legend_beside,
+    plain,
+    style,
+)
 from argap.reports.numbers import threshold_text
+from argap.reports.overview import of_interest
 from argap.threshold import resolve_threshold
 
 LOWEST = -0.5  # keep in sync with "below −50%" in the figure
@@ -26,7 +41,8 @@ def share_by_threshold(gap: Gap) -> Figure:
     unresolved at the result's threshold.
     """
     models = [row.model for row in gap.compared]
-    look = looks(gap.models)
+    look = highlight(gap.models, of_interest(gap))
+    crowded = len(look) > len(COLOURS)
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
@@ -38,10 +54,13 @@ def share_by_threshold(gap: Gap) -> Figure:
     drawn = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends
     for model in drawn:
         curve: dict[str, Any] = look[model].curve | {"label": _label(gap, model)}
+        curve["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
         above.plot(tau, shares[model], linewidth=1.5, markersize=4, markevery=max(1, len(tau) // 12), **curve)
     low, high = above.get_ylim()  # of the curves: an interval may be far longer
     above.set_ylim(max(low, LOWEST), high)
     for k, model in enumerate(drawn):
+        if look[model].colour == GREY:
+            continue
         _draw_intervals(above, gap, model, look[model], marks if len(drawn) > BANDS else None, k - len(drawn) / 2)
     below.plot(tau, [point.share for point in gap.curve], color=INK, linewidth=1.5)
     for axes in (above, below):
@@ -72,7 +91,10 @@ def share_by_threshold(gap: Gap) -> Figure:
     exposed = gap.index is not None and gap.index.passes != 1
     counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
     below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
-    legend_beside(figure, above)
+    if crowded:
+        label_at_line(above, {m: (float(tau.max()), y) for m, y in ends.items()}, look, high=3.2)
+    else:
+        legend_beside(figure, above)
     return figure
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import exp
 
 from argap.records import EarlierOccurrence, ExampleWindow
+from argap.reports.numbers import DASH
 
 NEWLINE = "↵"
 TAB = "→"
@@ -43,6 +44,10 @@ class ShownWindow:
     earlier: tuple[ShownToken, ...]
     """The surroundings of an earlier occurrence that is too far back; empty where it lies among ``tokens``."""
     earlier_note: str
+    models: tuple[str, ...]
+    """The reference and the model that loses, whose log-probs are in ``rows``."""
+    rows: tuple[tuple[str, ...], ...]
+    """The tokens as a table: text, group, distance, training count where there is one, and log-probs."""
 
 
 def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
@@ -64,6 +69,21 @@ def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
         tokens=tuple(_token(window, k, reference) for k in range(len(window.tokens))),
         earlier=() if window.earlier is None else _earlier_tokens(window.earlier),
         earlier_note="" if window.earlier is None else f"{_tokens(distance)} earlier",
+        models=(reference, model),
+        rows=tuple(_row(window, k, (reference, model)) for k in range(len(window.tokens))),
+    )
+
+
+def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, ...]:
+    """A token's line in the table under its window."""
+    logprobs = [window.logprob[name][k] for name in models]
+    count = () if window.train_count is None else (f"{window.train_count[k]:,}",)
+    return (
+        visible(window.tokens[k]),
+        _group(window, k) + " (shown)" * (k == window.focus),
+        f"{window.distance[k]:,}" if window.repeated[k] else DASH,
+        *count,
+        *(DASH if value is None else f"{value:.2f}".replace("-", "−") for value in logprobs),
     )
 
 
@@ -105,13 +125,15 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
 
 
 def _tooltip(window: ExampleWindow, k: int) -> str:
-    group = (
-        "AR hit" if window.ar_hit[k] and window.train_count else "repeated" if window.repeated[k] else "not repeated"
-    )
+    group = _group(window, k)
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
     logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window.logprob.items())
     seen = f"; {_times(window.train_count[k])} in training" if window.train_count else ""
     return f"{group}{back}{seen}; log-prob: {logprobs}"
+
+
+def _group(window: ExampleWindow, k: int) -> str:
+    return "AR hit" if window.ar_hit[k] and window.train_count else "repeated" if window.repeated[k] else "not repeated"
 
 
 def _earlier_tokens(earlier: EarlierOccurrence) -> tuple[ShownToken, ...]:

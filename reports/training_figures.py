@@ -7,7 +7,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from argap.reports.drawing import WIDTH, decades, grid, legend_beside, looks, plain, style
+from argap.reports.drawing import (
+    COLOURS,
+    GREY,
+    WIDTH,
+    decades,
+    grid,
+    highlight,
+    label_at_line,
+    legend_beside,
+    looks,
+    plain,
+    style,
+)
+from argap.reports.overview import of_interest
 from argap.suite.result import SizeResult
 from argap.suite.trajectory import share_along
 
@@ -23,7 +36,9 @@ def learning_curves(result: SizeResult) -> Figure:
     models hardly differ, is omitted.
     """
     models = [row.model for row in result.gap.compared]
-    look = looks(result.gap.models)
+    look = highlight(result.gap.models, of_interest(result.gap))
+    crowded = len(look) > len(COLOURS)
+    ends: dict[str, tuple[float, float]] = {}
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
@@ -36,14 +51,19 @@ def learning_curves(result: SizeResult) -> Figure:
         shown = tokens >= tokens[-1] / 10
         drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
         every = max(1, int(shown.sum()) // 8)
+        drawn["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
         axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
+        ends[model] = (float(tokens[-1]) / 1e6, float(loss[-1]))
     grid(axes)
     axes.set_xscale("log")
     decades(axes, "x", subs=(1, 2, 5))
     axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("Training tokens (millions)")
     axes.set_ylabel(f"Loss over {plain(result.reference)}'s (nats per token)")
-    legend_beside(figure, axes)
+    if crowded:
+        label_at_line(axes, ends, look, high=3.6)
+    else:
+        legend_beside(figure, axes)
     return figure
 
 

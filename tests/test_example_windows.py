@@ -141,8 +141,8 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     losses = [loss(w) for w in windows]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] > 0
-    # The first is the largest of all, of either model.
-    hits = np.flatnonzero(labels.ar_hit(10) & labels.scored)
+    # The first is the largest of all, of either model, on hits that the reference gives at least a quarter.
+    hits = np.flatnonzero(labels.ar_hit(10) & labels.scored & (scores["ref"][0] >= np.log(0.25)))
     best = max(float((scores["ref"][0] - scores[m][0])[hits].max()) for m in ("m1", "m2"))
     assert losses[0] == pytest.approx(best)
     assert (
@@ -157,6 +157,15 @@ def test_packed_tokens_keep_their_document() -> None:
         row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
         document = int((tokens[:row] == EOS).sum())
         assert (w.document, w.source) == (document, f"file{document}")
+
+
+def test_hits_that_the_reference_does_not_know_are_no_examples() -> None:
+    """exp(-1.3) = 0.273 and exp(-1.4) = 0.247, on both sides of a quarter."""
+    tokens, labels = labelled([[*unique(2, 10), 2, 3, 50, 51]], ["a"])
+    for value, count in ((-1.3, 1), (-1.4, 0)):
+        scores = {"ref": flat(labels, value), "m": flat(labels, -9.0)}
+        out = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10)
+        assert len(out.windows) == len(out.known) == count
 
 
 def test_there_may_be_no_examples() -> None:

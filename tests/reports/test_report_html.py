@@ -138,7 +138,7 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     page = Page(text)
     allowed = "html head meta link title style body main header aside section article h1 h2 h3 p div ul li dl dt dd"
     allowed += " span strong small cite br figure figcaption table thead tbody tfoot tr th td"
-    allowed += " svg g defs path use rect clippath"
+    allowed += " nav a details summary svg g defs path use rect clippath"
     assert {tag for tag, _ in page.tags} - set(allowed.split()) == set()
     assert sum(tag == "style" for tag, _ in page.tags) == 1 + 6  # ours, and one in each figure
     assert not any(attribute.startswith("on") for _, a in page.tags for attribute in a)
@@ -251,6 +251,36 @@ def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     assert "same has no gap to attention" in text
     assert "there is no gap to explain" in text
     assert "What it looks like in text" not in text
+
+
+def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: Maker) -> None:
+    losses = {"worst": 1.4, "best": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
+    gap = make_gap(losses)
+    text = write(tmp_path, gap)
+    low, high = (f"{gap.deltas[name]:.3f}" for name in ("best", "worst"))
+    assert f"<h1>9 models against attention: gaps from {low} (best) to {high} nats per token (worst)</h1>" in text
+    listed = re.findall(r'<li><b title="(\w+)">', text)
+    assert listed == sorted(losses, key=losses.__getitem__)
+    # Tables of parts show four models at a time: three groups of nine.
+    assert text.count("<tfoot>") == 4 * 3
+    for model, delta in gap.deltas.items():
+        assert text.count(f"Gap, {model}</th>") == 4, model
+        assert f"{delta:.3f} · 100%" in text
+
+
+def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
+    assert "var(--model-0)" in page
+    assert "prefers-color-scheme: dark" in page
+    assert not [style for style in re.findall(r'style="[^"]*"', page) if re.search("#[0-9a-f]{6}", style)]
+
+
+def test_windows_that_the_reference_does_not_know_are_left_out(tmp_path: Path, gap: Gap, make_examples: Maker) -> None:
+    examples = make_examples(["a", " b"])
+    (known,) = examples.windows
+    unknown = replace(known, domain="unknown", logprob=known.logprob | {"attention": (None, -3.0)})
+    text = write(tmp_path, gap, replace(examples, windows=(known, unknown)))
+    assert text.count("<article>") == 1
+    assert "Left out: 1 whose hit the reference itself gives less than 25%." in text
 
 
 def test_a_reference_alone_makes_a_page(tmp_path: Path, make_gap: Maker) -> None:

@@ -1,0 +1,34 @@
+"""Where a result comes from, as names and values: for the page and for model cards."""
+
+from argap.records import Gap
+from argap.reports.numbers import threshold_text
+
+SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
+
+
+def provenance(gap: Gap) -> list[tuple[str, str]]:
+    """What was measured with what."""
+    evaluation, index = gap.evaluation, gap.index
+    return [
+        ("Text", ", ".join(evaluation.data)),
+        (
+            "Evaluation set",
+            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
+            f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
+            f"{evaluation.documents:,} documents"
+            + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),
+        ),
+        ("Fingerprint of the evaluation set", gap.fingerprint),
+        (
+            "Training index",
+            "none: every repeated bigram counts"
+            if index is None
+            else f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            f"{index.distinct:,} distinct bigrams, read {index.passes:.4g} times",
+        ),
+        ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
+        ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
+        ("Runs", ", ".join(row.run for row in gap.rows)),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
+        ("Date", gap.date),
+    ]
