@@ -7,6 +7,7 @@ domain:dict<string>``, the rows of SCORES in the same order. Without an index ``
 repeated bigram is a hit.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
-from argap.parquet import read_parquet, write_parquet
+from argap.parquet import ParquetPortions, read_parquet, write_parquet
 from argap.records import IndexRecord, LabelsRecord, read_record, write_record
-from argap.repeats import find_repeats
+from argap.repeats import WINDOWS_AT_ONCE, find_repeats
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -55,11 +56,6 @@ class Labels:
     """The columns kept of the source; None without any."""
 
     @property
-    def kept_types(self) -> dict[str, pa.DataType]:
-        """The columns kept of the source, and their types as columns of the tokens."""
-        return {} if self.kept is None else self.kept.types
-
-    @property
     def scored(self) -> np.ndarray:
         """bool ``[N]``: all but the first token of each window."""
         return self.position > 0
@@ -74,28 +70,36 @@ class Labels:
         return self.repeated & (self.train_count <= threshold)
 
 
-def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
-    """Label every token of ``data``, with the exposures that ``index`` gives.
+def label(data: EvaluationSet, index: BigramIndex | None = None, windows: range | None = None) -> Labels:
+    """Label the tokens of ``data``, with the exposures that ``index`` gives. ``windows``: some of them, in a row.
 
     Raises `MismatchError` where the two were made with different tokenizers.
     """
     if index is not None:
         check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
-    repeats = find_repeats(data)
+    windows = range(data.windows) if windows is None else windows
+    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
+    repeats = find_repeats(data, windows)
     domains, domain_of_document = np.unique(np.array(data.domains, dtype=object), return_inverse=True)
     return Labels(
-        window=data.window,
-        position=data.position,
+        window=data.window[rows],
+        position=data.position[rows],
         repeated=repeats.repeated,
         distance=repeats.distance,
         occurrences=repeats.occurrences,
-        train_count=None if index is None else count_exposures(data.tokens, data.position, index),
-        domain=domain_of_document.astype(np.int32)[data.document],
+        train_count=None if index is None else count_exposures(data.tokens[rows], data.position[rows], index),
+        domain=domain_of_document.astype(np.int32)[data.document[rows]],
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
         record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
         kept=data.kept,
     )
+
+
+def label_portions(data: EvaluationSet, index: BigramIndex | None = None) -> Iterator[Labels]:
+    """`label` some windows at a time."""
+    for first in range(0, data.windows, WINDOWS_AT_ONCE):
+        yield label(data, index, range(first, min(first + WINDOWS_AT_ONCE, data.windows)))
 
 
 def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:
@@ -129,11 +133,27 @@ def index_record(index: BigramIndex) -> IndexRecord:
     )
 
 
-def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
+def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
     """Write the folder; ``labels.json`` comes last, so that a folder with it is whole.
 
-    The tokenizer goes with it, so that the tokens can be read where the checkpoint is not.
+    ``labels``: all, or those of some windows after another, which may be read from the folder itself. The tokenizer
+    goes with them, so that the tokens can be read where the checkpoint is not.
     """
+    portion: Labels | None = None
+    with ParquetPortions(folder / "labels.parquet") as file:
+        for portion in [labels] if isinstance(labels, Labels) else labels:
+            file.add(_table(portion))
+        assert portion is not None  # an evaluation set has windows
+        (folder / "labels.json").unlink(missing_ok=True)
+    windows = {"window": np.arange(len(portion.document_of_window)), "document": portion.document_of_window}
+    write_parquet(folder / "windows.parquet", pa.table(windows))
+    write_documents(portion.kept, folder)
+    tokenizer.save(folder)
+    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
+    write_record(folder / "labels.json", portion.record)
+
+
+def _table(labels: Labels) -> pa.Table:
     columns = {
         "window": labels.window,
         "pos": labels.position,
@@ -143,14 +163,7 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
         "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
         "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
     }
-    windows = {"window": np.arange(len(labels.document_of_window)), "document": labels.document_of_window}
-    (folder / "labels.json").unlink(missing_ok=True)
-    write_parquet(folder / "labels.parquet", pa.table(columns))
-    write_parquet(folder / "windows.parquet", pa.table(windows))
-    write_documents(labels.kept, folder)
-    tokenizer.save(folder)
-    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
-    write_record(folder / "labels.json", labels.record)
+    return pa.table(columns)
 
 
 def read_labels(folder: Path) -> Labels:
@@ -161,7 +174,7 @@ def read_labels(folder: Path) -> Labels:
     rows = read_parquet(folder / "labels.parquet", remedy=remedy)
     windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
-    domain = rows["domain"].combine_chunks()
+    domain = rows["domain"].unify_dictionaries().combine_chunks()
     counted = rows["train_count"].null_count == 0
     return Labels(
         window=rows["window"].to_numpy(),

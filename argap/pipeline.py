@@ -13,7 +13,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.comparison import check_same_set, threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import check_spec, open_evaluation_set
-from argap.labels import index_record, label, write_labels
+from argap.labels import index_record, label_portions, write_labels
 from argap.lock import one_writer
 from argap.per_model import NO_SETTING, PerModel
 from argap.progress import say
@@ -97,19 +97,19 @@ def score_models(
         check_same_set(target.run, data.record, "the text is now")
     for name, each in to_score.items():
         check_windows(each, data, scorings[name])
-    labels = label(data, opened)
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, [target.name, *(model.name for model in models)], data.record, labels.kept_types)
+        kept = {} if data.kept is None else data.kept.types
+        check_slices(slices, [target.name, *(model.name for model in models)], data.record, kept)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
     runs += [score_target(each, data, source, scorings[name]) for name, each in to_score.items()]
     if parallel is None or parallel.is_main:
-        write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
+        write_labels(label_portions(data, opened), tokenizer, out / "labels")  # not before the folder has every run
+        write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)

@@ -20,7 +20,7 @@ from argap.records import GAP_FORMAT, Gap, Record, ThresholdShare, read_record
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
-from argap.summary import documents_of, gap_rows
+from argap.summary import count_documents, gap_rows
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
 
@@ -241,7 +241,7 @@ def read_size(folder: Path) -> SizeResult:
         runs={row.model: row.run for row in gap.rows},
     )
     members = read_record(folder / "members.json", Members).members
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **documents_of(cells)), cells, members)
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **count_documents(cells)), cells, members)
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:
