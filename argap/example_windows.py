@@ -36,7 +36,7 @@ class Scores(NamedTuple):
     """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     """An AR hit that may be chosen, with the model that does worse than the reference there."""
 
     loss: float
@@ -71,7 +71,7 @@ class ExampleChooser:
         self._tokenizer = tokenizer
         self._threshold = threshold
         self._count = count
-        self._kept: list[_Candidate] = []
+        self._kept: list[Candidate] = []
         self._least = 0.0
         self._rows = 0
         self._ended = 0  # documents that ended with an EOS
@@ -81,7 +81,7 @@ class ExampleChooser:
         document = self._documents(tokens, labels)
         ar_hit = labels.ar_hit(self._threshold)
         found = self._candidates(labels, document, ar_hit, scores)
-        kept = self._shortened(sorted([*self._kept, *found], key=lambda each: each.order))
+        kept = self.shortened(sorted([*self._kept, *found], key=lambda each: each.order))
         pairs = {model: Scores(*pair) for model, pair in scores.items()}
         self._kept = [
             each
@@ -108,7 +108,7 @@ class ExampleChooser:
             models=tuple(self._names),
             reference=self._reference,
             rule=RULE,
-            windows=tuple(each.window for each in self._picks(self._kept, self._count) if each.window is not None),
+            windows=tuple(each.window for each in self.picks(self._kept, self._count) if each.window is not None),
         )
 
     def _documents(self, tokens: np.ndarray, labels: Labels) -> np.ndarray:
@@ -126,7 +126,7 @@ class ExampleChooser:
         document: np.ndarray,
         ar_hit: np.ndarray,
         scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    ) -> list[_Candidate]:
+    ) -> list[Candidate]:
         """The best hit of each stratum in each document."""
         rows = np.flatnonzero(ar_hit & labels.scored)
         if not self._models or not len(rows):
@@ -140,7 +140,7 @@ class ExampleChooser:
         pairs = np.stack([labels.domain[row], band, document[row]], axis=1)
         first = np.unique(pairs, axis=0, return_index=True)[1]
         return [
-            _Candidate(
+            Candidate(
                 float(loss.flat[order[k]]),
                 self._rows + int(row[k]),
                 int(model[k]),
@@ -151,7 +151,7 @@ class ExampleChooser:
             for k in first.tolist()
         ]
 
-    def _shortened(self, ordered: list[_Candidate]) -> list[_Candidate]:
+    def shortened(self, ordered: list[Candidate]) -> list[Candidate]:
         """Those that can still be chosen."""
         documents: dict[tuple[str, int], set[int]] = {}
         kept = []
@@ -160,15 +160,15 @@ class ExampleChooser:
             if each.document not in seen and len(seen) < self._count:
                 seen.add(each.document)
                 kept.append(each)
-        picks = self._picks(kept, 2 * self._count)
+        picks = self.picks(kept, 2 * self._count)
         if len(picks) == 2 * self._count:
             self._least = picks[-1].loss
         return [each for each in kept if each.loss >= self._least]
 
     @staticmethod
-    def _picks(ordered: list[_Candidate], count: int) -> list[_Candidate]:
+    def picks(ordered: list[Candidate], count: int) -> list[Candidate]:
         """Up to ``count`` by `RULE`."""
-        chosen: list[_Candidate] = []
+        chosen: list[Candidate] = []
         strata: set[tuple[str, int]] = set()
         documents: set[int] = set()
         for each in ordered:

@@ -1,5 +1,7 @@
 """What is read some windows at a time equals what is computed from everything at once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from argap.bins import bins_of
 from argap.cells import CellFile, build_cells, read_cells, write_cells
 from argap.errors import FormatError
 from argap.evaluation import build_evaluation_set
-from argap.example_windows import ExampleChooser, choose_examples
+from argap.example_windows import Candidate, ExampleChooser, choose_examples
 from argap.labels import label, label_portions, read_labels, write_labels
 from argap.parquet import ParquetPortions, read_portions
 from argap.records import as_json, read_gap
@@ -90,11 +92,31 @@ def test_examples_chosen_window_by_window_are_those_of_all_at_once(whole, tokeni
         rows = slice(first, last)
         some = {"window", "position", "repeated", "distance", "occurrences", "train_count", "domain"}
         part = {name: getattr(labels, name)[rows] for name in some}
-        chooser.add(
-            tokens[rows], type(labels)(**(vars(labels) | part)), {m: (p[rows], t[rows]) for m, (p, t) in scores.items()}
-        )
+        some_scores = {model: (logprob[rows], top1[rows]) for model, (logprob, top1) in scores.items()}
+        chooser.add(tokens[rows], replace(labels, **part), some_scores)
     assert len(expected.windows) >= min(count, 3)
     assert chooser.examples() == expected
+
+
+def test_no_candidate_is_forgotten_that_would_be_picked(tokenizer):
+    """Few strata and documents that block each other, in every order."""
+    generator = np.random.default_rng(0)
+    forgotten = 0
+    for _ in range(400):
+        count, size = int(generator.integers(1, 4)), 24
+        columns = [generator.integers(0, high, size).tolist() for high in (6, 4, 5)]
+        hits = [
+            Candidate(loss, row, 0, ("", band), document, None)
+            for row, (loss, band, document) in enumerate(zip(*columns, strict=True))
+        ]
+        chooser = ExampleChooser(["ref", "m"], tokenizer, reference="ref", threshold=2, count=count)
+        kept = []
+        for first in range(0, size, 4):
+            kept = chooser.shortened(sorted([*kept, *hits[first : first + 4]], key=lambda each: each.order))
+        expected = chooser.picks(sorted(hits, key=lambda each: each.order), count)
+        assert chooser.picks(kept, count) == expected
+        forgotten += size - len(kept)
+    assert forgotten > 4000
 
 
 def test_labels_written_by_portions_are_those_of_all_windows(tmp_path, token_result, tokenizer, monkeypatch):
@@ -115,9 +137,14 @@ def test_a_file_that_is_not_finished_is_not_there(tmp_path):
     import pyarrow as pa
 
     path = tmp_path / "x.parquet"
-    with pytest.raises(KeyError), ParquetPortions(path) as file:
-        file.add(pa.table({"a": [1]}))
-        raise KeyError
+
+    def interrupted() -> None:
+        with ParquetPortions(path) as file:
+            file.add(pa.table({"a": [1]}))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
     assert list(tmp_path.iterdir()) == []
     path.write_bytes(b"PAR1")
     with pytest.raises(FormatError, match=r"x\.parquet: not a complete Parquet file"):
