@@ -19,12 +19,23 @@ from argap.documents import Documents, read_documents
 from argap.errors import ArgapError
 from argap.labels import FORMAT
 from argap.lockstep import REMEDY, Rows, read_rows
-from argap.parquet import read_parquet
+from argap.parquet import read_parquet, read_portions
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
-from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, schema_of
+from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, UNIT, schema_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes, Words, seen_earlier
+
+
+@dataclass(frozen=True)
+class OfVocabulary:
+    """A slice by what one token is, or the one before it."""
+
+    holds: np.ndarray
+    """bool ``[vocab]``."""
+    previous: bool
+    """Whether of the token before."""
+
 
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
@@ -69,30 +80,52 @@ class TokenTable:
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def batches(
-        self, columns: Sequence[str], *, masks: Mapping[str, Mask] | None = None, models: Sequence[str] | None = None
+        self,
+        columns: Sequence[str],
+        *,
+        masks: "Mapping[str, Mask | OfVocabulary] | None" = None,
+        models: Sequence[str] | None = None,
+        units: np.ndarray | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The scored tokens, some windows at a time: the named ones of `columns`, or `LOGPROB` and a number.
+        """The scored tokens, some windows at a time: the named ones of `columns`, `LOGPROB` and a number, or `UNIT`.
 
-        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `columns`.
+        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `columns`,
+        or looked up by id. ``units``: the unit of each document (int32 ``[D]``) in the column `UNIT`.
         ``models``: those with a field in ``nll`` and ``top1``; None: all. Raises `FormatError` for files that are
         broken or hold other tokens, `ArgapError` for masks of the wrong length or type, and what the functions raise.
         """
         models = self.models if models is None else models
         masks = masks or {}
-        needed = list(dict.fromkeys([*columns, *(self.columns if masks else ())]))
-        of_runs = [_of_run(needed, k, model in models) for k, model in enumerate(self.models)]
+        functions = [mask for mask in masks.values() if not isinstance(mask, OfVocabulary)]
+        needed = list(dict.fromkeys([*columns, *(self.columns if functions else ())]))
+        read = [*needed, "token"] if len(functions) < len(masks) else needed
+        of_runs = [_of_run(read, k, model in models) for k, model in enumerate(self.models)]
         of_labels = [name for name in (*LABELLED, "domain") if name in needed]
         folders = [run.folder for run in self.runs]
         start = 0
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
-            source = _Columns(self, rows, models, start)
+            source = _Columns(self, rows, models, start, units)
             start += len(rows.pos)
             batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
-            batch = batch.filter(pa.array(rows.pos > 0))
-            made = [call(name, mask, batch.select(list(self.columns))) for name, mask in masks.items()]
+            scored = rows.pos > 0
+            batch = batch.filter(pa.array(scored))
+            made = [
+                source.looked_up(mask, scored)
+                if isinstance(mask, OfVocabulary)
+                else call(name, mask, batch.select(list(self.columns)))
+                for name, mask in masks.items()
+            ]
             yield pa.RecordBatch.from_arrays(
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
+
+    @cached_property
+    def scored_of_document(self) -> np.ndarray:
+        """int64 ``[D]``: scored tokens of the windows that belong to each document."""
+        n = np.zeros(len(self.document_of_window), dtype=np.int64)
+        for rows in read_portions(self.labels / "labels.parquet", ["window"], remedy=REMEDY):
+            n += np.bincount(rows["window"].to_numpy(), minlength=len(n))
+        return np.bincount(self.document_of_window, np.maximum(n - 1, 0)).astype(np.int64)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
@@ -117,8 +150,11 @@ class TokenTable:
 class _Columns:
     """The columns of some rows, each made when it is asked for."""
 
-    def __init__(self, table: TokenTable, rows: Rows, models: Sequence[str], start: int) -> None:
+    def __init__(
+        self, table: TokenTable, rows: Rows, models: Sequence[str], start: int, units: np.ndarray | None
+    ) -> None:
         self._table = table
+        self._units = units
         self._rows = rows
         self._models = models
         self._start = start
@@ -131,9 +167,16 @@ class _Columns:
             return _whole(self._rows.labels[name])
         if name in OF_MODELS:
             return self._of_models(name)
+        if name == UNIT and self._units is not None:
+            return pa.array(self._units[self._documents], pa.int32())
         if name.startswith(LOGPROB):
             return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
+
+    def looked_up(self, mask: OfVocabulary, scored: np.ndarray) -> pa.Array:
+        """Whether it holds of the ``scored`` tokens (bool ``[N]``)."""
+        tokens = np.roll(self._rows.tokens, 1) if mask.previous else self._rows.tokens
+        return pa.array(mask.holds[tokens[scored]])
 
     def _of_models(self, name: str) -> pa.Array:
         tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
