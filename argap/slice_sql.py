@@ -6,6 +6,7 @@ settings.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,12 @@ REFUSED = {"SUBQUERY": "a subquery", "WINDOW": "a window function", "STAR": "a s
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A database in memory, closed to everything but the tables registered with it."""
+    """A database in memory, closed to everything but the tables registered with this connection."""
+    return _database(os.getpid()).cursor()
+
+
+@cache
+def _database(process: int) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=LOCKED)
     connection.execute("SET lock_configuration = true")
     return connection
