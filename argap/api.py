@@ -5,21 +5,28 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from argap.errors import ArgapError
 from argap.records import EvaluationSpec, Packing
 from argap.result import Result, open_result
 from argap.threshold import PAPER_THRESHOLD, Threshold
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from argap.bigram_index.store import BigramIndex
+    from argap.per_model import PerModel
     from argap.slice_library import SliceSpec
+    from argap.targets import LiveTarget
+
+    Model = str | PathLike[str] | PreTrainedModel
 
 AnyPath = str | PathLike[str]
 Slices = AnyPath | Mapping[str, str]
 
 
 def score(
-    models: AnyPath | Sequence[AnyPath],
-    reference: AnyPath,
+    models: "Model | Sequence[Model]",
+    reference: "Model",
     *,
     data: AnyPath | Sequence[AnyPath] = (),
     index: AnyPath | None = None,
@@ -34,11 +41,12 @@ def score(
     keep: str | Sequence[str] = (),
     base: str | None = None,
     slices: Slices | None = None,
-    tokenizer: str | Mapping[str, str] | None = None,
+    tokenizer: "str | Mapping[str, str] | PreTrainedTokenizerBase | None" = None,
     model_name: str | Sequence[str] = (),
     concurrency: int = 8,
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
+    device_map: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -53,6 +61,8 @@ def score(
     models
         Checkpoints: local folders, hub ids, or names of recorded references; or the address of a server that answers
         OpenAI's completions with the log-probs of a prompt, such as vLLM's. Its key is read from ``ARGAP_API_KEY``.
+        Or transformers models in memory, which stay on their device, in their dtype, and in training or evaluation
+        mode as they were. Models of other tokenizers than the reference's are compared in bytes (`argap.segments`).
     reference
         What to compare with: the same, or the folder of a finished run, which is not scored again.
     data, index
@@ -78,13 +88,16 @@ def score(
         Slices to record in the result: a condition in SQL for each name, or a YAML file. Default: those that an earlier
         result in ``out`` has.
     tokenizer
-        Of servers and of checkpoints that have none; a mapping from model names replaces checkpoints' own.
+        Of servers, of models in memory, and of checkpoints that have none; a mapping from model names replaces
+        checkpoints' own. A transformers tokenizer is that of the models in memory.
     model_name, concurrency
         The model of each server, as the server knows it, in the order of ``models`` and then ``reference``; requests
         at once.
     dtype, device, batch_size, backend
         How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
         windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
+    device_map
+        Spread models that do not fit one GPU over all of them and then the CPU's memory.
     trust_remote_code
         Run code that a checkpoint ships.
     overwrite
@@ -100,6 +113,7 @@ def score(
     >>> import argap
     >>> result = argap.score("my-mamba", "my-llama", data="text/", index="idx/")         # doctest: +SKIP
     >>> result.table()                                                                   # doctest: +SKIP
+    >>> argap.score(model, "my-llama", tokenizer=tokenizer, data="text/")                # doctest: +SKIP
     """
     from argap.per_model import per_model
     from argap.pipeline import score_models
@@ -115,16 +129,20 @@ def score(
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
         limit_document_tokens=limit_document_tokens,
     )
+    several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    named = tokenizer if isinstance(tokenizer, str | Mapping) else None
+    in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
+    tokenizers = per_model("tokenizer", named)
     score_models(
-        _texts(models),
-        str(reference),
+        [_source(each, tokenizers, in_memory) for each in several],
+        _source(reference, tokenizers, in_memory),
         Path(out),
         spec=spec,
         index=None if index is None else str(index),
         threshold=threshold,
-        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend),
+        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map),
         dtypes=per_model("dtype", dtype),
-        tokenizers=per_model("tokenizer", tokenizer),
+        tokenizers=tokenizers,
         model_names=[model_name] if isinstance(model_name, str) else model_name,
         concurrency=concurrency,
         base=base,
@@ -178,17 +196,35 @@ def compare(
 
 
 def open_index(folder: AnyPath) -> "BigramIndex":
-    """The bigram index in ``folder``. Raises `ArgapError` for a folder that is none.
+    """The bigram index in ``folder``; its ``count`` says how often one token follows another in training.
+
+    Raises `ArgapError` for a folder that is none.
 
     Examples
     --------
     >>> import argap
     >>> index = argap.open_index("idx/")                                                # doctest: +SKIP
-    >>> index.count([262], [976])                        # how often 976 follows 262 in training; doctest: +SKIP
+    >>> index.count([262], [976])                                                       # doctest: +SKIP
     """
     from argap.bigram_index.store import open_index as open_store
 
     return open_store(Path(folder))
+
+
+def _source(model: "Model", tokenizers: "PerModel", in_memory: "PreTrainedTokenizerBase | None") -> "str | LiveTarget":
+    """A model as `argap.pipeline.score_models` takes it."""
+    if isinstance(model, str | PathLike):
+        return str(model)
+    from argap.live import live_model
+    from argap.targets import LiveTarget
+    from argap.tokenizer import load_tokenizer, tokenizer_in_memory
+
+    live = live_model(model)
+    source = tokenizers.of(live.name)
+    if in_memory is None and source is None:
+        raise ArgapError(f"{live.name}: a model in memory has no tokenizer; give `tokenizer=T`")
+    tokenizer = load_tokenizer(str(source)) if in_memory is None else tokenizer_in_memory(in_memory)
+    return LiveTarget(live.name, live, tokenizer)
 
 
 def _texts(values: AnyPath | Sequence[AnyPath]) -> list[str]:

@@ -28,6 +28,8 @@ STALE_SECONDS = 24 * 3600.0
 """Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """How libraries written in Rust report the system's errors."""
+SEAL = "checksum"
+"""Key of a JSON object with the checksum of all others."""
 
 
 @contextmanager
@@ -165,19 +167,36 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write ``value`` as JSON; NaN and infinity are refused, because JSON has neither. ``indent`` None: on one line."""
+def write_json(path: Path, value: dict[str, Any], *, indent: int | None = 2, seal: bool = True) -> None:
+    """Write ``value`` as JSON; NaN and infinity are refused, because JSON has neither. ``indent`` None: on one line.
+
+    ``seal``: with the key ``checksum``, so that `read_json` sees a damaged digit; False for the formats of others.
+    """
+    if seal:
+        value = {**value, SEAL: _seal(json.loads(json.dumps(value)))}
     write_text(path, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises `FormatError` naming the file where it is missing or not an object."""
+    """Read a JSON object, without its seal. Raises `FormatError` naming the file where it is missing, not an object,
+    or not what its checksum says. An object without a checksum is read too."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(value, dict):
         raise FormatError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    if SEAL in value and value.pop(SEAL) != _seal(value):
+        raise FormatError(
+            f"{path}: damaged, or changed by hand: its {SEAL} is not that of its contents; without that "
+            "key it is read as it is"
+        )
     return value
+
+
+def _seal(value: dict[str, Any]) -> str:
+    """BLAKE2b of 128 bits over the values, whatever their order and the white space between them."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

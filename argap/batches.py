@@ -72,8 +72,16 @@ class Batches:
     """Scores windows with a loaded model."""
 
     def __init__(
-        self, model: "PreTrainedModel", data: EvaluationSet, device: str, batch: int | Literal["auto"], name: str
+        self,
+        model: "PreTrainedModel",
+        data: EvaluationSet,
+        device: str,
+        batch: int | Literal["auto"],
+        name: str,
+        *,
+        live: bool = False,
     ) -> None:
+        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors."""
         self.model = model
         self.data = data
         self.device = torch.device(device)
@@ -81,9 +89,15 @@ class Batches:
         self.batch = (
             max(1, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len) if batch == "auto" else batch
         )
-        with torch.inference_mode():
+        self.head = None
+        if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+            say(f"{name}: lies on several devices; scoring one window at a time")
+            return
+        self._without_gradients = torch.no_grad if live else torch.inference_mode
+        with self._without_gradients():
             probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
-            fuse(model, probe, name)
+            if not live:
+                fuse(model, probe, name)
             self.head = find_head(model, probe)
         if self.head is None:
             say(f"{name}: its logits are not a linear map of its last hidden states; scoring one window at a time")
@@ -95,7 +109,8 @@ class Batches:
         """
         while True:
             try:
-                return self._score(windows, advance)
+                with self._without_gradients():
+                    return self._score(windows, advance)
             except torch.OutOfMemoryError:
                 if not self.backs_off or self.batch == 1:
                     raise ArgapError(
@@ -106,7 +121,6 @@ class Batches:
             self.batch //= 2
             say(f"out of memory: continuing with {self.batch} windows per batch")
 
-    @torch.inference_mode()
     def _score(self, windows: range, advance: Callable[[int], None]) -> Shard:
         offsets = self.data.offsets
         lengths = np.diff(offsets)

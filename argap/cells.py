@@ -2,7 +2,8 @@
 
 One row for each (document, window, domain, repeated, frequency bin, distance bin, position bin) that holds a scored
 token, with its number of tokens and the sum of log p of each model (float64). Without training counts there is no
-frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone.
+frequency. The file has the bounds of the bins beside their numbers, so that it can be read alone. Where the unit is the
+byte, a row counts the bytes of segments (`argap.labels.Labels.shown` says which labels a segment has).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ import pandas as pd
 import pyarrow as pa
 
 from argap.bins import distance_bins, frequency_bins, position_bins
+from argap.checksums import check_files
+from argap.errors import FormatError
 from argap.labels import Labels
 from argap.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.records import Bins
@@ -23,6 +26,7 @@ from argap.records import Bins
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
+REMEDY = "run the command that wrote it again"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -31,24 +35,24 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int 
     Cells of different windows are apart, so that those of portions of whole windows are together those of all.
     """
     seq_len = labels.record.evaluation.seq_len
-    rows = np.flatnonzero(labels.scored)
-    window = labels.window[rows]
+    rows, shown = np.flatnonzero(labels.weight), labels.shown
+    window = labels.window[shown]
     keys = {
         "document": labels.document_of_window[window].astype(np.int32),
         "window": window.astype(np.int32),
-        "domain": labels.domain[rows].astype(np.int32),
-        "repeated": labels.repeated[rows],
+        "domain": labels.domain[shown].astype(np.int32),
+        "repeated": labels.repeated[shown],
         "frequency": None,
-        "distance": distance_bins(seq_len).index(labels.distance[rows]),
-        "position": position_bins(seq_len).index(labels.position[rows]),
+        "distance": distance_bins(seq_len).index(labels.distance[shown]),
+        "position": position_bins(seq_len).index(labels.position[shown]),
     }
     if labels.train_count is not None and threshold is not None:
-        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[rows])
+        keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
     keys = {name: values for name, values in keys.items() if values is not None}
     order, starts = _groups(list(keys.values()))
     columns: dict[str, Any] = {name: values[order[starts]] for name, values in keys.items()}
     columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
-    columns["n"] = np.diff(starts, append=len(order))
+    columns["n"] = np.add.reduceat(labels.weight[rows][order], starts)
     for model, values in logprobs.items():
         columns[PREFIX + model] = np.add.reduceat(values[rows].astype(np.float64)[order], starts)
     return pd.DataFrame(columns)
@@ -87,6 +91,33 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
         return cells["repeated"].to_numpy()
     highest = frequency_bins(threshold).index(np.array([threshold]))[0]
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
+
+
+def keys_of(path: Path) -> tuple[str, ...]:
+    """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
+    names = read_schema(path).names
+    return tuple(name for name in KEYS if name in names)
+
+
+def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
+    """The cells of a file summed over all keys but ``by``, with the sums of ``models``, in the order of ``by``.
+
+    They are never all in memory: those of 100 M tokens take gigabytes. Raises `FormatError` for a missing or broken
+    file, and for one without those columns.
+    """
+    import duckdb
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    keys = ", ".join(map(quoted, by))
+    sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
+    query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
+    with duckdb.connect() as connection:
+        try:
+            return connection.execute(query, [str(path)]).df()
+        except duckdb.Error as error:
+            raise FormatError(f"{path}: not a complete file of cells ({str(error).splitlines()[0]})") from None
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
@@ -151,5 +182,6 @@ class CellFile:
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
     bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
-    cells = read_frame(path)
+    check_files(path.parent, [path], remedy=REMEDY)
+    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
     return cells.drop(columns=[name for name in cells.columns if name in bounds])

@@ -1,8 +1,8 @@
 """A checkpoint: found, refused where it is unsafe or broken, and loaded.
 
 Native argap checkpoints, those of the families that `argap.models.hub` reads into the native model, and
-anything else that `AutoModelForCausalLM` loads. Weights come from safetensors only: a pickle can run code
-when it is opened.
+anything else that `AutoModelForCausalLM` loads, quantised ones and GGUF files among them. Weights come from
+safetensors or GGUF only: a pickle can run code when it is opened.
 """
 
 import hashlib
@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from argap.atomic import read_json
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, extra
+from argap.gguf_file import check_gguf, gguf_config, is_gguf
 from argap.progress import say
+from argap.quantized import check_quantization, quantization
 from argap.trust import is_trusted, trusting
 
 if TYPE_CHECKING:
@@ -44,14 +46,24 @@ class Checkpoint:
     folder: Path
     fingerprint: str
     """SHA-256 (hex) over ``config.json`` and the weight files, names and contents."""
+    gguf: Path | None = None
+    """The GGUF file that has configuration and weights, in place of a folder's."""
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest window that the model takes; None where any length goes."""
+        return max_positions(read_config(self))
 
 
 def find_checkpoint(source: str | Path) -> Checkpoint:
-    """The checkpoint of a local folder or a hub id (downloaded without any pickle).
+    """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
+    ``ID/NAME.gguf`` for a file (downloaded without any pickle).
 
-    Raises `ArgapError` where there is none or only a pickle, `FormatError` for a broken safetensors file.
+    Raises `ArgapError` where there is none or only a pickle, `FormatError` for a broken file.
     """
     local = Path(source).exists()
+    if is_gguf(str(source) if local else str(source).partition("@")[0]):
+        return _find_gguf(source)
     folder = Path(source) if local else download(str(source))
     if not (folder / "config.json").is_file():
         raise ArgapError(
@@ -71,6 +83,21 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *weights]))
 
 
+def _find_gguf(source: str | Path) -> Checkpoint:
+    path = Path(source)
+    if not path.exists():
+        name, _, revision = str(source).partition("@")
+        repository, _, file = name.rpartition("/")
+        if repository.count("/") != 1:
+            raise ArgapError(f"{source}: no such file; expected one, or OWNER/REPOSITORY/NAME.gguf on the hub")
+        patterns = [file, "tokenizer.json", "tokenizer_config.json"]
+        path = download(f"{repository}@{revision}" if revision else repository, patterns) / file
+        if not path.is_file():
+            raise ArgapError(f"{source}: the hub's {repository} has no {file}")
+    check_gguf(path)
+    return Checkpoint(str(source), path.parent, _fingerprint([path]), path)
+
+
 def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     """Whether argap's own code runs the checkpoint, under that backend.
 
@@ -84,6 +111,12 @@ def runs_native(checkpoint: Checkpoint, backend: Backend = "auto") -> bool:
     config = read_config(checkpoint)
     if config.get("model_type") == "argap":
         return True
+    if checkpoint.gguf is not None or quantization(config) is not None:
+        if backend == "native":
+            raise ArgapError(
+                f"{checkpoint.name}: transformers runs GGUF files and quantised checkpoints; use `backend=hf`"
+            )
+        return False
     known = find_family(config) is not None
     if backend == "native" and not known:
         raise ArgapError(
@@ -100,8 +133,10 @@ def load_model(
     device: str,
     trust_remote_code: bool = False,
     backend: Backend = "auto",
+    device_map: bool = False,
 ) -> "PreTrainedModel":
-    """The model in evaluation mode. Raises `ArgapError` where weights are missing or of another shape, where an
+    """The model in evaluation mode, on ``device``, or with ``device_map`` over all GPUs and then the CPU's memory,
+    as accelerate places it. Raises `ArgapError` where weights are missing or of another shape, where an
     option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
     trusted. Weights left over are refused by the native form of a hub family, and passed over with a line by
     transformers."""
@@ -115,13 +150,18 @@ def load_model(
     if native and family is not None:
         model = load_native(checkpoint.folder, checkpoint.name, family, config, dtype=dtype)
     else:
-        model = _load_by_transformers(checkpoint, config, family, dtype, trust_remote_code or is_trusted())
+        # Weights of quantised layers cannot be moved afterwards.
+        placed = "auto" if device_map else {"": device} if quantization(config) else None
+        trust = trust_remote_code or is_trusted()
+        model = _load_by_transformers(checkpoint, config, family, dtype, trust, placed)
     _check_causal(map(type, model.modules()), checkpoint.name)
-    return model.eval().to(device)
+    return model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """The checkpoint's ``config.json``."""
+    if checkpoint.gguf is not None:
+        return gguf_config(checkpoint.gguf)
     return read_json(checkpoint.folder / "config.json")
 
 
@@ -138,6 +178,7 @@ def _load_by_transformers(
     family: "Family | None",
     dtype: "torch.dtype",
     trust_remote_code: bool,
+    placed: str | dict[str, str] | None,
 ) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -151,6 +192,9 @@ def _load_by_transformers(
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # An option of initialisation alone, which transformers 5.23 also applies to the weights of Mamba, Mamba-2, Falcon
+    # Mamba and Nemotron-H that it has just loaded: out_proj would be divided by √layers.
+    unscaled = {"rescale_prenorm_residual": False} if config.get("rescale_prenorm_residual") else {}
     try:
         loaded: Any = model_class.from_pretrained(
             checkpoint.folder,
@@ -159,11 +203,16 @@ def _load_by_transformers(
             ignore_mismatched_sizes=True,  # told below, by name
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
+            **unscaled,
+            **({} if placed is None else {"device_map": placed}),
+            **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
         )
     except ArgapError:
         raise
-    except (ValueError, OSError, KeyError, RuntimeError, ImportError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except MemoryError:
+        raise
+    except Exception as error:  # what a configuration makes a model's code raise has no common type
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ArgapError(f"{checkpoint.name}: transformers cannot load it ({reason})") from error
     model, report = loaded
     missing = sorted(report["missing_keys"])
@@ -200,25 +249,56 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-def check_length(checkpoint: Checkpoint, *, longest: int) -> None:
+class Limited(Protocol):
+    """A model that may take windows of some length only."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def longest(self) -> int | None: ...
+
+
+def check_length(model: Limited, *, longest: int) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
-    limit = max_positions(read_config(checkpoint))
+    limit = model.longest
     if limit is not None and longest > limit:
         raise ArgapError(
-            f"{checkpoint.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
+            f"{model.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
         )
 
 
-def check_loadable(checkpoint: Checkpoint, backend: Backend = "auto", *, trust_remote_code: bool = False) -> None:
+def check_loadable(
+    checkpoint: Checkpoint,
+    backend: Backend = "auto",
+    *,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    device_map: bool = False,
+) -> None:
     """Raise `ArgapError` where `load_model` would refuse the checkpoint for what its ``config.json`` says."""
+    from argap.models.configuration import read_native
+    from argap.models.hub.registry import needs_gpu
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint, trust_remote_code)
     config = read_config(checkpoint)
+    if device == "cpu" and not native and needs_gpu(config):
+        raise ArgapError(
+            f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "
+            "`device` is cpu"
+        )
+    if quantization(config) is not None:
+        check_quantization(checkpoint.name, config, device)
+    if device_map and native:
+        raise ArgapError(f"{checkpoint.name}: argap's own code runs it on one device; `device_map` needs `backend=hf`")
+    if device_map or quantization(config) is not None:
+        with extra("large"):
+            import accelerate  # noqa: F401
     if native and config.get("model_type") == "argap":
         with trusting(trust_remote_code):
-            names = [spec if isinstance(spec, str) else spec.get("name", "") for spec in config.get("mixers") or []]
+            names = [spec["name"] for spec in read_native(checkpoint.folder).mixers]
             _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
 
 
@@ -235,19 +315,24 @@ def _hub_files(name: str) -> list[str]:
     """The files of a hub repository; none where the hub cannot be asked."""
     from huggingface_hub import list_repo_files
 
+    name, _, revision = name.partition("@")
     try:
-        return list_repo_files(name)
+        return list_repo_files(name, revision=revision or None)
     except (OSError, ValueError):
         return []
 
 
 def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
-    """The files of a hub repository that match ``patterns``, in the hub's cache. Raises `ArgapError`."""
+    """The files of a hub repository, or of one revision, ``ID@REVISION``, that match ``patterns``, in the hub's cache.
+
+    Raises `ArgapError`.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
+    repository, _, revision = name.partition("@")
     try:
-        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
     except (OSError, ValueError, HFValidationError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{name}: no such folder or reference, and the hub does not give it ({reason})") from error

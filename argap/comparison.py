@@ -13,15 +13,17 @@ import msgspec
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.bins import bins_of
 from argap.cells import CellFile, CellWriter, build_cells
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.checksums import write_checksums
+from argap.errors import ArgapError, FormatError
 from argap.example_windows import ExampleChooser
 from argap.labels import index_record, with_counts, write_labels
 from argap.portions import read_portions
 from argap.progress import say
-from argap.records import EvaluationRecord, Gap, GapRow, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
+from argap.records import Gap, GapRow, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run
+from argap.runs import Run, check_same_set, open_run
+from argap.segments.runs import align_finished
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer
@@ -42,8 +44,9 @@ def compare_runs(
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
 
-    ``slices``: as `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and
-    `MismatchError` for runs of another evaluation set.
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). ``slices``: as
+    `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError`
+    for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in dict.fromkeys(folders)]
@@ -52,13 +55,16 @@ def compare_runs(
         if run.model in by_name:
             raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
         by_name[run.model] = run
-    folder = labels_of(opened)
-    table = TokenTable(tuple(opened), folder)
     base_name = open_run(base).model if base else None
+    if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
+        opened, folder = align_finished(opened, out).runs, out / "labels"
+    else:
+        folder = labels_of(opened)
+    table = TokenTable(tuple(opened), folder)
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, table.models, table.record.evaluation, table.kept)
+        check_slices(slices, table.models, table.record.evaluation, table.further)
     return write_gap(opened, folder, table.tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
@@ -97,7 +103,8 @@ def write_gap(
     with CellWriter(out / "cells.parquet", bins) as cells:
         for portion in read_portions(table):
             cells.add(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
-            chooser.add(portion.tokens, portion.labels, portion.scores)
+            filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
+            chooser.add(portion.tokens, portion.labels, filled)
         (out / "gap.json").unlink(missing_ok=True)
         remove_report(out)
     gap = summarize(
@@ -114,6 +121,7 @@ def write_gap(
         },
     )
     gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
+    write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
@@ -131,7 +139,7 @@ def _slices(
     chosen = list(slices or ())
     for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
         try:
-            check_slices([each], gap.models, table.record.evaluation, table.kept)
+            check_slices([each], gap.models, table.record.evaluation, table.further)
             chosen.append(each)
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
@@ -150,8 +158,9 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are rewritten; the runs stay, and no model runs. Raises
-    `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another tokenizer.
+    ``labels/``, ``gap.json`` and what follows from them are rewritten, recorded slices included; the runs stay, and no
+    model runs. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another
+    tokenizer.
     """
     gap = read_gap(folder)
     beside = folder / "labels"
@@ -190,20 +199,3 @@ def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
 
 def _check_labels(run: Run, labels: LabelsRecord, reference: Run) -> None:
     check_same_set(run, labels.evaluation, f"the labels (and {reference.folder}) hold")
-
-
-def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
-    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
-    own = run.record.evaluation
-    if own.fingerprint == evaluation.fingerprint:
-        return
-    differing = [
-        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
-        for name in ("tokenizer", "seq_len", "packing", "tokens")
-        if getattr(own, name) != getattr(evaluation, name)
-    ]
-    raise MismatchError(
-        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
-        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
-        "`packing`"
-    )

@@ -2,13 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from argap.errors import ArgapError
 
 Built = TypeVar("Built")
+
+# Ranges are declared with a field, ``seed: Seed = 0``, and checked before memory is asked for: in files by msgspec, in
+# configurations by `check_ranges`.
+Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=10**16)]
+Batch = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+"""Windows or examples at once."""
+Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+"""Tokens of a window."""
+Width = Annotated[int, msgspec.Meta(ge=1, le=2**17)]
+Layers = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+Vocabulary = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e30)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 
 
 def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
@@ -22,8 +38,45 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
         raise ArgapError(f"unknown key {', '.join(unknown)}; known are {', '.join(known)}")
     if missing := [name for name, required in known.items() if required and values.get(name) is None]:
         raise ArgapError(f"{', '.join(missing)}: missing")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
+
+
+def check_ranges(config: Any, *, mark: str = "") -> None:
+    """Raise `ArgapError`, one line, for a field of ``config`` outside the range that it is declared with.
+
+    NaN is outside of every range. ``mark``: around the field's name, a backtick where it is a parameter.
+    """
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value: Any = getattr(config, name)
+        declared = [hint, *get_args(hint)] if value is not None else []
+        for bounds in (each for part in declared for each in getattr(part, "__metadata__", ())):
+            if not _is_within(value, bounds):
+                raise ArgapError(f"{mark}{name}{mark}: expected {_range(bounds)}, found {value}")
+
+
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Raise `ArgapError`, one line, for a value of another type or outside the range of ``hint``."""
+    try:
+        msgspec.convert(value, hint, strict=True)
+    except msgspec.ValidationError as error:
+        raise ArgapError(f"{name}: {str(error).partition(' - at')[0]}, found {str(value)[:40]}") from None
+
+
+def _is_within(value: Any, bounds: msgspec.Meta) -> bool:
+    return (
+        (bounds.ge is None or value >= bounds.ge)
+        and (bounds.gt is None or value > bounds.gt)
+        and (bounds.le is None or value <= bounds.le)
+        and (bounds.lt is None or value < bounds.lt)
+    )
+
+
+def _range(bounds: msgspec.Meta) -> str:
+    if bounds.gt is None and bounds.lt is None:
+        return f"{bounds.ge:,} to {bounds.le:,}"
+    start = f"at least {bounds.ge:,}" if bounds.gt is None else f"above {bounds.gt:,}"
+    return f"{start}, {f'at most {bounds.le:,}' if bounds.lt is None else f'below {bounds.lt:,}'}"
 
 
 def _required(kind: type[Any]) -> dict[str, bool]:
@@ -39,6 +92,8 @@ def _is_record(hint: Any) -> bool:
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
     """``value`` as ``hint`` says, or an `ArgapError`. YAML reads ``1e-3`` as text and ``on`` as true."""
+    if get_origin(hint) is Annotated:
+        return _convert(name, value, get_args(hint)[0])  # the class checks the range (`check_ranges`)
     options = get_args(hint)
     if type(None) in options:
         return None if value is None else _convert(name, value, options[0])

@@ -153,7 +153,7 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
         with safe_open(folder / name, framework="numpy") as file:
             where |= dict.fromkeys(file.keys(), name)
     if count > 1:
-        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where})
+        write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where}, seal=False)
 
 
 def _write_native(published: Path, out: Path, source: str, family: "Family", config: dict[str, object]) -> None:

@@ -73,6 +73,8 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
         table = result.token_table
     except ArgapError:
         table = None  # a committed result has cells alone
+    if result.evaluation.unit == "byte":
+        table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
     half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
     if not half.lost.sum() > 0:
         raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from argap.corpus.kept import TOKEN_SPANS
+from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError
 from argap.parquet import read_parquet, write_parquet
-from argap.token_columns import COLUMNS, RESERVED, TEXT
+from argap.token_columns import COLUMNS, RESERVED, SEGMENTED, TEXT
 
 FILE = "documents.parquet"
 TOKENS = "tokens"
@@ -28,11 +28,13 @@ KINDS = {
     str: "text",
     datetime: "a time",
     date: "a date",
-    list: "spans",
+    TokenSpans: "spans",
 }
 """Types of kept values; the first that fits counts."""
 BREAKDOWNS = ("slice", "frequency", "position")
 """Names of those that are not columns."""
+TOKEN_SPANS = pa.list_(pa.struct([("first", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
+"""Type of a column of spans: tokens ``first … end - 1`` of the document have ``label``."""
 LABELS = pa.list_(pa.string())
 """Type of a column of spans, of each token: its labels, sorted."""
 
@@ -42,7 +44,7 @@ def check_keep(keep: Sequence[str]) -> None:
 
     SQL does not tell upper from lower case.
     """
-    seen = {name: f"a column of every token; known are {', '.join(COLUMNS)}" for name in (*COLUMNS, TOKENS)}
+    seen = {name: f"a column of every token; known are {', '.join(COLUMNS)}" for name in (*COLUMNS, *SEGMENTED, TOKENS)}
     seen |= dict.fromkeys(BREAKDOWNS, "a breakdown of every result")
     for name in keep:
         if not name.strip() or name.lower().startswith(RESERVED):
@@ -135,14 +137,26 @@ def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:
                 f"{sources[k]}: column {name!r} holds {found}, and {expected} in {sources[first]}; expected one type"
             )
     try:
-        if isinstance(values[first], list):
-            return pa.array([value or [] for value in values], TOKEN_SPANS)
+        if isinstance(values[first], TokenSpans):
+            return _spans(values)
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise FormatError(f"column {name!r} to `keep`: {str(error).splitlines()[0]}") from None
     if pa.types.is_timestamp(array.type):  # in UTC without a time zone: DuckDB reads others with an extension only
         return array.cast(pa.timestamp("us"))
     return array
+
+
+def _spans(values: list[TokenSpans | None]) -> pa.Array:
+    given = [value for value in values if value is not None]
+    offsets = np.cumsum([0, *(0 if value is None else len(value.labels) for value in values)])
+    columns = [
+        pa.array(np.concatenate([value.first for value in given])),
+        pa.array(np.concatenate([value.end for value in given])),
+        pa.array([label for value in given for label in value.labels], pa.string()),
+    ]
+    spans = pa.StructArray.from_arrays(columns, fields=list(TOKEN_SPANS.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), spans)
 
 
 def _what(value: Any) -> str:

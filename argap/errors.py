@@ -24,6 +24,10 @@ class MismatchError(ArgapError):
     """Two things that must agree (a tokenizer, an evaluation set, a configuration) and do not."""
 
 
+class Interrupted(ArgapError):
+    """A query that nobody waits for any more."""
+
+
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
     """``message`` with the parameters of ``flags`` (name to flag) as a command line takes them.
 

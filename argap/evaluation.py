@@ -13,7 +13,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from argap.corpus import Corpus, open_corpus
-from argap.corpus.document import TokenDocument
+from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import cut
 from argap.corpus.tokenize import token_documents
 from argap.documents import Documents, build_documents, check_keep
@@ -25,6 +25,8 @@ from argap.tokenizer import Tokenizer
 Value = TypeVar("Value")
 SEQ_LEN = 2048
 PACKING: Packing = "packed"
+LONGEST = 2**24
+"""Tokens of a window."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,7 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
 
     Raises what `argap.corpus.open_corpus` and `build_evaluation_set` raise.
     """
-    corpora = [
-        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype, keep=spec.keep)
-        for source in spec.data
-    ]
+    corpora = corpora_of(spec)
     data = build_evaluation_set(
         corpora,
         tokenizer,
@@ -136,6 +135,14 @@ def open_evaluation_set(spec: EvaluationSpec, tokenizer: Tokenizer) -> Evaluatio
         for remark in corpus.tally.remarks():
             say(f"{corpus.spec}: {remark}")
     return data
+
+
+def corpora_of(spec: EvaluationSpec) -> list[Corpus]:
+    """The texts of ``spec``, opened. Raises what `argap.corpus.open_corpus` raises."""
+    return [
+        open_corpus(source, text_column=_given(spec.text_column, "text"), token_dtype=spec.token_dtype, keep=spec.keep)
+        for source in spec.data
+    ]
 
 
 def build_evaluation_set(
@@ -183,13 +190,20 @@ def build_evaluation_set(
         eos=separator,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
-        kept=_kept(documents, lengths, corpora, keep) if keep else None,
+        kept=kept_columns(documents, lengths, corpora, keep) if keep else None,
     )
 
 
-def _kept(
-    documents: Sequence[TokenDocument], lengths: np.ndarray, corpora: Sequence[Corpus], keep: Sequence[str]
+def kept_columns(
+    documents: Sequence[TokenDocument | TextDocument],
+    lengths: np.ndarray,
+    corpora: Sequence[Corpus],
+    keep: Sequence[str],
 ) -> Documents:
+    """The columns ``keep`` of documents of ``lengths [D]`` tokens, whose spans are of tokens.
+
+    Raises `ArgapError` for a column that no document has.
+    """
     for name in keep:
         if all(document.kept.get(name) is None for document in documents):
             names = ", ".join(corpus.spec for corpus in corpora)
@@ -211,6 +225,8 @@ def _check_windows(seq_len: int, packing: str) -> None:
         raise ArgapError(f"`packing` {packing}: expected packed or document")
     if seq_len < 2:
         raise ArgapError(f"`seq_len` {seq_len}: expected at least 2, one token of context and one to score")
+    if seq_len > LONGEST:
+        raise ArgapError(f"`seq_len` {seq_len}: expected at most {LONGEST:,}")
 
 
 def _given(value: Value | None, default: Value) -> Value:
@@ -224,11 +240,8 @@ def _take(
     taken: list[TokenDocument] = []
     left = limit
     for document in documents:
-        if separator is not None and np.any(document.ids == separator):
-            raise ArgapError(
-                f"{document.source}: its text contains the EOS token, id {separator}, which packing puts "
-                "between documents; use `packing=document`"
-            )
+        if separator is not None:
+            check_no_separator(document.ids, separator, document.source)
         ids = document.ids[:of_each]
         ids = ids if separator is None else np.append(ids, np.int32(separator))
         if left is not None:
@@ -239,6 +252,15 @@ def _take(
         if left == 0:
             break
     return taken
+
+
+def check_no_separator(ids: np.ndarray, separator: int, document: str) -> None:
+    """Raise `ArgapError` for a document that contains the EOS."""
+    if np.any(ids == separator):
+        raise ArgapError(
+            f"{document}: its text contains the EOS token, id {separator}, which packing puts between documents; use "
+            "`packing=document`"
+        )
 
 
 def _window_offsets(ends: np.ndarray, seq_len: int) -> np.ndarray:

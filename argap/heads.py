@@ -42,6 +42,8 @@ def find_head(model: "PreTrainedModel", ids: torch.Tensor) -> Head | None:
     linear: Any = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear) or model.base_model is model:
         return None
+    if type(linear.weight.data) is not torch.Tensor or not linear.weight.is_floating_point():  # quantised
+        return None
     hidden = getattr(model.base_model(input_ids=ids, use_cache=False), "last_hidden_state", None)
     if hidden is None or hidden.shape[-1] != linear.in_features:
         return None

@@ -29,15 +29,17 @@ def kept_features(documents: Documents | None) -> list[KeptFeature]:
 
     Numbers and dates that are null in a document are left out: such a token is in no bin.
     """
+    if documents is None:
+        return []
     features: list[KeptFeature] = []
-    for name, of_type in ({} if documents is None else documents.types).items():
-        column = documents.table[name]  # pyright: ignore[reportOptionalMemberAccess]
+    for name, of_type in documents.types.items():
+        column = documents.table[name]
         sql = quoted(name)
         if of_type == LABELS:
-            labels = documents.labels(name)[:MOST_VALUES]  # pyright: ignore[reportOptionalMemberAccess]
+            labels = documents.labels(name)[:MOST_VALUES]
             features += [_flag(f"list_contains({sql}, {_literal(each)})") for each in labels]
         elif of_type == TEXT or pa.types.is_boolean(of_type):
-            values = _common(column, documents.table[TOKENS])  # pyright: ignore[reportOptionalMemberAccess]
+            values = _common(column, documents.table[TOKENS])
             equal, other = ("IS NOT DISTINCT FROM", "IS DISTINCT FROM") if column.null_count else ("=", "<>")
             features += [_flag(f"{sql} {equal} {_literal(v)}", f"{sql} {other} {_literal(v)}") for v in values]
         elif not column.null_count:

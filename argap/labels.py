@@ -4,10 +4,12 @@ A folder: ``labels.json`` (fingerprints, sources), ``windows.parquet`` (the docu
 ``documents.parquet`` (`argap.documents`; only with columns kept of the source), the tokenizer, and ``labels.parquet``
 with ``window:int32, pos:int32, repeated:bool, distance:int32, occurrences:int32, train_count:int64,
 domain:dict<string>``, the rows of SCORES in the same order. Without an index ``train_count`` is null, and every
-repeated bigram is a hit.
+repeated bigram is a hit. Where models of different tokenizers are compared (`argap.segments`) there is also
+``segment_bytes:int32``: the bytes of the segment that a token ends, 0 for a token inside a segment, and null where no
+segment is scored.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,12 +23,15 @@ from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
 from argap.parquet import ParquetPortions, read_parquet, write_parquet
-from argap.records import IndexRecord, LabelsRecord, read_record, write_record
-from argap.repeats import WINDOWS_AT_ONCE, find_repeats
+from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
+from argap.repeats import find_repeats
+from argap.token_columns import SEGMENTED
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
 TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
+COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
+"""Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,50 @@ class Labels:
     """``labels.json``."""
     kept: Documents | None = None
     """The columns kept of the source; None without any."""
+    segment_bytes: np.ndarray | None = None
+    """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
+    the token."""
+
+    @property
+    def further_columns(self) -> dict[str, pa.DataType]:
+        """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
+        return further_columns(self.record.evaluation, self.kept)
 
     @property
     def scored(self) -> np.ndarray:
-        """bool ``[N]``: all but the first token of each window."""
-        return self.position > 0
+        """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
+        return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
+
+    @property
+    def weight(self) -> np.ndarray:
+        """int64 ``[N]``: what a row that has a log-prob counts, 1 or the bytes of its segment; 0 for other rows."""
+        return np.maximum(self.scored if self.segment_bytes is None else self.segment_bytes, 0).astype(np.int64)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """int64: for each row with a weight, the row whose labels stand for it.
+
+        That is itself, and in a segment of several tokens the one whose repeated bigram training saw least (the first
+        of equals; without one, the token whose bigram it saw least), so that at any threshold the segment is an AR hit
+        where one of its tokens is.
+        """
+        rows = np.flatnonzero(self.scored)
+        if self.segment_bytes is None:
+            return rows
+        ends = self.segment_bytes[rows] > 0
+        segment = np.cumsum(ends) - ends
+        count = np.zeros(len(rows)) if self.train_count is None else self.train_count[rows]
+        order = np.lexsort((count, ~self.repeated[rows], segment))  # stable: the first of equals
+        return rows[order][np.unique(segment[order], return_index=True)[1]]
+
+    def over_segments(self, logprob: np.ndarray) -> np.ndarray:
+        """Log-probs ``[N]`` with that of a segment, which its last token has, at each of its tokens."""
+        if self.segment_bytes is None:
+            return logprob
+        rows, ends = np.flatnonzero(self.scored), np.flatnonzero(self.segment_bytes > 0)
+        filled = np.full_like(logprob, np.nan)
+        filled[rows] = logprob[ends[np.searchsorted(ends, rows)]]
+        return filled
 
     def ar_hit(self, threshold: float | None) -> np.ndarray:
         """bool ``[N]``: repeated, and seen at most ``threshold`` times in training.
@@ -70,36 +114,33 @@ class Labels:
         return self.repeated & (self.train_count <= threshold)
 
 
-def label(data: EvaluationSet, index: BigramIndex | None = None, windows: range | None = None) -> Labels:
-    """Label the tokens of ``data``, with the exposures that ``index`` gives. ``windows``: some of them, in a row.
+def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
+    """`Labels.further_columns` of labels on file."""
+    return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
+
+
+def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
+    """Label every token of ``data``, with the exposures that ``index`` gives.
 
     Raises `MismatchError` where the two were made with different tokenizers.
     """
     if index is not None:
         check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
-    windows = range(data.windows) if windows is None else windows
-    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    repeats = find_repeats(data, windows)
+    repeats = find_repeats(data)
     domains, domain_of_document = np.unique(np.array(data.domains, dtype=object), return_inverse=True)
     return Labels(
-        window=data.window[rows],
-        position=data.position[rows],
+        window=data.window,
+        position=data.position,
         repeated=repeats.repeated,
         distance=repeats.distance,
         occurrences=repeats.occurrences,
-        train_count=None if index is None else count_exposures(data.tokens[rows], data.position[rows], index),
-        domain=domain_of_document.astype(np.int32)[data.document[rows]],
+        train_count=None if index is None else count_exposures(data.tokens, data.position, index),
+        domain=domain_of_document.astype(np.int32)[data.document],
         domains=[str(d) for d in domains],
         document_of_window=data.document_of_window,
         record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
         kept=data.kept,
     )
-
-
-def label_portions(data: EvaluationSet, index: BigramIndex | None = None) -> Iterator[Labels]:
-    """`label` some windows at a time."""
-    for first in range(0, data.windows, WINDOWS_AT_ONCE):
-        yield label(data, index, range(first, min(first + WINDOWS_AT_ONCE, data.windows)))
 
 
 def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:
@@ -163,6 +204,8 @@ def _table(labels: Labels) -> pa.Table:
         "train_count": pa.nulls(len(labels.window), pa.int64()) if labels.train_count is None else labels.train_count,
         "domain": pa.DictionaryArray.from_arrays(labels.domain, pa.array(labels.domains, pa.string())),
     }
+    if labels.segment_bytes is not None:
+        columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
     return pa.table(columns)
 
 
@@ -171,9 +214,11 @@ def read_labels(folder: Path) -> Labels:
     folder = Path(folder)
     remedy = "score again"
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
-    rows = read_parquet(folder / "labels.parquet", remedy=remedy)
-    windows = read_parquet(folder / "windows.parquet", remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
+    by_segment = record.evaluation.unit == "byte"
+    columns = [*COLUMNS, *(["segment_bytes"] if by_segment else [])]
+    rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
+    windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
     domain = rows["domain"].unify_dictionaries().combine_chunks()
     counted = rows["train_count"].null_count == 0
     return Labels(
@@ -187,5 +232,6 @@ def read_labels(folder: Path) -> Labels:
         domains=domain.dictionary.to_pylist(),
         document_of_window=windows["document"].to_numpy(),
         record=record,
+        segment_bytes=rows["segment_bytes"].combine_chunks().fill_null(-1).to_numpy() if by_segment else None,
         kept=read_documents(folder, remedy=remedy),
     )

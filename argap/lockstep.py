@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from argap.errors import FormatError
-from argap.parquet import read_parquet
+from argap.parquet import check_columns, read_parquet
 from argap.runs import SCHEMA, token_parts
 
 REMEDY = "repeat its `argap score` command"
@@ -75,7 +75,8 @@ class _Reader:
     def _read(self, files: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatch]:
         for path in files:
             try:
-                with pq.ParquetFile(path) as file:
+                with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                    check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
                     yield from file.iter_batches(2**17, columns=columns)
             except (OSError, KeyError, ValueError, pa.ArrowException) as error:
                 reason = str(error).splitlines()[0]

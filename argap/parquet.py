@@ -29,14 +29,25 @@ def read_parquet(
 
     Raises `FormatError`, one line that names the file.
     """
+    expected = schema.names if columns is None and schema is not None else columns or ()
     with _readable(path, remedy):
         names = None if columns is None else list(columns)
+        check_columns(path, pq.read_schema(path).names if expected else (), expected, remedy=remedy)
         return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
 
 
-def read_frame(path: Path, *, remedy: str = "") -> "pd.DataFrame":
-    """`read_parquet` as a pandas data frame, with the types that pandas wrote."""
-    return read_parquet(path, remedy=remedy).to_pandas()
+def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, remedy: str = "") -> None:
+    """Raise `FormatError` where a file lacks one of the columns ``expected``."""
+    if missing := [name for name in expected if name not in found]:
+        raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy and f'; {remedy}'}")
+
+
+def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "pd.DataFrame":
+    """`read_parquet` as a pandas data frame, with the types that pandas wrote. ``needed``: columns that must be there,
+    beside others."""
+    table = read_parquet(path, remedy=remedy)
+    check_columns(path, table.column_names, needed, remedy=remedy)
+    return table.to_pandas()
 
 
 def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:

@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.comparison import check_same_set, threshold_of, write_gap
+from argap.comparison import threshold_of, write_gap
 from argap.errors import MismatchError
-from argap.evaluation import check_spec, open_evaluation_set
-from argap.labels import index_record, label_portions, write_labels
+from argap.evaluation import check_spec
+from argap.labels import index_record, label, write_labels
 from argap.lock import one_writer
 from argap.per_model import NO_SETTING, PerModel
 from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
-from argap.runs import Run
+from argap.runs import OWN, Run
 from argap.scoring import Scoring, check_target, check_windows, score_target
+from argap.segments.of_models import open_models_text, other_tokenizers
+from argap.segments.runs import check_tokens
 from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
-from argap.targets import RunTarget, ScoredTarget, Target, distinct, find_targets
+from argap.targets import LiveTarget, RunTarget, Target, distinct, find_targets
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer, load_tokenizer
 
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 @one_writer("out")
 def score_models(
-    checkpoints: Sequence[str],
-    reference: str,
+    checkpoints: Sequence[str | LiveTarget],
+    reference: str | LiveTarget,
     out: Path,
     *,
     spec: EvaluationSpec = EvaluationSpec(),  # noqa: B008  (frozen)
@@ -56,6 +58,7 @@ def score_models(
 ) -> Gap:
     """Score each checkpoint and the reference once, write the gap of each to ``out``, and return it.
 
+    Models with other tokenizers than the reference's are compared by segments (`argap.segments`), in bytes.
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
     library's held-out modules; without any index, the hits are all repeated bigrams. ``dtypes``: in place of the one in
     ``options``; ``tokenizers``: in place of a model's own where it is named, and for models that have none;
@@ -68,6 +71,8 @@ def score_models(
     options = ScoreOptions() if options is None else options
     resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
     found, target = find_targets(checkpoints, reference, model_names, tokenizers)
+    if isinstance(target, RunTarget):
+        check_tokens([target.run])
     spec = spec.over(target.recorded)
     index = index or target.recorded.index
     if not spec.data:
@@ -75,56 +80,58 @@ def score_models(
         spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
     check_spec(spec)
     models = distinct(found, target)
+    names = [target.name, *(model.name for model in models)]
     for what, setting in (("dtype", dtypes), ("tokenizer", tokenizers)):
-        setting.check(what, [target.name, *(model.name for model in models)])
+        setting.check(what, names)
     if base is not None:
-        check_base(base, [target.name, *(model.name for model in models)])
+        check_base(base, names)
     opened = None if index is None else open_index(index)
     threshold_of(threshold, opened and index_record(opened))
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else target.tokenizer
-    _check_tokenizers(tokenizer, target, models)
+    _check_reference(tokenizer, target)
     if opened is not None:
         check_tokenizer(opened, tokenizer.name, tokenizer.fingerprint)
     to_score = {each.name: each for each in (target, *models) if not isinstance(each, RunTarget)}
+    folder = out / OWN if other_tokenizers(tokenizer, models) else out
     scorings = {
-        name: Scoring(out, options._replace(dtype=dtypes.of(name) or options.dtype), concurrency, overwrite, parallel)
+        name: Scoring(
+            folder, options._replace(dtype=dtypes.of(name) or options.dtype), concurrency, overwrite, parallel
+        )
         for name in to_score
     }
     for name, each in to_score.items():
         check_target(each, scorings[name])
-    data = open_evaluation_set(spec, tokenizer)
-    if isinstance(target, RunTarget):
-        check_same_set(target.run, data.record, "the text is now")
+    text = open_models_text(spec, tokenizer, target, models)
     for name, each in to_score.items():
-        check_windows(each, data, scorings[name])
+        identity = check_windows(each, text.of(each), scorings[name])
+        text.check_aligned(each, identity, out, overwrite=overwrite)
+    labels = text.labels(label(text.of(target), opened))
     if slices:
         from argap.token_slices import check_slices
 
-        kept = {} if data.kept is None else data.kept.types
-        check_slices(slices, [target.name, *(model.name for model in models)], data.record, kept)
+        check_slices(slices, names, labels.record.evaluation, labels.further_columns)
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
-    runs += [score_target(each, data, source, scorings[name]) for name, each in to_score.items()]
+    runs += [score_target(each, text.of(each), source, scorings[name]) for name, each in to_score.items()]
     if parallel is None or parallel.is_main:
-        write_labels(label_portions(data, opened), tokenizer, out / "labels")  # not before the folder has every run
+        runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
+        write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)
 
 
-def _check_tokenizers(tokenizer: Tokenizer, reference: Target, models: Sequence[ScoredTarget]) -> None:
-    """Raise `MismatchError` where a model has another tokenizer: log-probs of different tokens cannot be compared."""
-    for model in (reference, *models):
-        own = model.tokenizer.fingerprint
-        if own != tokenizer.fingerprint:
-            other = tokenizer.name if model is reference else reference.name
-            raise MismatchError(
-                f"{model.name} and {other}: their tokenizers differ ({own[:12]} and {tokenizer.fingerprint[:12]}), so "
-                "their tokens cannot be compared; expected models of one tokenizer"
-            )
+def _check_reference(tokenizer: Tokenizer, reference: Target) -> None:
+    """Raise `MismatchError` where the text is to be cut by another tokenizer than the reference's."""
+    own = reference.tokenizer.fingerprint
+    if own != tokenizer.fingerprint:
+        raise MismatchError(
+            f"{reference.name} and {tokenizer.name}: their tokenizers differ ({own[:12]} and "
+            f"{tokenizer.fingerprint[:12]}); expected the reference's own, which cuts the text and counts its bigrams"
+        )
 
 
 def _fields(spec: EvaluationSpec) -> dict[str, Any]:

@@ -30,9 +30,12 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
     check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
     for run in table.runs:
         check_parts(run)
+        if table.by_segment:  # only the last token of a segment has a log-prob
+            check_logprobs(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
     folders = [run.folder for run in table.runs]
-    for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=[*LABELLED, "domain"]):
+    of_labels = [*LABELLED, "domain", *(["segment_bytes"] if table.by_segment else [])]
+    for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
         scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
         yield Portion(rows.tokens, _labels(table, rows), scores)
 
@@ -53,12 +56,13 @@ def _labels(table: TokenTable, rows: Rows) -> Labels:
         document_of_window=table.document_of_window,
         record=table.record,
         kept=table.documents,
+        segment_bytes=rows.labels["segment_bytes"].fill_null(-1).to_numpy() if table.by_segment else None,
     )
 
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if not np.isfinite(logprob[rows.pos > 0]).all():
+    if not table.by_segment and not np.isfinite(logprob[rows.pos > 0]).all():
         check_logprobs(table.runs[run])
     top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
     return Scores(logprob, top1)

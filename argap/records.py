@@ -14,6 +14,8 @@ from argap.errors import FormatError
 
 Packing = Literal["packed", "document"]
 Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+Unit = Literal["token", "byte"]
+"""What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
 
@@ -63,13 +65,14 @@ class EvaluationRecord(Record, frozen=True):
     tokenizer_fingerprint: str
     tokens: int
     scored: int
-    """Tokens with a log-prob: all but the first of each window."""
+    """Tokens with a log-prob: all but the first of each window. Under the unit ``byte`` bytes, of scored segments."""
     windows: int
     documents: int
     seq_len: int
     packing: Packing
     data: tuple[str, ...] = ()
     """The texts as they were named; in ``gap.json`` alone."""
+    unit: Unit = "token"
 
 
 class EvaluationSpec(Record, frozen=True):
@@ -102,7 +105,10 @@ class EvaluationSpec(Record, frozen=True):
         """This specification, completed by what ``recorded`` has in the fields that are empty here."""
         names = EvaluationSpec.__struct_fields__
         own = {name: getattr(self, name) for name in names}
-        return EvaluationSpec(**{k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()})
+        completed: dict[str, Any] = {k: getattr(recorded, k) if v in (None, ()) else v for k, v in own.items()}
+        if self.data:  # the recorded columns are those of another text
+            completed["keep"] = self.keep
+        return EvaluationSpec(**completed)
 
 
 class IndexRecord(Record, frozen=True):
@@ -316,6 +322,17 @@ class Gap(Record, frozen=True):
     """How many documents of equal size they are worth (`argap.intervals.effective_documents`)."""
     curve: tuple[ThresholdShare, ...] = ()
     """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
+    unit: Unit = "token"
+    """``byte``: every ``n`` counts bytes, every NLL and difference is in nats a byte, and ``ppl`` is exp of that."""
+
+    def __post_init__(self) -> None:
+        if self.reference not in self.models:
+            raise ValueError(f"the reference {self.reference!r} has no row")
+        compared = {row.model for row in self.compared}
+        for name in Breakdowns.__struct_fields__:
+            for part in getattr(self.breakdowns, name):
+                if part.nll.keys() != set(self.models) or part.contribution.keys() != compared:
+                    raise ValueError(f"breakdowns.{name}: {part.bin}: expected the models {', '.join(self.models)}")
 
     @property
     def hits(self) -> str:
@@ -410,7 +427,7 @@ class RunIdentity(Record, frozen=True):
     dtype: str
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
-    backend: Literal["native", "hf", "import", "server"]
+    backend: Literal["native", "hf", "import", "server", "memory"]
 
 
 class RunRecord(Record, frozen=True):
@@ -460,6 +477,15 @@ class ExampleWindow(Record, frozen=True):
     focus: int
     """The hit's index in these sequences."""
     earlier: EarlierOccurrence | None
+
+    def __post_init__(self) -> None:
+        length = len(self.tokens)
+        lists = [self.repeated, self.ar_hit, self.distance, self.train_count or self.tokens]
+        lists += [*self.logprob.values(), *self.top1_correct.values()]
+        if any(len(each) != length for each in lists) or not 0 <= self.focus < length:
+            raise ValueError(f"expected {length} entries in every list, one for each token, and a focus among them")
+        if self.model not in self.logprob or self.logprob.keys() != self.top1_correct.keys():
+            raise ValueError(f"expected the same models in logprob and top1_correct, {self.model} among them")
 
 
 class Examples(Record, frozen=True):

@@ -88,4 +88,4 @@ def _own() -> dict[str, Reference]:
 
 
 def _write(own: dict[str, Reference]) -> None:
-    write_json(_file(), {name: as_json(reference) for name, reference in sorted(own.items())})
+    write_json(_file(), {name: as_json(reference) for name, reference in sorted(own.items())}, seal=False)

@@ -20,15 +20,14 @@ class Repeats(NamedTuple):
     """int32: number of earlier occurrences."""
 
 
-def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
-    """Find the repeated bigrams of ``windows``, by default all. Overlaps count: in ``a a a`` position 2 is repeated.
+def find_repeats(data: EvaluationSet) -> Repeats:
+    """Find the repeated bigrams of every window. Overlaps count: in ``a a a`` position 2 is repeated.
 
     A bigram that contains the separating EOS is never repeated.
     """
-    windows = range(data.windows) if windows is None else windows
     parts = [
-        _find(data, first, min(first + WINDOWS_AT_ONCE, windows.stop))
-        for first in range(windows.start, windows.stop, WINDOWS_AT_ONCE)
+        _find(data, first, min(first + WINDOWS_AT_ONCE, data.windows))
+        for first in range(0, data.windows, WINDOWS_AT_ONCE)
     ]
     return Repeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 

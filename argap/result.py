@@ -99,7 +99,7 @@ class Result:
         hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
         built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
-        return _slice_frame([*built_in, *recorded])
+        return slice_frame([*built_in, *recorded])
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
@@ -120,7 +120,7 @@ class Result:
         >>> result = argap.open_result("runs/demo")                              # doctest: +SKIP
         >>> result.gap({"rare": "repeated AND train_count < 10"})                # doctest: +SKIP
         """
-        return _slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
+        return slice_frame(list(self.slices(slices, threshold=threshold)), more=True)
 
     def slices(
         self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None
@@ -176,7 +176,7 @@ class Result:
         from argap.discover import discover
 
         found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
-        frame = _slice_frame([found.whole, *found.slices], more=True)
+        frame = slice_frame([found.whole, *found.slices], more=True)
         return frame.loc[frame["model"] == model].reset_index(drop=True)
 
     @cached_property
@@ -204,11 +204,10 @@ class Result:
         >>> import argap
         >>> argap.open_result("results/table1-mini/7m").breakdown("domain")      # doctest: +SKIP
         """
+        parts = self.parts(by) if by in get_args(By) else self._parts_of(by)
         bounds = {each.label: each for each in getattr(self.record.bins, by, ())}
         rows = [
-            _part_row(part, model, bounds.get(part.bin), by == "frequency")
-            for part in (self._parts(by) if by in get_args(By) else self._parts_of(by))
-            for model in self.models
+            _part_row(part, model, bounds.get(part.bin), by == "frequency") for part in parts for model in self.models
         ]
         frame = pd.DataFrame(rows)
         if bounds:
@@ -228,8 +227,11 @@ class Result:
             raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys([known, *GROUPED, *table.kept]))}")
         return tuple(as_part((each.name, None), each) for each in score_by(table, column, threshold=self.threshold)[2:])
 
-    def _parts(self, by: str) -> tuple[Part, ...]:
-        """Those of ``gap.json``, made anew from the cells where an older argap wrote them without intervals."""
+    def parts(self, by: str) -> tuple[Part, ...]:
+        """What `breakdown` tabulates, as records: those of ``gap.json``, made anew from the cells where an older argap
+        wrote them without intervals."""
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
         recorded = getattr(self.record.breakdowns, by)
         if not recorded:
             raise ArgapError(f"`by` {by}: {self.folder} has no training counts; add them with `argap label`")
@@ -269,7 +271,7 @@ def open_result(folder: str | PathLike[str]) -> Result:
     return Result(Path(folder), read_gap(Path(folder)))
 
 
-def _slice_frame(slices: list[SliceResult], *, more: bool = False) -> pd.DataFrame:
+def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.DataFrame:
     """The columns of `Result.table`; ``more``: those of `Result.gap`."""
     rows = []
     for each in slices:

@@ -2,9 +2,13 @@
 
 ``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
 token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
+
+Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
+log-prob of a segment is that of its last token; the others have null.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from argap.checksums import check_files
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, write_parquet
 from argap.progress import say
-from argap.records import RunRecord, RunResult, as_json, read_record
+from argap.records import EvaluationRecord, RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
+from argap.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Run", "begin_run", "environment", "finish_run", "folder_name", "open_run"]
 
 FORMAT = 1
+OWN = "own-tokens"
+"""Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.segments.runs`)."""
 SHARD_TOKENS = 2**17
 REMEDY = "repeat its `argap score` command, which makes damaged parts again"
 SCHEMA = pa.schema(
@@ -65,8 +72,9 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
-    """Start a run or resume it. Raises as `argap.resumable.begin`."""
-    return Run(folder, msgspec.convert(begin(folder, as_json(record), overwrite=overwrite), RunRecord))
+    """Start a run or resume it. Raises as `argap.resumable.begin`, and `FormatError` for a broken ``run.json``."""
+    begin(folder, as_json(record), overwrite=overwrite)
+    return read_run(folder)
 
 
 def finish_run(run: Run, result: RunResult) -> Run:
@@ -91,7 +99,8 @@ def open_run(folder: str | Path) -> Run:
 
 
 def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0."""
+    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0. A
+    log-prob that is NaN is stored as null."""
     rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
     context = data.position[rows] == 0
     table = pa.table(
@@ -99,7 +108,7 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
             data.window[rows],
             data.position[rows],
             data.tokens[rows],
-            pa.array(logprob, mask=context),
+            pa.array(logprob, mask=np.isnan(logprob)),
             pa.array(top1, mask=context),
         ],
         schema=SCHEMA,
@@ -140,6 +149,49 @@ def read_token_ids(run: Run) -> np.ndarray:
     return _read_columns(run, ["token"])["token"].to_numpy()
 
 
+def read_window_offsets(run: Run) -> np.ndarray:
+    """The window bounds of the run, int64 ``[W + 1]``. Raises `FormatError` as `read_logprobs`."""
+    position = _read_columns(run, ["pos"])["pos"].to_numpy()
+    return np.append(np.flatnonzero(position == 0), len(position))
+
+
+def tokenizer_of(run: Run) -> Tokenizer:
+    """The tokenizer of a run: saved with it or with the labels beside it, else where it is recorded to be.
+
+    Raises `ArgapError` where none of those is the run's.
+    """
+    evaluation = run.record.evaluation
+    saved = [
+        str(folder) for folder in (run.folder, run.folder.parent / "labels") if (folder / "tokenizer.json").is_file()
+    ]
+    for source in (*saved, run.record.source.tokenizer, evaluation.tokenizer):
+        with suppress(ArgapError):
+            tokenizer = load_tokenizer(source, name=evaluation.tokenizer) if source else None
+            if tokenizer is not None and tokenizer.fingerprint == evaluation.tokenizer_fingerprint:
+                return tokenizer
+    raise ArgapError(
+        f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
+        f"expected it in {run.folder.parent / 'labels'}, or where its name says"
+    )
+
+
+def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
+    """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
+    own = run.record.evaluation
+    if own.fingerprint == evaluation.fingerprint:
+        return
+    differing = [
+        f"`{name}` {getattr(own, name)} against {getattr(evaluation, name)}"
+        for name in ("tokenizer", "seq_len", "packing", "tokens")
+        if getattr(own, name) != getattr(evaluation, name)
+    ]
+    raise MismatchError(
+        f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
+        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
+        "`packing`"
+    )
+
+
 def token_parts(folder: Path) -> list[Path]:
     """The Parquet parts of a run, in order."""
     return sorted((folder / "tokens").glob("part-*.parquet"))
@@ -178,6 +230,8 @@ def check_logprobs(run: Run) -> None:
 def _check_finite(run: Run, path: Path, table: pa.Table) -> None:
     """Raise `FormatError` for a scored position without a finite log-prob."""
     missing = ~np.isfinite(table["logprob"].to_numpy())  # nulls are NaN
+    if run.record.evaluation.unit == "byte":  # the sum of a segment is at its last token, the others have none
+        missing &= table["logprob"].is_valid().to_numpy()
     if not missing.any():
         return
     window, pos = (read_parquet(path, [name], schema=SCHEMA)[name].to_numpy() for name in ("window", "pos"))

@@ -7,8 +7,9 @@ those of one process.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from argap.checkpoint import Backend, Checkpoint, check_length, load_model, runs
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
+from argap.live import LiveModel, undisturbed
 from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say
@@ -30,6 +32,8 @@ from argap.runs import FORMAT, Run, begin_run, finish_run, is_whole_shard, read_
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+LARGEST_BATCH = 2**20
+"""Windows."""
 SHARDS_IN_FLIGHT = 2
 """Shards that may wait in memory to be written while the device works on."""
 
@@ -42,20 +46,22 @@ class ScoreOptions(NamedTuple):
     batch_size: int | Literal["auto"] = "auto"
     trust_remote_code: bool = False
     backend: Backend = "auto"
+    device_map: bool = False
+    """Spread models over all GPUs and then the CPU's memory."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
     """A batch size as written on a command line. Raises `ArgapError` for anything but a positive number and auto."""
     if text == "auto":
         return "auto"
-    if not (text.isdecimal() and int(text) > 0):
-        raise ArgapError(f"`batch_size` {text}: expected a positive whole number, or auto")
+    if not (text.isdecimal() and 0 < int(text) <= LARGEST_BATCH):
+        raise ArgapError(f"`batch_size` {text}: expected a positive whole number up to {LARGEST_BATCH:,}, or auto")
     return int(text)
 
 
 @one_writer("folder")
 def score(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | LiveModel,
     data: EvaluationSet,
     folder: Path,
     *,
@@ -73,7 +79,8 @@ def score(
     Raises `ArgapError` for a model that cannot take the windows or gives a NaN or infinite log-prob,
     `MismatchError` where the folder holds another run.
     """
-    parallel = parallel or Parallel(0, 1, use_device(options.device))
+    live = isinstance(checkpoint, LiveModel)
+    parallel = parallel or Parallel(0, 1, checkpoint.device if live else use_device(options.device))
     device = str(parallel.device)
     record = RunRecord(
         format=FORMAT,
@@ -93,22 +100,16 @@ def score(
     if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
     check_length(checkpoint, longest=int(np.diff(data.offsets).max()))
-    model = load_model(
-        checkpoint,
-        dtype=DTYPES[record.identity.dtype],
-        device=device,
-        trust_remote_code=options.trust_remote_code,
-        backend=options.backend,
-    )
-    _check_vocabulary(model, data, checkpoint.name)
-    batches = Batches(model, data, device, options.batch_size, checkpoint.name)
-    started = time.monotonic()
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
-    try:
-        done = _score_shards(batches, own, folder, model_name)
-    except KeyboardInterrupt:
-        say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
-        raise
+    with _loaded(checkpoint, record.identity.dtype, device, options) as model:
+        check_vocabulary(model, data, checkpoint.name)
+        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live)
+        started = time.monotonic()
+        try:
+            done = _score_shards(batches, own, folder, model_name)
+        except KeyboardInterrupt:
+            say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
+            raise
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
     seconds = time.monotonic() - started
     result = RunResult(
@@ -126,22 +127,57 @@ def score(
     return run if parallel.is_main else read_run(folder)
 
 
+@contextmanager
+def _loaded(
+    checkpoint: Checkpoint | LiveModel, dtype: str, device: str, options: ScoreOptions
+) -> "Iterator[PreTrainedModel]":
+    """The model in evaluation mode; one that is in memory has its own mode again afterwards."""
+    if isinstance(checkpoint, LiveModel):
+        with undisturbed(checkpoint.model):
+            yield checkpoint.model
+        return
+    yield load_model(
+        checkpoint,
+        dtype=DTYPES[dtype],
+        device=device,
+        trust_remote_code=options.trust_remote_code,
+        backend=options.backend,
+        device_map=options.device_map,
+    )
+
+
 def check_identity(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | LiveModel,
     data: EvaluationSet,
     folder: Path,
     options: ScoreOptions,
     overwrite: bool,
     parallel: Parallel | None,
-) -> None:
-    """Raise what `score` raises for a folder that holds another run; changes nothing."""
-    device = str(parallel.device) if parallel else resolve_device(options.device)
+) -> RunIdentity:
+    """The identity of the run that `score` writes. Raises what it raises for a folder that holds another run; changes
+    nothing."""
+    if isinstance(checkpoint, LiveModel):
+        device = str(checkpoint.device)
+    else:
+        device = str(parallel.device) if parallel else resolve_device(options.device)
     identity = _identity(checkpoint, data, options, device)
     if parallel is None or parallel.is_main:
         check_resumable(folder, as_json(identity), overwrite=overwrite)
+    return identity
 
 
-def _identity(checkpoint: Checkpoint, data: EvaluationSet, options: ScoreOptions, device: str) -> RunIdentity:
+def _identity(
+    checkpoint: Checkpoint | LiveModel, data: EvaluationSet, options: ScoreOptions, device: str
+) -> RunIdentity:
+    if isinstance(checkpoint, LiveModel):
+        return RunIdentity(
+            checkpoint=checkpoint.fingerprint,
+            evaluation_set=data.fingerprint,
+            dtype=checkpoint.dtype,
+            device=torch.device(device).type,
+            batch_size=options.batch_size,
+            backend="memory",
+        )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
         evaluation_set=data.fingerprint,
@@ -175,7 +211,7 @@ def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name
 
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
-    _check_finite(logprob, shard.data, shard.windows, name)
+    check_finite(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1)
     advance(shard.uncounted)
 
@@ -185,7 +221,8 @@ def _is_whole(folder: Path, number: int, data: EvaluationSet, windows: range) ->
     return is_whole_shard(shard_path(folder, number), rows)
 
 
-def _check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
+def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:
+    """Raise `ArgapError` for a token id that the model has no embedding of."""
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     highest = int(data.tokens.max())
@@ -196,7 +233,8 @@ def _check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) 
         )
 
 
-def _check_finite(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
+def check_finite(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
+    """Raise `ArgapError` for a scored token of ``windows`` without a finite log-prob."""
     rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
     wrong = ~np.isfinite(logprob) & (data.position[rows] > 0)
     if wrong.any():

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from argap.errors import ArgapError
-from argap.token_columns import LOGPROB, MASK, UNIT, schema_of
+from argap.interrupt import current
+from argap.token_columns import LOGPROB, MASK, SEGMENTED, UNIT, schema_of
 from argap.tokens import Mask, OfVocabulary, TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -160,7 +161,7 @@ class Sums:
     member: np.ndarray
     """bool ``[G, S]``."""
     n: np.ndarray
-    """``[G]``: tokens."""
+    """``[G]``: tokens, or bytes of segments."""
     logprob: np.ndarray
     """float64 ``[G, M]``: sums of log p in nats."""
     value: np.ndarray
@@ -172,8 +173,9 @@ def sums(
 ) -> Sums:
     """What every slice needs, in one pass over the tokens; ``by``: a column whose values are groups, too.
 
-    ``units``: int32 ``[D]``, the unit of each document; the tokens of those with -1 are left out. Raises
-    `FailsOnToken`, naming slice and condition, for one that fails on a token.
+    ``units``: int32 ``[D]``, the unit of each document; the tokens of those with -1 are left out. A segment of several
+    tokens is in a slice where one of them is, and has the value of its last. Raises `FailsOnToken`, naming slice and
+    condition, for one that fails on a token.
     """
     slices = {name: looked_up(table, each) or each for name, each in slices.items()}
     masks = {name: each for name, each in slices.items() if not isinstance(each, Condition)}
@@ -182,8 +184,9 @@ def sums(
     }
     named = {name for each in slices.values() if isinstance(each, Condition) for name in each.columns} | {by}
     logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
+    named |= set(SEGMENTED if table.by_segment else ())
     columns = [name for name in table.columns if name in named]
-    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL")
+    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL", table.by_segment)
     try:
         with streamed(table, [UNIT, *columns, *logprobs], masks, units=units) as connection:
             unit, value, *got = connection.execute(query).fetchnumpy().values()
@@ -194,13 +197,13 @@ def sums(
     held = [np.asarray(words[k // BITS], dtype=np.int64) >> (k % BITS) & 1 for k in range(len(conditions))]
     member = np.stack(held, axis=1).astype(bool) if held else np.zeros((len(unit), 0), dtype=bool)
     n, *logprob = (np.asarray(column) for column in got[len(words) :])
-    text = np.ma.asarray(value)
+    text: Any = np.ma.asarray(value)
     text = np.where(np.ma.getmaskarray(text), None, text.data.astype(object))
     return Sums(np.asarray(unit), member, n, np.stack(logprob, axis=1), text)
 
 
-def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str) -> str:
-    """Sums by unit, value and the words of bits that say which conditions hold."""
+def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
+    """Sums by unit, value and the words of bits that say which conditions hold; ``by_segment``: of segments."""
     words = [
         " + ".join(
             f"CASE WHEN (\n{sql}\n) THEN {1 << k}::BIGINT ELSE 0 END" for k, sql in enumerate(conditions[i : i + BITS])
@@ -216,10 +219,22 @@ def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str) -> st
             *(f"{word} AS {name}" for name, word in made.items()),
         ]
     )
+    rows, n = f'SELECT {inner} FROM {TABLE} WHERE "{UNIT}" >= 0', "count(*)"
+    if by_segment:
+        ends = ", ".join(
+            [
+                f'any_value("{UNIT}") AS "{UNIT}"',
+                f'max(CASE WHEN segment_bytes > 0 THEN "{MASK}value" END) AS "{MASK}value"',
+                *(f'max("{name}") AS "{name}"' for name in logprobs),  # one of its tokens has it
+                *(f"bit_or({name}) AS {name}" for name in made),
+                "max(segment_bytes) AS segment_bytes",
+            ]
+        )
+        tokens = f'SELECT {inner}, segment, segment_bytes FROM {TABLE} WHERE "{UNIT}" >= 0'
+        rows, n = f"SELECT {ends} FROM ({tokens}) GROUP BY segment", "sum(segment_bytes)::BIGINT"
     keys = ", ".join([f'"{UNIT}"', f'"{MASK}value"', *made])
     totals = ", ".join(f'sum("{name}"::DOUBLE)' for name in logprobs)
-    tokens = f'SELECT {inner} FROM {TABLE} WHERE "{UNIT}" >= 0'
-    return f"SELECT {keys}, count(*) AS n, {totals} FROM ({tokens}) GROUP BY {keys} ORDER BY {keys}"
+    return f"SELECT {keys}, {n} AS n, {totals} FROM ({rows}) GROUP BY {keys} ORDER BY {keys}"
 
 
 def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | None:
@@ -289,10 +304,13 @@ def streamed(
     """A connection with the tokens as the table `TABLE`, to be read once. What reading or a function raises, the block
     raises; DuckDB's own errors become `FailsOnToken`."""
     failed: list[Exception] = []
+    interrupt = current()  # read here: DuckDB pulls the batches in threads of its own
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            yield from table.batches(columns, masks=masks, models=models, units=units)
+            for batch in table.batches(columns, masks=masks, models=models, units=units):
+                interrupt.check()
+                yield batch
         except Exception as error:
             failed.append(error)
             raise
@@ -302,8 +320,10 @@ def streamed(
     with connect() as connection:
         connection.register(TABLE, pa.RecordBatchReader.from_batches(schema, batches()))
         try:
-            yield connection
+            with interrupt.watching(connection):
+                yield connection
         except duckdb.Error as error:
+            interrupt.check()
             if failed:
                 raise failed[0] from None
             raise FailsOnToken(f"a condition fails on a token: {reason(error)}") from None

@@ -72,6 +72,7 @@ def summarize(
         index=index,
         versions=environment()["versions"],
         curve=share_by_threshold(bins, scored),
+        unit=evaluation.unit,
         **count_documents(cells),
     )
 

@@ -1,4 +1,5 @@
-"""Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs."""
+"""Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs; and models in
+memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +9,12 @@ from typing import TypeVar
 
 from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
+from argap.gguf_file import gguf_tokenizer
+from argap.live import LiveModel
 from argap.per_model import NO_SETTING, PerModel
 from argap.records import SourceRecord
 from argap.references import find_reference
-from argap.runs import Run, folder_name, open_run
+from argap.runs import OWN, Run, folder_name, open_run, tokenizer_of
 from argap.server.client import is_address, parse_address
 from argap.server.scoring import Server
 from argap.tokenizer import Tokenizer, load_tokenizer
@@ -38,6 +41,8 @@ class CheckpointTarget:
         if self.name in self.tokenizers.named:
             return load_tokenizer(self.tokenizers.named[self.name])
         try:
+            if self.checkpoint.gguf is not None:
+                return gguf_tokenizer(self.checkpoint.gguf)
             return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
         except FormatError:
             raise
@@ -69,6 +74,20 @@ class ServerTarget:
 
 
 @dataclass(frozen=True)
+class LiveTarget:
+    """A model in memory, and its tokenizer."""
+
+    name: str
+    live: LiveModel
+    tokenizer: Tokenizer
+    recorded: SourceRecord = NOTHING
+
+    @property
+    def fingerprint(self) -> str:
+        return self.live.fingerprint
+
+
+@dataclass(frozen=True)
 class RunTarget:
     """A finished run, whose log-probs are reused."""
 
@@ -84,10 +103,10 @@ class RunTarget:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.run.folder.parent / "labels", name=self.run.record.evaluation.tokenizer)
+        return tokenizer_of(self.run)
 
 
-ScoredTarget = CheckpointTarget | ServerTarget
+ScoredTarget = CheckpointTarget | ServerTarget | LiveTarget
 """What log-probs are computed for."""
 Target = ScoredTarget | RunTarget
 AnyTarget = TypeVar("AnyTarget", CheckpointTarget, ScoredTarget, Target)
@@ -106,8 +125,8 @@ def find_target(source: str, tokenizers: PerModel = NO_SETTING) -> CheckpointTar
 
 
 def find_targets(
-    sources: Sequence[str],
-    reference: str,
+    sources: Sequence[str | LiveTarget],
+    reference: str | LiveTarget,
     model_names: Sequence[str] = (),
     tokenizers: PerModel = NO_SETTING,
 ) -> tuple[list[ScoredTarget], Target]:
@@ -116,7 +135,7 @@ def find_targets(
     ``model_names``: the model of each server, in the order of ``sources`` and then ``reference``. Raises `ArgapError`
     for more or fewer names than servers, and what `find_target` raises.
     """
-    servers = [source for source in (*sources, reference) if is_address(source)]
+    servers = [source for source in (*sources, reference) if isinstance(source, str) and is_address(source)]
     if len(servers) != len(model_names):
         raise ArgapError(
             f"{len(servers)} servers and {len(model_names)} names of their models; give `model_name` once for each "
@@ -124,14 +143,16 @@ def find_targets(
         )
     names = iter(model_names)
 
-    def find(source: str) -> ScoredTarget:
+    def find(source: str | LiveTarget) -> ScoredTarget:
+        if isinstance(source, LiveTarget):
+            return source
         if not is_address(source):
             return find_target(source, tokenizers)
         model = next(names)
         return ServerTarget(model.rpartition("/")[2] or model, Server(parse_address(source), model), tokenizers)
 
     models = [find(source) for source in sources]
-    if (Path(reference) / "run.json").is_file():
+    if isinstance(reference, str) and (Path(reference) / "run.json").is_file():
         return models, RunTarget(open_run(reference))
     return models, find(reference)
 
@@ -161,7 +182,7 @@ def distinct(models: Sequence[ScoredTarget], reference: Target) -> list[ScoredTa
         known = [other.fingerprint for other in different if not isinstance(other, RunTarget)]
         if model.fingerprint not in known:
             different.append(model)
-    taken = {"labels": "the labels", "figures": "the report's figures"}
+    taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
     named = with_distinct_names(different)
     for model in named:
         if isinstance(model, RunTarget):  # its folder is elsewhere

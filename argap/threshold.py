@@ -17,8 +17,8 @@ def parse_threshold(text: str) -> Threshold:
     """``1250`` or ``scaled``, as written on a command line. Raises `ArgapError` for anything else."""
     if text == "scaled":
         return "scaled"
-    if not re.fullmatch(r"\d+", text):
-        raise ArgapError(f"`threshold` {text}: expected a whole number of occurrences, or scaled")
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise ArgapError(f"`threshold` {text}: expected a whole number of occurrences below 10¹⁸, or scaled")
     return int(text)
 
 

@@ -21,6 +21,14 @@ nll                     struct     a field for each model: −log p in nats
 top1                    struct     a field for each model: the id of its most likely token
 ======================  =========  ==============================================================================
 
+Where models were compared by segments (`argap.segments`) the tokens are the reference's, ``nll`` is that of the whole
+segment that a token is in, and there are also
+
+======================  =========  ==============================================================================
+segment                 int64      a number for each segment, the same for all of its tokens
+segment_bytes           int32      the bytes of the segment at its last token, 0 at the others
+======================  =========  ==============================================================================
+
 Further columns are those that were kept of the source (`argap.documents`): a value of the token's own document, or the
 labels of its spans.
 """
@@ -48,6 +56,8 @@ TYPES: dict[str, pa.DataType] = {
     "occurrences": pa.int32(),
     "train_count": pa.int64(),
 }
+SEGMENTED: dict[str, pa.DataType] = {"segment": pa.int64(), "segment_bytes": pa.int32()}
+"""Columns of a comparison by segments alone."""
 LABELLED = ("repeated", "distance", "occurrences", "train_count")
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}

@@ -8,12 +8,15 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from argap.checksums import check_files
 from argap.errors import ArgapError, MismatchError
 from argap.intervals import DocumentBootstrap, effective_documents
+from argap.labels import TABLES
+from argap.lockstep import REMEDY
 from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run
+from argap.runs import Run, open_run, token_parts
 from argap.slice_library import SliceSpec, check_names, filled
 from argap.slice_sql import TABLE, Condition, FailsOnToken, Sums, as_text, check_condition, quoted, streamed, sums
 from argap.slices import SliceScorer
@@ -41,7 +44,8 @@ class Slice(NamedTuple):
 def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """The runs and labels of a result: where ``gap.json`` says, or in the result's folder.
 
-    Raises `ArgapError` where they are not there, and `MismatchError` where they are of another text.
+    Raises `ArgapError` where they are not there, `MismatchError` where they are of another text, and `FormatError` for
+    a file that is damaged.
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
@@ -55,6 +59,9 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
+    for run in runs:
+        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
+    check_files(labels, [labels / name for name in TABLES], remedy=REMEDY)
     return table
 
 
@@ -74,13 +81,6 @@ def as_slices(specs: Iterable[SliceSpec]) -> list[Slice]:
     return [Slice(each.name, each.where, each.title, each.note) for each in specs]
 
 
-def record_slices(folder: Path, slices: Sequence[SliceResult]) -> None:
-    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
-    gap = replace(read_gap(folder), slices=tuple(slices))
-    remove_report(folder)
-    write_record(folder / "gap.json", gap)
-
-
 def check_slices(
     specs: Sequence[SliceSpec], models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
 ) -> None:
@@ -94,6 +94,14 @@ def check_slices(
             check_condition(filled(each.where, models, evaluation), schema_of(models, kept))
         except ArgapError as error:
             raise ArgapError(f"slice {each.name}: {error}") from None
+
+
+def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
+    """Record the AR hits and further slices in ``gap.json``, in place of those there; an earlier report is removed."""
+    gap = replace(read_gap(folder), slices=tuple(slices))
+    remove_report(folder)
+    write_record(folder / "gap.json", gap)
+    return gap
 
 
 def score_slices(

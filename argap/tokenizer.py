@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from argap.atomic import read_json, write_json, write_text
 from argap.errors import ArgapError, FormatError
 from argap.trust import is_trusted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -54,6 +57,13 @@ class Tokenizer:
         """Ids of the special tokens, EOS among them: those that stand for no text."""
         added = {i for i, token in self._backend.get_added_tokens_decoder().items() if token.special}
         return frozenset(added if self.eos is None else added | {self.eos})
+
+    @cached_property
+    def unknown(self) -> frozenset[int]:
+        """Ids of the tokens for text that the tokenizer cannot spell; empty where it has none."""
+        model = json.loads(self._backend.to_str())["model"]
+        named = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
+        return frozenset() if named is None else frozenset([named])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -104,6 +114,11 @@ class Tokenizer:
         encoded = self._backend.encode(text, add_special_tokens=False)
         return encoded.ids, encoded.offsets
 
+    def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
+        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
+        return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
+
     def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Where in its text each token begins and ends (characters), of each text int64 ``[N, 2]``, not decreasing.
 
@@ -128,7 +143,7 @@ class Tokenizer:
         """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
         write_text(folder / "tokenizer.json", self._backend.to_str())
         eos = None if self.eos is None else self._backend.id_to_token(self.eos)
-        write_json(folder / "tokenizer_config.json", {"eos_token": eos})
+        write_json(folder / "tokenizer_config.json", {"eos_token": eos}, seal=False)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""
@@ -150,6 +165,17 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_OF = _byte_alphabet()
+
+
+def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase") -> Tokenizer:
+    """A copy of a transformers tokenizer. Raises `ArgapError` for a slow one."""
+    from tokenizers import Tokenizer as Backend
+
+    if not tokenizer.is_fast:
+        raise ArgapError(f"{tokenizer.name_or_path}: a slow tokenizer; expected one with a tokenizer.json")
+    fast: Any = tokenizer
+    backend = Backend.from_str(fast.backend_tokenizer.to_str())
+    return Tokenizer(backend, name=fast.name_or_path or type(fast).__name__, eos=fast.eos_token_id)
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
@@ -205,9 +231,10 @@ def _download(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    file = Path(hf_hub_download(name, "tokenizer.json"))
+    repository, _, revision = name.partition("@")
+    file = Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
     with contextlib.suppress(EntryNotFoundError):
-        hf_hub_download(name, "tokenizer_config.json")
+        hf_hub_download(repository, "tokenizer_config.json", revision=revision or None)
     return file.parent
 
 
@@ -241,17 +268,24 @@ def auto_tokenizer(source: str) -> Any:
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:
-    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives."""
+    """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives.
+
+    Raises `FormatError` for one that is no token of the vocabulary.
+    """
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
         if not (folder / file).is_file():
             continue
         value = read_json(folder / file).get(key)
         if isinstance(value, dict):  # an AddedToken written out
             value = value.get("content")
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, str):
             value = backend.token_to_id(value)
-        if value is not None:
-            return int(value)
+        if value is None:
+            continue
+        size = backend.get_vocab_size()
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+            raise FormatError(f"{folder / file}: {key}: expected a token or an id below {size:,}, found {value!r}")
+        return value
     return None

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from argap.content import content_bigrams, has_letters
 from argap.documents import Documents, read_documents
 from argap.errors import ArgapError
-from argap.labels import FORMAT
+from argap.labels import FORMAT, further_columns
 from argap.lockstep import REMEDY, Rows, read_rows
 from argap.parquet import read_parquet, read_portions
 from argap.records import LabelsRecord, read_record
@@ -25,6 +26,9 @@ from argap.runs import Run
 from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, UNIT, schema_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes, Words, seen_earlier
+
+SHARED = {"record", "documents", "kept", "tokenizer", "document_of_window", "pieces", "piece_bytes", "has_letters"}
+"""What a `TokenTable` keeps that does not depend on its runs."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class OfVocabulary:
     """Whether of the token before."""
 
 
+pc: Any = pyarrow.compute
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
 
@@ -62,18 +67,28 @@ class TokenTable:
         """The columns kept of the source; None without any."""
         return read_documents(self.labels, remedy=REMEDY)
 
+    @property
+    def by_segment(self) -> bool:
+        """Whether log-probs are those of segments, which bytes weigh."""
+        return self.record.evaluation.unit == "byte"
+
     @cached_property
     def kept(self) -> dict[str, pa.DataType]:
         """The columns kept of the source, and their types."""
         return {} if self.documents is None else self.documents.types
 
+    @cached_property
+    def further(self) -> dict[str, pa.DataType]:
+        """The columns beside `COLUMNS`, and their types."""
+        return further_columns(self.record.evaluation, self.documents)
+
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*COLUMNS, *self.kept)
+        return (*COLUMNS, *self.further)
 
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
         """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``."""
-        return schema_of(self.models if models is None else models, self.kept, columns)
+        return schema_of(self.models if models is None else models, self.further, columns)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -101,13 +116,14 @@ class TokenTable:
         read = [*needed, "token"] if len(functions) < len(masks) else needed
         of_runs = [_of_run(read, k, model in models) for k, model in enumerate(self.models)]
         of_labels = [name for name in (*LABELLED, "domain") if name in needed]
+        of_labels += ["segment_bytes"] if self.by_segment else []
         folders = [run.folder for run in self.runs]
         start = 0
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
             source = _Columns(self, rows, models, start, units)
             start += len(rows.pos)
+            scored = self._scored(rows)
             batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
-            scored = rows.pos > 0
             batch = batch.filter(pa.array(scored))
             made = [
                 source.looked_up(mask, scored)
@@ -119,13 +135,33 @@ class TokenTable:
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
 
+    def _scored(self, rows: Rows) -> np.ndarray:
+        """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
+        if not self.by_segment:
+            return rows.pos > 0
+        return _whole(rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
+
+    def among(self, models: Sequence[str]) -> "TokenTable":
+        """The same tokens of some of the models, the first as the reference. What was read already is shared."""
+        by_name = {run.model: run for run in self.runs}
+        table = TokenTable(tuple(by_name[model] for model in models), self.labels)
+        vars(table).update({name: value for name, value in vars(self).items() if name in SHARED})
+        return table
+
+    def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:
+        """``columns`` of whole windows, position 0 included, which has no NLL (NaN); ``start``: tokens before them."""
+        source = _Columns(self, rows, models, start, None)
+        return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
+
     @cached_property
     def scored_of_document(self) -> np.ndarray:
-        """int64 ``[D]``: scored tokens of the windows that belong to each document."""
+        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document."""
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
-        for rows in read_portions(self.labels / "labels.parquet", ["window"], remedy=REMEDY):
-            n += np.bincount(rows["window"].to_numpy(), minlength=len(n))
-        return np.bincount(self.document_of_window, np.maximum(n - 1, 0)).astype(np.int64)
+        columns = ["window", "pos", *(["segment_bytes"] if self.by_segment else [])]
+        for rows in read_portions(self.labels / "labels.parquet", columns, remedy=REMEDY):
+            weight = rows["segment_bytes"].fill_null(0) if self.by_segment else pc.greater(rows["pos"], 0)
+            n += np.bincount(rows["window"].to_numpy(), weight.to_numpy(), minlength=len(n)).astype(np.int64)
+        return np.bincount(self.document_of_window, n).astype(np.int64)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
@@ -160,10 +196,23 @@ class _Columns:
         self._start = start
         """Tokens of the evaluation set before these rows."""
 
+    @cached_property
+    def _segment_bytes(self) -> np.ndarray:
+        """int32 ``[N]``; -1 where no segment is scored."""
+        return _whole(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
+
+    @cached_property
+    def _last(self) -> np.ndarray:
+        """int64 ``[N]``: the row of the last token of each token's segment; any row where none is scored."""
+        ends = np.flatnonzero(self._segment_bytes > 0)
+        return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(self._segment_bytes)))]
+
     def column(self, name: str) -> pa.Array:
         if self._table.documents is not None and name in self._table.kept:
             return self._table.documents.column(name, self._start, len(self._rows.pos))
-        if name in ("window", "pos", "domain", *LABELLED):
+        if name == "segment":
+            return pa.array(self._start + self._last)
+        if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
             return _whole(self._rows.labels[name])
         if name in OF_MODELS:
             return self._of_models(name)
@@ -181,6 +230,8 @@ class _Columns:
     def _of_models(self, name: str) -> pa.Array:
         tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
         arrays = [_whole(table["top1"]) if name == "top1" else _negated(_whole(table["logprob"])) for table in tables]
+        if name == "nll" and self._table.by_segment:
+            arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=list(self._models))
 
     @cached_property

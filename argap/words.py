@@ -34,6 +34,12 @@ class PieceBytes:
         self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
         self._offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces], dtype=np.int64)])
 
+    def text(self, tokens: np.ndarray) -> tuple[bytes, np.ndarray]:
+        """The bytes of ``tokens`` (int ``[N]``), and where in them each token ends (int64 ``[N]``)."""
+        lengths = (self._offsets[1:] - self._offsets[:-1])[tokens]
+        ends = np.cumsum(lengths)
+        return self._text(tokens, lengths, ends).tobytes(), ends
+
     def words(self, tokens: np.ndarray, window: np.ndarray) -> Words:
         """The words of ``tokens`` (int ``[N]``), whole windows in order; ``window``: int32 ``[N]``."""
         lengths = (self._offsets[1:] - self._offsets[:-1])[tokens]

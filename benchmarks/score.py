@@ -4,7 +4,8 @@
 
 On a GPU: randomly initialised models in bfloat16, 8 windows of 2,048 tokens. argap's batch (trunk, head, the log-prob
 and the most likely token of every position) is compared with Hugging Face models as they are, with Liger's trunk and
-with torch.compile of trunk and head; native models with their trunk before its kernels were fused. Times are medians
+with torch.compile of trunk and head; native models with their trunk before its kernels were fused, and models of
+flash-linear-attention, where it is installed, with argap's native form of the same weights. Times are medians
 of `do_bench`; memory is the peak above the weights. The accuracy is that of the log-probs against the same weights in
 float32: mean absolute difference and bias, in nats. On a CPU: tokens per second of the GPT-2 shape in float32 on a
 text, compared with lm-eval's ``loglikelihood_rolling``, which returns one number per document.
@@ -14,6 +15,7 @@ import argparse
 import copy
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,6 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeo
 
 from argap.atomic import write_json
 from argap.batches import Batches
+from argap.checkpoint import find_checkpoint, load_model
 from argap.evaluation import EvaluationSet
 
 BATCH, LENGTH = 8, 2048
@@ -45,6 +48,12 @@ SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
     ),
 }
 NATIVE = ("attention", "retnet", "hyena", "rwkv4_channel", "mamba", "h3", "base_conv", "delta_net", "gla")
+FLA = {
+    "FLA GLA": ("GLA", {"num_heads": 4}),
+    "FLA DeltaNet": ("DeltaNet", {"num_heads": 8}),
+    "FLA RetNet": ("RetNet", {"num_heads": 4, "hidden_ratio": 4, "expand_v": 1.0}),
+}
+"""Models of flash-linear-attention: the class and the fields that differ from the size."""
 WIDTH, LAYERS, VOCABULARY = 1024, 24, 50_257
 """Of the native models: the size ``360m``."""
 CHECKED = 2
@@ -66,8 +75,10 @@ def main() -> None:
         if torch.cuda.is_available():
             names = arguments.models.split(",") if arguments.models else [*SHAPES, *NATIVE]
             for name in names:
-                hub = name in SHAPES
-                rows.append(on_hub_model(name, not arguments.without_compile) if hub else on_native_model(name))
+                if name in SHAPES:
+                    rows.append(on_hub_model(name, not arguments.without_compile))
+                else:
+                    rows.append(on_fla_model(name) if name in FLA else on_native_model(name))
                 print(rows[-1], flush=True)
                 if arguments.json:
                     write_json(arguments.json, {"machine": machine(), "rows": rows})
@@ -161,6 +172,34 @@ def on_native_model(name: str) -> dict[str, Any]:
     with_references = by_references(lambda: measure(lambda: batches.score(range(BATCH)).arrays()))
     row["unfused"] = with_references | accuracy(plain.logprob[:, :-1], exact)
     row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours.logprob[:, :-1], exact)
+    return row
+
+
+def on_fla_model(name: str) -> dict[str, Any]:
+    """Milliseconds, peak memory and accuracy of a model of flash-linear-attention and of argap on the same weights.
+
+    Its first calls choose launch configurations, which takes minutes on a fresh machine and is not counted.
+    """
+    import fla.models  # pyright: ignore[reportMissingImports]
+
+    family, options = FLA[name]
+    torch.manual_seed(0)
+    shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
+    config = getattr(fla.models, f"{family}Config")(**shape, **options)
+    theirs: Any = getattr(fla.models, f"{family}ForCausalLM")(config).to(torch.bfloat16).cuda().eval()
+    ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        checkpoint = find_checkpoint(folder)
+        exact = in_float32(load_model(checkpoint, dtype=torch.float32, device="cuda", backend="native"), ids)
+        model = load_model(checkpoint, dtype=torch.bfloat16, device="cuda", backend="native")
+    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
+    found = by_all_logits(theirs, ids[:CHECKED])
+    row["FLA path"] = measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact)
+    row["trunk of FLA"] = measure(lambda: theirs.model(input_ids=ids, use_cache=False))
+    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+    ours = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
+    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours, exact)
     return row
 
 
@@ -281,7 +320,7 @@ def on_cpu() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     found = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "python": platform.python_version()}
-    for package in ("torch", "triton", "transformers", "liger_kernel", "lm_eval", "numpy"):
+    for package in ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

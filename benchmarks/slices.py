@@ -47,7 +47,8 @@ def argap_slices(folder: Path) -> dict[str, list[float]]:
     import argap
 
     table = argap.open_result(folder / "out").gap(CONDITIONS)
-    return {name: [float(part["n"].iloc[0]), *map(float, part["nll"])] for name, part in table.groupby("slice") if name in CONDITIONS}
+    parts = {name: table.loc[table["slice"] == name] for name in CONDITIONS}
+    return {name: [float(part["n"].iloc[0]), *map(float, part["nll"])] for name, part in parts.items()}
 
 
 def argap_discover(folder: Path) -> None:

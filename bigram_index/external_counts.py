@@ -111,6 +111,9 @@ def _read_counts(path: Path) -> Iterator[Batch]:
         for batch in batches:
             if missing := [name for name in COLUMNS if name not in batch.schema.names]:
                 raise FormatError(f"{path}: no column {missing[0]!r}; its columns are {', '.join(batch.schema.names)}")
+            for name in COLUMNS:
+                if batch.column(name).null_count:
+                    raise FormatError(f"{path}: {name}: a row without a value; expected a whole number in every row")
             first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)
             yield first, second, count
     except (OSError, pa.ArrowException) as error:

@@ -6,11 +6,12 @@ bytes.
 
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from argap.atomic import read_json, write_json
+from argap.configuration import Vocabulary
 from argap.errors import ArgapError, FormatError
 from argap.records import Record, as_json
 
@@ -21,12 +22,15 @@ COUNTED = "counted"
 REBUILD = "copy the index again or build it with `argap index build`"
 
 
+Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Part(Record, frozen=True, forbid_unknown_fields=True):
     """One Parquet part, with its checksums (`argap.bigram_index.checksums`)."""
 
     file: str
-    rows: int
-    bytes: int
+    rows: Number
+    bytes: Number
     crc32: tuple[str, ...]
 
 
@@ -51,16 +55,16 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokenizer: str
     tokenizer_fingerprint: str
     """SHA-256 over the tokenizer's parts (`argap.tokenizer.Tokenizer.fingerprint`)."""
-    vocab_size: int
-    documents: int
+    vocab_size: Vocabulary
+    documents: Number
     """Documents with at least one token."""
-    empty_documents: int
+    empty_documents: Number
     """Documents without a token, which are skipped."""
-    tokens: int
+    tokens: Number
     """Tokens of all documents, without the EOS between them."""
-    bigrams: int
+    bigrams: Number
     """Adjacent pairs inside documents: the sum of all counts."""
-    distinct: int
+    distinct: Number
     sources: tuple[str, ...]
     """What was counted, sorted; a source that was counted twice is listed twice."""
     parts: tuple[Part, ...]

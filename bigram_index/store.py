@@ -32,6 +32,7 @@ class BigramIndex:
         self.distinct = manifest.distinct
         self.sources = list(manifest.sources)
         self.passes = manifest.passes
+        self.weights = manifest.weights
         """How often the training run read the corpus."""
         self.proxy = manifest.origin != COUNTED
         """Whether some or all counts were not counted from the training documents themselves."""

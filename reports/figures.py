@@ -1,7 +1,7 @@
 """Figures of a result: how good each model is, and where the gap to the reference lies.
 
 Each function takes the `Gap` of a ``gap.json`` and returns a matplotlib figure, 7.2 inches wide; `draw_all` writes them
-all. NLLs and parts of the gap are in nats per token.
+all. NLLs and parts of the gap are in nats per token, or per byte where the tokenizers differ.
 
     from pathlib import Path
     from argap.records import GAP_FORMAT, Gap, read_record
@@ -43,7 +43,6 @@ TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
 AXIS_LABELS = {"distance": "Tokens back to the bigram's nearest occurrence", "position": "Position in the window"}
-CONTRIBUTION = "Part of the gap (nats per token)"
 
 
 def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Path]:
@@ -89,9 +88,9 @@ def nll_by_frequency(gap: Gap) -> Figure:
             draw_threshold(axes, gap)
         set_frequency_ticks(below, gap)
     name_the_hits(panels[0, 0], gap)
-    panels[0, 0].set_ylabel("NLL (nats per token)")
+    panels[0, 0].set_ylabel(f"NLL (nats per {gap.unit})")
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
-    panels[1, 0].set_ylabel("% of tokens")
+    panels[1, 0].set_ylabel(f"% of {gap.unit}s")
     figure.supxlabel(_training_count(gap), fontsize=9)
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
@@ -122,7 +121,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             axes.set_title(f"{name}: {share_text(sum(values), delta)}")
         name_the_hits(row[0], gap)
     add_headroom(panels)
-    figure.supylabel(CONTRIBUTION, fontsize=9)
+    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     figure.supxlabel(_training_count(gap), fontsize=9)
     return figure
 
@@ -146,7 +145,7 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
         axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
-    figure.supylabel(CONTRIBUTION, fontsize=9)
+    figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     panels[-1].set_xlabel(AXIS_LABELS[by])
     return figure
 
@@ -183,8 +182,8 @@ def gap_by_domain(gap: Gap) -> Figure:
                 fontsize=8,
             )
     panels[0].margins(x=0.18)
-    panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of tokens)" for part in parts])
-    figure.supxlabel(CONTRIBUTION, fontsize=9)
+    panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of {gap.unit}s)" for part in parts])
+    figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     return figure
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
 WIDEST = 1000  # columns; wider than any table
 HEADING = 9  # columns that a heading may take before it breaks
 MARKS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲ"
@@ -122,8 +124,18 @@ def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
     writer = csv.DictWriter(out, fields, lineterminator="\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({name: f"{x:.12g}" if isinstance(x, float) else x for name, x in record.items()})
+        writer.writerow({name: _in_csv(value) for name, value in record.items()})
     return out.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    """A number with twelve digits; text on one line, behind an apostrophe where a spreadsheet would compute it."""
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def _cell_of_markdown(text: str) -> str:

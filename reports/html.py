@@ -24,6 +24,9 @@ BREAKDOWNS = {
 }
 
 
+SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
+
+
 @dataclass(frozen=True)
 class PartsTable:
     """Sets of scored tokens as text: slices, or a partition, whose last row is the sum of all.
@@ -65,6 +68,7 @@ def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str
             if (parts := getattr(gap.breakdowns, by))
         ],
         evaluation=gap.evaluation,
+        unit=gap.unit,
         provenance=_provenance(gap),
     )
 
@@ -83,7 +87,7 @@ def inline_svg(path: Path, name: str) -> Markup:
 
 def _slices_table(gap: Gap) -> PartsTable:
     """The rows of `slices_table` under their models, each interval below its figure."""
-    table = slices_table(gap.slices, threshold=gap.threshold)
+    table = slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit)
     groups: dict[str, list[list[str]]] = {}
     for model, name, n, share, ppl, delta, part, ends, due, due_ends, hits in table.rows:
         below = [
@@ -98,27 +102,36 @@ def _parts_table(gap: Gap, parts: Sequence[Part], title: str) -> PartsTable:
     groups: dict[str, list[list[str]]] = {}
     for part in parts:
         group = {None: "", True: "repeated", False: "not repeated"}[part.repeated]
-        cells = [f"{part.n:,}", percent(part.share), *(f"{part.nll[m]:.2f}" for m in gap.models)]
+        cells = [f"{part.n:,}", percent(part.share), *(_nll(part.nll[m], gap) for m in gap.models)]
         cells += [
             _contribution(gap, row, part.contribution[row.model], part.ci95.get(row.model)) for row in gap.compared
         ]
         groups.setdefault(group, []).append([part.bin, *cells])
     total = ["all", f"{sum(p.n for p in parts):,}", percent(sum(p.share for p in parts))]
-    total += [f"{sum(p.share * p.nll[m] for p in parts):.2f}" for m in gap.models]
+    total += [_nll(sum(p.share * p.nll[m] for p in parts), gap) for m in gap.models]
     for row in gap.compared:
         ends = None if row.delta is None else row.delta.ci95
         total.append(_contribution(gap, row, sum(p.contribution[row.model] for p in parts), ends))
     return PartsTable(
         title=title,
         first="Domain" if parts is gap.breakdowns.domain else "Bin",
-        columns=["Tokens", "Share", *(f"NLL, {m}" for m in gap.models), *(f"Gap, {m}" for m in gap.deltas)],
+        columns=[
+            f"{gap.unit.capitalize()}s",
+            "Share",
+            *(f"NLL, {m}" for m in gap.models),
+            *(f"Gap, {m}" for m in gap.deltas),
+        ],
         groups=sorted(groups.items(), key=lambda item: item[0] != "repeated"),
         total=total,
     )
 
 
+def _nll(value: float, gap: Gap) -> str:
+    return f"{value:.{2 if gap.unit == 'token' else 3}f}"
+
+
 def _contribution(gap: Gap, row: GapRow, value: float, ends: Interval | None) -> str:
-    """``0.132 · 26%`` and on a second line its interval: nats per token, and percent of the gap where there is one, in
+    """``0.132 · 26%`` and on a second line its interval: nats, and percent of the gap where there is one, in
     parentheses where it is unresolved."""
     assert row.delta is not None  # not the reference
     text, delta = nats(value), row.delta.nll
@@ -136,7 +149,7 @@ def _provenance(gap: Gap) -> list[tuple[str, str]]:
         ("Text", ", ".join(evaluation.data)),
         (
             "Evaluation set",
-            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} of them scored; {evaluation.windows:,} "
+            f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
             f"windows of up to {evaluation.seq_len:,} tokens ({evaluation.packing}); "
             f"{evaluation.documents:,} documents"
             + (f", worth {gap.effective_documents:.1f} of equal size" if gap.effective_documents else ""),

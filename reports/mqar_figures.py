@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
-from argap.atomic import replacing, write_json, write_text
+from argap.atomic import write_json, write_text
 from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
@@ -40,8 +40,8 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
         return write_tasks(out, runs)
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
     solved = smallest_solving(runs)
-    with replacing(out / "solve.csv") as temporary:
-        solved.to_csv(temporary, index=False)
+    known = solved.astype(object).where(solved.notna(), None)
+    write_text(out / "solve.csv", csv_of(known.to_dict("records"), list(solved.columns)))  # pyright: ignore[reportArgumentType]
     if not solved["flops"].isna().to_numpy().all():
         save(solve_figure(solved), out, "solve")
     text = solve_text(solved)
@@ -191,7 +191,7 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
 
 def write_pretrained(scores: dict[str, Any], out: Path) -> None:
     """Write ``scores.json`` and the figure of ``argap synthetics score``."""
-    write_json(out / "scores.json", scores)
+    write_json(out / "scores.json", scores, seal=False)
     save(pretrained_figure(scores), out, "pairs")
 
 

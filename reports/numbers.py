@@ -3,6 +3,10 @@
 Minus signs are true ones (U+2212), and a value that rounds to zero has none.
 """
 
+import math
+
+from argap.records import Unit
+
 DASH = "—"
 """Where there is no number."""
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -55,6 +59,24 @@ def perplexity(value: float) -> str:
     if value < 1000:
         return f"{value:.2f}"
     return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+
+
+def loss_name(unit: Unit) -> str:
+    """What `loss` writes: perplexity, or bits per byte, each with its NLL."""
+    return "PPL (NLL)" if unit == "token" else "bits/byte (NLL)"
+
+
+def loss(nll: float | None, ppl: float | None, unit: Unit) -> str:
+    """``PPL (NLL)``; under the unit ``byte`` bits per byte, and the NLL in nats per byte.
+
+    >>> loss(2.399, 11.014, "token"), loss(0.6931, 2.0, "byte"), loss(None, None, "token")
+    ('11.01 (2.40)', '1.000 (0.693)', '—')
+    """
+    if nll is None:
+        return DASH
+    if unit == "byte":
+        return f"{nll / math.log(2):.3f} ({nll:.3f})"
+    return f"{'> 1e308' if ppl is None else perplexity(ppl)} ({nll:.2f})"
 
 
 def short(value: float) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from argap.atomic import write_text
 from argap.errors import ArgapError
-from argap.recall.result import RecallResult, open_recall
+from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.reports.numbers import DASH, percent
 from argap.reports.page import template
@@ -39,13 +39,14 @@ def recall_table(result: RecallResult) -> str:
     width = max(len(row.model) for row in result.rows) + 2
     wide = max([len(row.task) for row in result.rows] + [4]) + 2
     lines = [
-        f"{'model':<{width}}{'task':<{wide}}{'contains':>10}{'± s.e.':>8}{'95%':>15}{'word':>8}{'chance':>8}{'n':>6}"
+        f"{'model':<{width}}{'task':<{wide}}{'contains':>10}{'± s.e.':>8}{'95%':>15}{'word':>8}{'chance':>8}"
+        f"{'gold NLL':>10}{'n':>6}"
     ]
     for row in result.rows:
         ends = DASH if row.ci95 is None else "–".join(f"{100 * end:.1f}" for end in row.ci95)
         lines.append(
             f"{row.model:<{width}}{row.task:<{wide}}{_score(row.contains):>10}{_score(row.stderr):>8}"
-            f"{ends:>15}{_score(row.whole_word):>8}{_score(row.chance):>8}{row.n:>6}"
+            f"{ends:>15}{_score(row.whole_word):>8}{_score(row.chance):>8}{nats(row.gold_nll):>10}{row.n:>6}"
         )
     return "\n".join([*lines, *_scope(result)])
 
@@ -80,12 +81,16 @@ def published(path: Path) -> str:
 def write_recall_page(folder: Path) -> Path:
     """Write ``recall.html`` beside ``recall.json`` and return its path."""
     result = open_recall(folder)
-    page = template("recall.html.j2", score=_score, percent=percent).render(
+    page = template("recall.html.j2", score=_score, percent=percent, nats=nats).render(
         result=result, scope=_scope(result), shown=_shown(folder, result)
     )
     path = folder / "recall.html"
     write_text(path, page)
     return path
+
+
+def nats(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
 
 
 def _score(value: float | None) -> str:
@@ -100,7 +105,8 @@ def _scope(result: RecallResult) -> list[str]:
     read = ", read twice" if p.twice else ""
     lines = [
         f"Protocol {p.version}: zero-shot, greedy, {p.new_tokens} tokens or to the end of the line, {cut}{read}; "
-        "contains: the gold is in the answer; word: as whole words; chance: golds of other examples."
+        "contains: the gold is in the answer; word: as whole words; chance: golds of other examples; gold NLL: nats a "
+        "token of the gold after the prompt."
     ]
     for task in result.tasks:
         shares = {row.truncated for row in result.rows if row.task == task.label}
@@ -115,7 +121,19 @@ def _scope(result: RecallResult) -> list[str]:
         f"{flip.lost} lost (McNemar's exact p = {flip.p_value:.3g})."
         for flip in result.flips
     ]
-    return lines
+    return [*lines, *map(link_text, result.link)]
+
+
+def link_text(link: GapLink) -> str:
+    """How the models' AR gaps go with their gaps on a task."""
+    both = ((link.pearson, link.spearman, "recall gap"), (link.pearson_gold, link.spearman_gold, "gap of the gold NLL"))
+    parts = [
+        f"{gap}: too few models, or gaps that do not vary"
+        if pearson is None or spearman is None
+        else f"{gap}: Pearson {pearson:.2f}, Spearman {spearman:.2f}".replace("-", "−")
+        for pearson, spearman, gap in both
+    ]
+    return f"{link.task}, AR gap across {len(link.points)} models against {'; '.join(parts)}."
 
 
 def _shown(folder: Path, result: RecallResult) -> list[ShownExample]:

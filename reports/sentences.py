@@ -1,6 +1,6 @@
 """The result in words: one sentence a model, for each of the four cases of the metric, and the figures' captions."""
 
-from argap.records import Delta, Gap, GapRow
+from argap.records import Delta, Gap, GapRow, Unit
 from argap.reports.numbers import nats, percent, percent_range
 
 CAPTIONS = {
@@ -44,13 +44,14 @@ def headlines(gap: Gap) -> list[tuple[str, str]]:
 def _headline_of(rows: list[GapRow], gap: Gap) -> tuple[str, str]:
     row, due = rows[0], rows[0].gap_due_to_ar
     if len(rows) == 1 or due is None:
-        return headline(row, gap.reference, gap.hits), detail(row, gap.hits)
+        return headline(row, gap.reference, gap.hits, gap.unit), detail(row, gap.hits, gap.unit)
     sentence = f"How much of the gap to {gap.reference} sits on the {gap.hits} is not resolved: {due.unresolved}."
     return sentence, f"Models: {', '.join(each.model for each in rows)}."
 
 
-def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:
-    """The main finding about a model other than the reference, in one sentence. ``hits``: `argap.records.Gap.hits`."""
+def headline(row: GapRow, reference: str, hits: str = "AR hits", unit: Unit = "token") -> str:
+    """The main finding about a model other than the reference, in one sentence. ``hits`` and ``unit``: those of
+    `argap.records.Gap`."""
     model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
     if row.ar_hits.n == 0 or due is None:
         return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
@@ -60,22 +61,22 @@ def headline(row: GapRow, reference: str, hits: str = "AR hits") -> str:
         return f"How much of {model}'s gap to {reference} sits on the {hits} is not resolved: {due.unresolved}."
     if due.case == "recall_only":
         return (
-            f"{model} is at least as good as {reference} overall, but worse on the {share} of tokens that are {hits}."
+            f"{model} is at least as good as {reference} overall, but worse on the {share} of {unit}s that are {hits}."
         )
     if due.case == "reversed":
-        return f"{model} is worse than {reference} overall, but better on the {share} of tokens that are {hits}."
+        return f"{model} is worse than {reference} overall, but better on the {share} of {unit}s that are {hits}."
     within = due.reason if due.ci95 is None else f"95% interval {percent_range(*due.ci95)}"
     whole = percent(due.value, 0) if due.value < 1 else "All"
-    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of tokens that are {hits}."
+    return f"{whole} of {model}'s gap to {reference} ({within}) sits on the {share} of {unit}s that are {hits}."
 
 
-def detail(row: GapRow, hits: str = "AR hits") -> str:
+def detail(row: GapRow, hits: str = "AR hits", unit: Unit = "token") -> str:
     """The gap in nats, as a second sentence; without intervals where the text is a single document."""
     assert row.delta is not None  # not the reference
     assert row.delta_ar is not None
     whole, part = _interval(row.delta), _interval(row.delta_ar)
     return (
-        f"Gap: {nats(row.delta.nll)} nats per token{whole and f' (95% interval {whole})'}, "
+        f"Gap: {nats(row.delta.nll)} nats per {unit}{whole and f' (95% interval {whole})'}, "
         f"of which {hits} {nats(row.delta_ar.nll)}{part and f' ({part})'}."
     )
 

@@ -3,30 +3,38 @@
 from collections.abc import Sequence
 from typing import Any
 
-from argap.records import ModelOnSlice, SliceResult
+from argap.records import ModelOnSlice, SliceResult, Unit
 from argap.reports.formats import Column, Table, csv_of, print_one
-from argap.reports.numbers import DASH, nats, nats_interval, percent, perplexity, threshold_text
+from argap.reports.numbers import DASH, loss, loss_name, nats, nats_interval, percent, threshold_text
 from argap.reports.tables import ends_of, gap_cell, interval_cell, marks_of, notes_of
 
-COLUMNS = ("Tokens", "Share", "PPL (NLL)", "ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval")
+COLUMNS = ("ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval", "AR hits")
 
 
-def slices_table(slices: Sequence[SliceResult], *, threshold: int | None, models: Sequence[str] | None = None) -> Table:
-    """One row for each model and slice; ``models``: some of them."""
+def slices_table(
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    unit: Unit = "token",
+) -> Table:
+    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts."""
     chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
     marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
-    rows = [(each.models[k].model, each.name, *_cells(each, each.models[k], marks)) for k in chosen for each in slices]
+    pairs = [(each, each.models[k]) for k in chosen for each in slices]
+    rows = [(model.model, each.name, *_cells(each, model, marks, unit)) for each, model in pairs]
     hits = "repeated in the window"
     if threshold is not None:
         hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(model.model for model in slices[0].models if model.reference)
     notes = [
-        f"ΔNLL in nats on the slice's tokens, to {reference}; part of gap: share × ΔNLL; "
-        f"AR hits: the share of the slice's tokens that are {hits}. Slices may overlap.",
-        *notes_of(marks, "slice's tokens"),
+        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
+        f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
+        *notes_of(marks, f"slice's {unit}s"),
         *(f"{each.name}: {_words(each)}" for each in slices if each.where),
     ]
-    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, COLUMNS), Column("AR hits"))
+    counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
+    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *COLUMNS)))
     return Table(titles, tuple(rows), tuple(notes))
 
 
@@ -35,8 +43,8 @@ def _words(each: SliceResult) -> str:
     return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
 
 
-def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str]) -> tuple[str, ...]:
-    nll = DASH if model.nll is None else f"{DASH if model.ppl is None else perplexity(model.ppl)} ({model.nll:.2f})"
+def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
+    nll = loss(model.nll, model.ppl, unit)
     gap = [DASH] * 5
     if model.delta is not None and model.contribution is not None:
         gap = [
@@ -49,9 +57,9 @@ def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str]) -> tup
     return (f"{each.n:,}", percent(each.share), nll, *gap, DASH if each.ar_hits is None else percent(each.ar_hits))
 
 
-def slices_csv(slices: Sequence[SliceResult]) -> str:
+def slices_csv(slices: Sequence[SliceResult], unit: Unit = "token") -> str:
     """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
-    records = [_record(each, model) for each in slices for model in each.models]
+    records = [_record(each, model) | {"unit": unit} for each in slices for model in each.models]
     return csv_of(records, list(records[0]))
 
 
@@ -72,6 +80,7 @@ def print_slices(
     threshold: int | None,
     models: Sequence[str] | None = None,
     notes: Sequence[str] = (),
+    unit: Unit = "token",
 ) -> None:
     """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
-    print_one(slices_table(slices, threshold=threshold, models=models), notes)
+    print_one(slices_table(slices, threshold=threshold, models=models, unit=unit), notes)

@@ -26,7 +26,7 @@ def write_speed(rows: list[dict[str, Any]], options: Mapping[str, Any], out: Pat
     on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     name = on_cpu if device == "cpu" else torch.cuda.get_device_name(device)
     result = {"format": 1, **options, "device": name, **environment(), "rows": rows}
-    write_json(out / "speed.json", result)
+    write_json(out / "speed.json", result, seal=False)
     save(speed(result), out, "speed")
     return result
 

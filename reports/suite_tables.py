@@ -9,11 +9,13 @@ from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow, ThresholdShare
 from argap.reports.formats import Column, Table, csv_of
-from argap.reports.numbers import DASH, percent, threshold_text
+from argap.reports.numbers import DASH, percent, percent_range, threshold_text
 from argap.reports.tables import closed_table, gap_cell, gap_table, interval_cell, marks_of, notes_of
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD
 
+SEEDS = "‡"
+"""Marks a range over seeds."""
 DOUBT = "†"
 """Marks a published percentage that contradicts its own row."""
 
@@ -220,16 +222,22 @@ def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
 
 
 def _gap_with_spread(result: SizeResult) -> Table:
-    """`gap_table` with a note for each member trained from several seeds."""
+    """`gap_table` with a note for each member trained from several seeds, and the range over seeds in place of the
+    interval where it is wider."""
     table = gap_table(result.gap)
-    notes = []
+    rows, notes = [], []
+    for cells in table.rows:
+        over_seeds = result.interval_over_seeds(cells[0])
+        rows.append((*cells[:-1], f"{percent_range(*over_seeds)} {SEEDS}") if over_seeds else cells)
+    if any(row[-1].endswith(SEEDS) for row in rows):
+        notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
     for member, values in result.spread().items():
         known = [value for value in values if value == value]
         note = f"{member}, {len(values)} seeds: {', '.join(percent(v) if v == v else DASH for v in values)}"
         if len(known) > 1:
             note += f"; mean {percent(fmean(known))}, standard deviation {100 * stdev(known):.1f} points"
         notes.append(note + ".")
-    return Table(table.columns, table.rows, (*table.notes, *notes))
+    return Table(table.columns, tuple(rows), (*table.notes, *notes))
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:

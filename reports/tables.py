@@ -1,16 +1,17 @@
 """The result as a table in the form of the paper's Table 1.
 
-A slice's cell reads ``11.01 (2.40)``: perplexity (NLL). An em dash means that there is no number; a raised letter after
-a percentage points to the note that explains it. A percentage in parentheses is unresolved: it must not be claimed.
+A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). An em dash means that there is no
+number; a raised letter after a percentage points to the note that explains it. A percentage in parentheses is
+unresolved: it must not be claimed.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from argap.intervals import FEW
-from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, SliceScores
+from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare
 from argap.reports.formats import MARKS, Column, Table, csv_of, print_one
-from argap.reports.numbers import DASH, parameters, percent, percent_range, perplexity, threshold_text
+from argap.reports.numbers import DASH, loss, parameters, percent, percent_range, threshold_text
 
 CASES = {
     "recall_only": "at least as good as the reference overall but worse on the {hits}: by the paper's rule 100%",
@@ -28,12 +29,12 @@ def gap_table(gap: Gap) -> Table:
     """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
     marks = marks_of(row.gap_due_to_ar for row in gap.rows)
     hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
-    titles = ("Params", "Overall", hits, "Other tokens", due, "95% interval")
+    titles = ("Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
     rows = tuple(
         (
             row.model,
             parameters(row.parameters),
-            *(perplexity_cell(scores) for scores in (row.overall, row.ar_hits, row.other)),
+            *(loss(scores.nll, scores.ppl, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
             gap_cell(row.gap_due_to_ar, marks),
             interval_cell(row.gap_due_to_ar),
         )
@@ -65,7 +66,7 @@ def tables_of(gap: Gap) -> list[Table]:
 
     tables = [gap_table(gap), closed_table(gap)]
     if gap.slices:
-        tables.append(slices_table(gap.slices, threshold=gap.threshold))
+        tables.append(slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit))
     return [table for table in tables if table is not None]
 
 
@@ -76,17 +77,11 @@ def print_table(gap: Gap) -> None:
 
 
 def csv_text(gap: Gap) -> str:
-    """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats."""
-    worth = {"documents": gap.documents, "effective_documents": gap.effective_documents}
+    """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats per
+    ``unit``."""
+    worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
     records = [_record(row) | worth for row in gap.rows]
     return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
-
-
-def perplexity_cell(scores: SliceScores) -> str:
-    """``11.01 (2.40)``; ``> 1e308`` for a perplexity beyond float64."""
-    if scores.nll is None:
-        return DASH
-    return f"{'> 1e308' if scores.ppl is None else perplexity(scores.ppl)} ({scores.nll:.2f})"
 
 
 def gap_cell(due: GapShare | None, marks: dict[str, str] | None = None) -> str:
@@ -120,9 +115,14 @@ def notes_of(marks: dict[str, str], hits: str) -> list[str]:
 def _scope(gap: Gap) -> str:
     row = gap.rows[0]
     scope = f"Perplexity (NLL in nats) on {row.overall.n:,} scored tokens; "
+    if gap.unit == "byte":
+        scope = (
+            f"Bits per byte (NLL in nats per byte) on {row.overall.n:,} bytes: the tokenizers differ, so text is "
+            "compared between the token ends that all of them share; hits are tokens of the reference's; "
+        )
     share = percent(row.share_ar_hits)
     if gap.index is None or gap.threshold is None:
-        scope += f"no index: every repeated bigram counts, {share} of the tokens"
+        scope += f"no index: every repeated bigram counts, {share} of the {gap.unit}s"
     else:
         proxy = " (proxy: not counted from the training documents)" if gap.index.proxy else ""
         scope += (

@@ -89,10 +89,21 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, open_index(place / "index"), source=place / "text")
 
 
-def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, harder: Any = 0.0) -> Path:
-    """The result of three models with drawn log-probs on an evaluation set; m2 is worse on repeated bigrams.
+def write_drawn_result(
+    out: Path,
+    data,
+    tokenizer,
+    index=None,
+    *,
+    source: Path,
+    harder: Any = 0.0,
+    loss: Any = None,
+    models=("ref", "m-1", "m2"),
+) -> Path:
+    """The result of some models with drawn log-probs on an evaluation set, each worse than the one before, mostly on
+    repeated bigrams.
 
-    ``harder``: what m2 loses besides, in nats, of each token.
+    ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of those drawn.
     """
     import numpy as np
 
@@ -105,9 +116,9 @@ def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, 
     generator = np.random.default_rng(0)
     hard = generator.gamma(2.0, 1.5, len(data.tokens))
     runs = []
-    for k, name in enumerate(["ref", "m-1", "m2"]):
-        loss = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
-        loss = loss + harder * (k == 2)
+    for k, name in enumerate(models):
+        lost = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
+        lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
         record = RunRecord(
             format=1,
@@ -125,7 +136,7 @@ def write_drawn_result(out: Path, data, tokenizer, index=None, *, source: Path, 
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
             rows = slice(data.offsets[first], data.offsets[last])
             path = shard_path(run.folder, shard)
-            write_shard(path, data, range(first, last), -np.abs(loss[rows]).astype(np.float32), top1[rows])
+            write_shard(path, data, range(first, last), -np.abs(lost[rows]).astype(np.float32), top1[rows])
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)

@@ -137,9 +137,8 @@ def test_a_hub_repository_of_pickles_names_the_command(gpt2, tmp_path, monkeypat
     fetched.mkdir()
     (fetched / "config.json").write_text("{}")
     monkeypatch.setattr(checkpoint_module, "download", lambda name: fetched)
-    monkeypatch.setattr(
-        huggingface_hub, "list_repo_files", lambda name: ["config.json", "training_args.bin", "pytorch_model.bin"]
-    )
+    files = ["config.json", "training_args.bin", "pytorch_model.bin"]
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name, revision=None: files)
     with pytest.raises(ArgapError, match=r"someone/model: only pickled .*pytorch_model\.bin.* `argap convert someone/"):
         find_checkpoint("someone/model")
 

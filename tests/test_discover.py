@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import argap
+from argap.atomic import read_json
 from argap.condition_tree import Feature, grow
 from argap.discover import FITTING, HYPOTHESIS, discover, fitting
 from argap.errors import ArgapError
@@ -151,7 +152,7 @@ def test_a_model_without_a_gap(token_result, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     shutil.copy(token_result / "cells.parquet", out)
-    record = json.loads((token_result / "gap.json").read_text())
+    record = read_json(token_result / "gap.json")
     for row in record["rows"]:
         row["run"] = ""
         row["reference"] = row["model"] == "m2"

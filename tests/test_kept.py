@@ -1,5 +1,6 @@
 """Columns of the source as columns of tokens: against loops over characters and bytes, and what is refused."""
 
+import doctest
 import json
 import re
 from datetime import UTC, date, datetime
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
+import argap.corpus.kept
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
@@ -130,6 +132,26 @@ def test_a_function_of_a_batch_sees_them(result, plain):
     assert named[-1].n == plain["entities"].map(lambda labels: labels == ["word"]).sum()
 
 
+def test_the_order_of_documents_changes_nothing(tmp_path, tokenizer):
+    """Of shares, NLLs and contributions; the bootstrap draws documents by their number."""
+    figures = []
+    for order in (np.arange(26), np.random.default_rng(3).permutation(26)):
+        path = tmp_path / f"{order[0]}.jsonl"
+        path.write_text("".join(json.dumps(rows()[k]) + "\n" for k in order))
+        spec = EvaluationSpec(data=(str(path),), seq_len=40, packing="document", keep=KEEP)
+        data = open_evaluation_set(spec, tokenizer)
+        before = np.roll(data.tokens, 1) * (data.position > 0)
+        loss = [1 + (data.tokens * 31 + before * 17 + k * 7) % 101 / (20 + k) for k in range(3)]
+        out = write_drawn_result(tmp_path / f"out {order[0]}", data, tokenizer, source=path, loss=loss)
+        table = argap.open_result(out).gap({name: sql for name, (sql, _) in CONDITIONS.items()})
+        by = argap.open_result(out).breakdown("language").sort_values(["bin", "model"], ignore_index=True)
+        figures.append(
+            (table[["model", "slice", "n", "nll", "contribution", "gap_due_to"]], by[["bin", "n", "contribution"]])
+        )
+    for one, other in zip(*figures, strict=True):
+        pd.testing.assert_frame_equal(one, other, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("by", "bins"),
     [
@@ -216,10 +238,8 @@ def encode(tokenizer, text: str, spans: list) -> list[tuple[str, set]]:
     document = TextDocument(text, "", "here", {"s": spans})
     (kept,) = kept_of([document], tokenizer)
     pieces = [tokenizer.pieces[i] for i in tokenizer.encode([text])[0]]
-    return [
-        (piece, {span["label"] for span in kept["s"] if span["first"] <= k < span["end"]})
-        for k, piece in enumerate(pieces)
-    ]
+    spans = list(zip(*kept["s"], strict=True))
+    return [(piece, {label for first, end, label in spans if first <= k < end}) for k, piece in enumerate(pieces)]
 
 
 def test_spans_by_hand(tokenizer):
@@ -253,8 +273,9 @@ def test_spans_against_a_loop():
         offsets = np.maximum.accumulate(offsets, axis=0)
         start, end = np.sort(rng.integers(0, 32, 2)).tolist()
         expected = [k for k, (a, b) in enumerate(offsets) if set(range(a, b)) & set(range(start, end))]
-        made = token_spans([(start, end, "x")], offsets)
-        assert [k for span in made for k in range(span["first"], span["end"])] == expected
+        made = token_spans(np.array([start]), np.array([end]), ["x"], offsets)
+        spans = zip(made.first.tolist(), made.end.tolist(), strict=True)
+        assert [k for first, stop in spans for k in range(first, stop)] == expected
 
 
 @pytest.mark.parametrize(
@@ -385,3 +406,8 @@ def test_settings_that_are_not_given_are_not_recorded():
     assert as_json(EvaluationSpec(seq_len=3)) == {"seq_len": 3}
     both = EvaluationSpec(keep=("a",), limit_document_tokens=5)
     assert EvaluationSpec(seq_len=3).over(both) == EvaluationSpec(seq_len=3, keep=("a",), limit_document_tokens=5)
+    assert EvaluationSpec(data=("other",)).over(both).keep == ()  # the columns are those of the recorded text
+
+
+def test_examples():
+    assert doctest.testmod(argap.corpus.kept).failed == 0

@@ -110,7 +110,7 @@ def test_labels_round_trip(example, tokenizer, tmp_path):
         read_labels(tmp_path / "labels")
     (tmp_path / "labels" / "labels.json").write_text(record)
     (tmp_path / "labels" / "labels.parquet").write_bytes(b"PAR1")
-    with pytest.raises(FormatError, match=r"labels\.parquet: not a complete Parquet file"):
+    with pytest.raises(FormatError, match=r"labels\.parquet: damaged"):
         read_labels(tmp_path / "labels")
 
 

@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
+from argap.atomic import read_json
 from argap.bigram_index.build import build_index
 from argap.cells import read_cells
 from argap.cli import main
@@ -26,6 +27,7 @@ from argap.pipeline import score_models
 from argap.records import EvaluationSpec, as_json, read_gap
 from argap.references import Reference, add_reference
 from argap.reports.write import write_report
+from argap.slice_library import SliceSpec
 from argap.threshold import parse_threshold, resolve_threshold
 from argap.tokenizer import load_tokenizer
 
@@ -145,8 +147,16 @@ def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
 
 def test_writes_every_file_of_the_contract(scored):
     out, gap = scored
-    assert json.loads((out / "gap.json").read_text()) == json.loads(json.dumps(as_json(gap)))
-    assert {p.name for p in out.iterdir()} == {"gap.json", "cells.parquet", "examples.json", "labels", "good", "bad"}
+    assert read_json(out / "gap.json") == json.loads(json.dumps(as_json(gap)))
+    assert {p.name for p in out.iterdir()} == {
+        "gap.json",
+        "cells.parquet",
+        "checksums.json",
+        "examples.json",
+        "labels",
+        "good",
+        "bad",
+    }
     for model in ("good", "bad"):
         assert (out / model / "run.json").is_file()
         assert list((out / model / "tokens").glob("part-*.parquet"))
@@ -164,6 +174,40 @@ def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatc
         threshold=THRESHOLD,
     )
     assert again.rows == gap.rows
+
+
+def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
+    for where, message in {
+        "frequency > 3": 'slice bad: condition "frequency > 3": Referenced column',
+        "nll.nobody > 3": 'Could not find key "nobody"',
+        "pos": "gives integer; expected a boolean",
+    }.items():
+        with pytest.raises(ArgapError, match=message):
+            score_models(
+                [str(place / "bad")], str(place / "good"), tmp_path, **on(place), slices=[SliceSpec("bad", where)]
+            )
+    assert not list(tmp_path.glob("*"))
+
+
+def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
+    models = [str(place / "bad"), str(place / "good")]
+    settings = {**on(place), "threshold": THRESHOLD}
+    index = settings.pop("index")
+    slices = [SliceSpec("late", "pos > 24", "Late", "A note."), SliceSpec("hard", "nll.bad > 9")]
+    first = score_models(models[:1], models[1], tmp_path, **settings, slices=slices)
+    assert [each.name for each in first.slices] == ["ar_hits", "late", "hard"]
+    assert score_models(models[:1], models[1], tmp_path, **settings).slices == first.slices
+    labelled = label_result(tmp_path, index, threshold=0)
+    assert labelled == read_gap(tmp_path)
+    assert [(s.name, s.where, s.title, s.note, s.n, s.models) for s in labelled.slices[1:]] == [
+        (s.name, s.where, s.title, s.note, s.n, s.models) for s in first.slices[1:]
+    ]
+    assert labelled.slices[0].n < first.slices[0].n  # the hits are now the repeated bigrams never seen in training
+    other = score_models([], models[1], tmp_path, **settings)
+    assert [each.name for each in other.slices] == ["ar_hits", "late"]
+    assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
+    assert score_models(models[:1], models[1], tmp_path, **settings, slices=[]).slices == ()
 
 
 def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):
@@ -239,14 +283,14 @@ def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(pla
         label_result(tmp_path / "compared", index)
 
 
-def test_a_model_of_another_tokenizer_is_refused(place, tmp_path):
+def test_a_tokenizer_other_than_the_references_is_refused(place, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(place / "bad", other)
     state = json.loads((other / "tokenizer.json").read_text())
     state["pre_tokenizer"]["add_prefix_space"] = True
     (other / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(MismatchError, match=r"other and good: their tokenizers differ \(\w+ and \w+\)"):
-        score_models([str(other)], str(place / "good"), tmp_path / "out", **on(place))
+    with pytest.raises(MismatchError, match=r"good and .*other: their tokenizers differ \(\w+ and \w+\)"):
+        score_models([str(place / "bad")], str(place / "good"), tmp_path / "out", **on(place, tokenizer=str(other)))
     assert not (tmp_path / "out").exists()
 
 

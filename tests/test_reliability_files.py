@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from argap import runs
+from argap.atomic import read_json
 from argap.checkpoint import find_checkpoint
 from argap.checksums import FILE
 from argap.comparison import compare_runs
@@ -128,7 +129,7 @@ def test_a_damaged_shard_is_named_and_made_again(data: EvaluationSet, tmp_path: 
 def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
     scored(data, tmp_path)
     (tmp_path / FILE).unlink()
-    record = json.loads((tmp_path / "run.json").read_text())
+    record = read_json(tmp_path / "run.json")
     (tmp_path / "run.json").write_text(json.dumps(record | {"finished": None}))
     part = shard_path(tmp_path, 1)
     whole = part.read_bytes()

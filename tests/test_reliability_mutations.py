@@ -1,21 +1,27 @@
 """Altered files: every outcome is the result of the original, or one line and exit 1; never a traceback.
 
-300 mutations from a fixed seed: of JSON and YAML by structure (a key removed, a value of another type or size), of all
-files by bytes (a byte changed, a stretch removed or doubled, the end cut off).
+300 mutations that Hypothesis draws from a fixed seed: of JSON, YAML and Parquet by structure (a key removed, a value of
+another type or size, a column without values), of all files by bytes. Any number from a fresh seed:
+
+    ARGAP_TRIES=2000 pytest -m slow tests/test_reliability_mutations.py
 """
 
-import copy
-import json
-import random
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import mutations
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from argap.cells import read_cells
+from argap.checkpoint import find_checkpoint
 from argap.cli import main
 from argap.errors import ArgapError
 from argap.labels import read_labels
@@ -26,16 +32,16 @@ from argap.suite.config import load_suite
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
 TRIES = 300
-VALUES: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1e308, "", "x", "../../x", [], [1], {}, {"x": None})
+COMMANDS = 24
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result of one of the demo's models, a suite file, and the model's folder."""
+    """A result of one of the demo's models, a suite file, and the model's configuration."""
     out = tmp_path_factory.mktemp("mutations") / "out"
     spec = EvaluationSpec(data=("stdlib:heldout",), seq_len=64, limit_tokens=300)
-    hybrid = str(DEMO / "checkpoints" / "hybrid")
-    score_models([hybrid], "attention", out, spec=spec, index=str(DEMO / "index"))
+    hybrid = DEMO / "checkpoints" / "hybrid"
+    score_models([str(hybrid)], "attention", out, spec=spec, index=str(DEMO / "index"))
     suite = {
         "reference": "attention",
         "members": {"attention": None, "hyena": {"seeds": [0, 1]}},
@@ -44,37 +50,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "evaluation": {"data": ["text"], "seq_len": 64},
     }
     (out / "suite.yaml").write_text(yaml.safe_dump(suite))
+    shutil.copytree(hybrid, out / "model")
     return out
 
 
-def positions(value: Any) -> list[tuple[Any, Any]]:
-    """Every container of a JSON value with each of its keys."""
-    items = (
-        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
-    )
-    return [(value, key) for key, _ in items] + [found for _, item in items for found in positions(item)]
+def described(out: Path) -> Any:
+    from argap.models.describe import describe_checkpoint
 
-
-def mutate_values(rng: random.Random, value: Any) -> Any:
-    value = copy.deepcopy(value)
-    container, key = rng.choice(positions(value))
-    if rng.random() < 0.3:
-        del container[key]
-    else:
-        container[key] = copy.deepcopy(rng.choice(VALUES))
-    return value
-
-
-def mutate_bytes(rng: random.Random, content: bytes) -> bytes:
-    at, length = rng.randrange(len(content)), rng.randint(1, 40)
-    return rng.choice(
-        (
-            content[:at] + bytes([rng.randrange(256)]) + content[at + 1 :],
-            content[:at] + content[at + length :],
-            content[: at + length] + content[at:],
-            content[:at],
-        )
-    )
+    return describe_checkpoint("hybrid", find_checkpoint(out / "model").folder)
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -83,46 +66,96 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "labels/labels.json": lambda out: read_labels(out / "labels").record,
     "labels/labels.parquet": lambda out: read_labels(out / "labels").train_count.tobytes(),
     "gap.json": lambda out: read_gap(out),
+    "cells.parquet": lambda out: read_cells(out / "cells.parquet").to_csv(),
+    "model/config.json": described,
     "suite.yaml": lambda out: load_suite(out / "suite.yaml"),
 }
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_an_altered_file_is_read_or_refused_in_one_line(result: Path, tmp_path: Path, name: str) -> None:
-    out = Path(shutil.copytree(result, tmp_path / "out"))
-    rng, path = random.Random(name), out / name
+def tries(count: int, *, fresh: bool) -> settings:
+    """The settings of ``count`` tries, from a fixed seed unless ``fresh``."""
+    return settings(
+        max_examples=count,
+        derandomize=not fresh,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def alter_and_read(result: Path, folder: Path, name: str, run: settings) -> None:
+    out = Path(shutil.copytree(result, folder / "out"))
+    path = out / name
     original, whole = path.read_bytes(), READERS[name](out)
     refused = []
-    for number in range(TRIES // len(READERS)):
-        if number % 2 or path.suffix == ".parquet":
-            path.write_bytes(mutate_bytes(rng, original))
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(mutate_values(rng, json.loads(original))))
-        else:
-            path.write_text(yaml.safe_dump(mutate_values(rng, yaml.safe_load(original))))
+
+    @run
+    @given(st.randoms(use_true_random=True))
+    def altered(rng: Random) -> None:
+        path.write_bytes(original)
+        how = mutations.mutate(rng, path)
         try:
             found = READERS[name](out)
         except ArgapError as error:
             refused.append(str(error))
+            assert "\n" not in refused[-1], how
         else:
-            assert path.suffix != ".parquet" or found == whole, "an altered table was believed"
+            sealed = path.suffix == ".parquet" or (path.suffix == ".json" and b"checksum" in original)
+            assert not sealed or mutations.UNSEALED in how or found == whole, f"{how}: believed"
+
+    altered()
     assert len(refused) > 5
-    assert not [line for line in refused if "\n" in line]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    assert sorted(p.name for p in folder.iterdir()) == ["out"]
 
 
-@pytest.mark.parametrize("name", ["hybrid/run.json", "attention/run.json", "labels/labels.json"])
-def test_the_command_ends_with_the_result_or_one_line(
-    result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = Path(shutil.copytree(result, tmp_path / "out"))
-    monkeypatch.chdir(tmp_path)
-    rng, original = random.Random(name), (out / name).read_bytes()
-    for _ in range(8):
-        (out / name).write_text(json.dumps(mutate_values(rng, json.loads(original))))
-        command = ["compare", str(out / "hybrid"), "--ref", str(out / "attention"), "--out", str(tmp_path / "again")]
-        monkeypatch.setattr(sys, "argv", ["argap", *command])
+def alter_and_compare(result: Path, folder: Path, name: str, run: settings, capsys: Any, monkeypatch: Any) -> None:
+    out = Path(shutil.copytree(result, folder / "out"))
+    monkeypatch.chdir(folder)
+    path, original = out / name, (out / name).read_bytes()
+    command = ["compare", str(out / "hybrid"), "--ref", str(out / "attention"), "--out", str(folder / "again")]
+    monkeypatch.setattr(sys, "argv", ["argap", *command])
+
+    @run
+    @given(st.randoms(use_true_random=True))
+    def altered(rng: Random) -> None:
+        path.write_bytes(original)
+        how = mutations.mutate(rng, path)
         with pytest.raises(SystemExit) as left:
             main()
         said = capsys.readouterr().err.splitlines()
-        assert left.value.code == 0 or (left.value.code == 1 and len(said) == 1), said
+        assert left.value.code == 0 or (left.value.code == 1 and len(said) == 1), (how, said)
+
+    altered()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_altered_file_is_read_or_refused_in_one_line(result: Path, tmp_path: Path, name: str) -> None:
+    alter_and_read(result, tmp_path, name, tries(TRIES // len(READERS), fresh=False))
+
+
+RECORDS = ["hybrid/run.json", "attention/run.json", "labels/labels.json"]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_command_ends_with_the_result_or_one_line(
+    result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tries(COMMANDS // len(RECORDS), fresh=False)
+    alter_and_compare(result, tmp_path, name, run, capsys, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_any_number_of_fresh_mutations(result: Path, tmp_path: Path, name: str) -> None:
+    count = int(os.environ.get("ARGAP_TRIES", "2000"))
+    alter_and_read(result, tmp_path, name, tries(max(1, count // len(READERS)), fresh=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDS)
+def test_any_number_of_commands_on_fresh_mutations(
+    result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = int(os.environ.get("ARGAP_TRIES", "2000")) // 10
+    run = tries(max(1, count // len(RECORDS)), fresh=True)
+    alter_and_compare(result, tmp_path, name, run, capsys, monkeypatch)

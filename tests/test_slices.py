@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import argap
+from argap.atomic import read_json
+from argap.checksums import FILE
 from argap.cli import main
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
@@ -181,7 +183,8 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
     for part in parts:
         part.unlink()
     pq.write_table(whole, parts[0])
-    record = json.loads((copied / "gap.json").read_text())
+    (copied / "ref" / FILE).unlink()
+    record = read_json(copied / "gap.json")
     for row in record["rows"]:
         row["run"] = "moved away"  # the copy's own runs are taken then
     (copied / "gap.json").write_text(json.dumps(record))
@@ -268,8 +271,12 @@ def test_conditions_that_are_refused(result, where, why):
 
 
 def test_a_condition_that_fails_on_a_token_or_selects_none(result):
-    with pytest.raises(ArgapError, match=r"a condition fails on a token: .*Could not convert"):
-        result.gap({"bad": "CAST(piece AS INT) > 3"})
+    failing = {"good": "repeated", "bad": "CAST(piece AS INT) > 3", "late": "pos > 3"}
+    with pytest.raises(ArgapError, match=r"slice bad: a condition fails on a token: .*Could not convert.*") as caught:
+        result.gap(failing)
+    assert str(caught.value).endswith(" (CAST(piece AS INT) > 3)")
+    with pytest.raises(ArgapError, match=r"a condition fails on a token: .* \(CAST\(piece AS INT\) > 3\)"):
+        result.tokens(failing["bad"])
     with pytest.raises(ArgapError, match=r"slice nothing: selects no token \(train_count < 0\)"):
         result.gap({"nothing": "train_count < 0"})
 
@@ -350,7 +357,7 @@ def test_capitalised_words_and_identifiers_of_the_library(result):
 def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
     for name in ("gap.json", "cells.parquet"):
         shutil.copy(token_result / name, tmp_path / name)
-    record = json.loads((tmp_path / "gap.json").read_text())
+    record = read_json(tmp_path / "gap.json")
     for row in record["rows"]:
         row["run"] = ""
     (tmp_path / "gap.json").write_text(json.dumps(record))
@@ -466,7 +473,8 @@ def test_without_training_counts_the_hits_are_the_repeated_bigrams(token_result,
     labels = pq.read_table(path)
     index = labels.column_names.index("train_count")
     pq.write_table(labels.set_column(index, "train_count", pa.nulls(len(labels), pa.int64())), path)
-    record = json.loads((out / "gap.json").read_text())
+    (path.parent / FILE).unlink()
+    record = read_json(out / "gap.json")
     record |= {"threshold": None, "index": None}
     for row in record["rows"]:
         row["run"] = ""

@@ -10,14 +10,12 @@ import argap.cells
 from argap.bins import bins_of
 from argap.cells import CellFile, build_cells, read_cells, write_cells
 from argap.errors import FormatError
-from argap.evaluation import build_evaluation_set
 from argap.example_windows import Candidate, ExampleChooser, choose_examples
-from argap.labels import label, label_portions, read_labels, write_labels
+from argap.labels import read_labels
 from argap.parquet import ParquetPortions, read_portions
 from argap.records import as_json, read_gap
 from argap.runs import open_run, read_logprobs, read_token_ids
 from argap.summary import summarize
-from argap.tokenizer import load_tokenizer
 
 MODELS = ["ref", "m-1", "m2"]
 
@@ -117,20 +115,6 @@ def test_no_candidate_is_forgotten_that_would_be_picked(tokenizer):
         assert chooser.picks(kept, count) == expected
         forgotten += size - len(kept)
     assert forgotten > 4000
-
-
-def test_labels_written_by_portions_are_those_of_all_windows(tmp_path, token_result, tokenizer, monkeypatch):
-    from argap.corpus import open_corpus
-
-    data = build_evaluation_set(open_corpus(token_result.parent / "text"), tokenizer, seq_len=48)
-    monkeypatch.setattr("argap.labels.WINDOWS_AT_ONCE", 7)
-    write_labels(label(data), tokenizer, tmp_path / "whole")
-    write_labels(label_portions(data), load_tokenizer(tmp_path / "whole", name="x"), tmp_path / "portions")
-    one, other = (read_labels(tmp_path / name) for name in ("whole", "portions"))
-    for name in ("window", "position", "repeated", "distance", "occurrences", "domain", "document_of_window"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert one.domains == other.domains
-    assert one.repeated.any()
 
 
 def test_a_file_that_is_not_finished_is_not_there(tmp_path):

@@ -26,5 +26,5 @@ def test_equal_names_get_the_parent_folder_s_name():
 
 
 def test_names_still_equal_with_parents_are_refused():
-    with pytest.raises(ArgapError, match="b/final: two checkpoints have this name"):
+    with pytest.raises(ArgapError, match="b/final: two models have this name"):
         with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])

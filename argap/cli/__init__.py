@@ -31,6 +31,7 @@ from argap.cli import (
     suite,
     synthetics,
     train,
+    view,
 )
 from argap.cli.guard import fail
 
@@ -58,6 +59,7 @@ app.command("slice", short_help="What slices of the tokens, in SQL, contribute t
 app.command(short_help="Find the conditions that explain a model's gap.")(discover.discover)
 app.add_typer(ref.app, name="ref")
 app.command(short_help="Write the page, figures and tables of a result.")(report.report)
+app.command(short_help="Look at a result in the browser: every table, slice and token.")(view.view)
 app.add_typer(models.app, name="models")
 app.command(short_help="What runs here, kernel or reference, and how it is launched.")(kernels.kernels)
 app.command(short_help="Train a language model, or go on where it was interrupted.")(train.train)
@@ -84,12 +86,18 @@ def _options(
 
 def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
-    command = typer.main.get_command(app)
-    _name_values(command)
+    command = commands()
     try:
         command()
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(fail(error, _flags(command, sys.argv[1:])))
+
+
+def commands() -> Any:
+    """The group of all commands, with the names of values as help shows them."""
+    command = typer.main.get_command(app)
+    _name_values(command)
+    return command
 
 
 def _name_values(command: Any) -> None:

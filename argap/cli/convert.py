@@ -13,8 +13,8 @@ def convert(
         str | None, typer.Option(metavar="T", help="Tokenizer to put with it: folder, tokenizer.json or hub id.")
     ] = None,
     fixed_decay: Annotated[
-        Literal["ignore"] | None,
-        typer.Option(help="Based with fixed_decay: ignore the decay, as the released layer does."),
+        Literal["ignore", "apply"] | None,
+        typer.Option(help="Based with fixed_decay: ignore the decay, as the released layer does, or apply it."),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace what OUT holds.")] = False,
 ) -> None:

@@ -36,9 +36,11 @@ def discover(
         return
     from argap.reports.slice_tables import print_slices
 
-    source = "its tokens" if found.tokens else "its cells, as its tokens are not here: splits are at the bounds of bins"
+    source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
-    print_slices([found.whole, *found.slices], threshold=opened.threshold, models=[model], notes=notes)
+    print_slices(
+        [found.whole, *found.slices], threshold=opened.threshold, models=[model], notes=notes, unit=opened.record.unit
+    )
 
 
 def _share(text: str) -> float:

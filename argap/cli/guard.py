@@ -24,6 +24,13 @@ MACHINE = {
     if hasattr(errno, name)
 }
 """Errors that the machine or the user's rights cause, not argap."""
+TOO_LARGE = re.compile(
+    r"can't allocate memory|not enough memory|Storage size calculation overflowed|Maximum allowed dimension exceeded"
+    r"|array is too big"
+)
+"""How torch (beside its ``OutOfMemoryError``) and NumPy refuse a size."""
+LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|communicator was aborted)|remote peer")
+"""What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
 
@@ -46,9 +53,11 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
     """The line of a failure that is not argap's mistake; None for one that is."""
     if isinstance(error, ArgapError):
         return with_flags(" ".join(str(error).splitlines()), flags)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the second is torch's
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or TOO_LARGE.search(str(error)):
         reason = (str(error).splitlines() or [""])[0]
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
+    if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
+        return "another process of torchrun has ended; run the same command again, which resumes what is finished"
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"

@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from argap.cli.score import Keep
-
 
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet or JSON lines with tokens and log-probs.")],
@@ -30,7 +28,6 @@ def import_(
     text_column: Annotated[
         str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
     ] = None,
-    keep: Keep = None,
     overwrite: Annotated[bool, typer.Option(help="Discard the run of another file there.")] = False,
 ) -> None:
     """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
@@ -47,7 +44,6 @@ def import_(
         packing=packing,
         limit_tokens=limit_tokens,
         text_column=text_column,
-        keep=tuple(keep or ()),
         limit_document_tokens=limit_document_tokens,
     )
     run = import_run(file, out, tokenizer=tokenizer, spec=spec, name=name, index=index, overwrite=overwrite)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,8 @@ def recall(
         ),
     ],
     tasks: Annotated[
-        str, typer.Option(metavar="NAMES", help="Any of swde,fda,squad; or zeroshot alone.")
+        str,
+        typer.Option(metavar="NAMES", help="Some of swde,fda,squad; or names of lm-eval's tasks and groups, zeroshot."),
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,
@@ -43,6 +44,17 @@ def recall(
     protocol: Annotated[
         Literal["pinned", "upstream"], typer.Option(help="argap's pinned protocol, or lm-eval's tasks unchanged.")
     ] = "pinned",
+    fewshot: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="lm-eval's tasks: examples in each prompt [the task's own].")
+    ] = None,
+    task_path: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of your own lm-eval task files; needs --trust-remote-code."),
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="What lm-eval's tasks read, such as RULER's max_seq_lengths."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Use only the first N examples of each task.")] = None,
     index: Annotated[
         str | None, typer.Option(metavar="DIR", help="Bigram index, to identify gold tokens that are AR hits.")
@@ -56,7 +68,9 @@ def recall(
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch; all have equal length.", min=1)] = 8,
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", help="Prompts per batch; all have equal length.", min=1, max=2**20)
+    ] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
@@ -68,12 +82,13 @@ def recall(
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
-    Repeat the command to resume an interrupted run. --tasks zeroshot runs WikiText, LAMBADA, PIQA, HellaSwag,
-    WinoGrande and ARC through lm-eval.
+    Repeat the command to resume an interrupted run. Other --tasks run through lm-eval: any that it ships (mmlu,
+    openbookqa, triviaqa, drop, nq_open, ruler, longbench); zeroshot stands for WikiText, LAMBADA, PIQA, HellaSwag,
+    WinoGrande and ARC.
     """
     from argap.errors import ArgapError
-    from argap.recall.examples import load_tasks
-    from argap.recall.lm_eval_tasks import ZEROSHOT
+    from argap.recall.examples import TASKS, load_tasks
+    from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
     from argap.recall.prompts import Protocol
     from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
@@ -86,11 +101,18 @@ def recall(
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
     figures = None if paper is None else published(paper)
     page = None
-    if protocol == "upstream" or names == [ZEROSHOT]:
+    if protocol == "upstream" or not set(names) <= set(TASKS):
+        stock = StockOptions(limit, fewshot, task_path, _mapping(metadata))
+        stock_tasks(names, stock)
         if data or fixture or context or twice:
             raise ArgapError("lm-eval's own tasks run unchanged: leave out `data`, `fixture`, `context` and `twice`")
+        if protocol == "pinned" and (own := set(names) & set(TASKS)):
+            raise ArgapError(
+                f"`tasks` {', '.join(sorted(own))}: run by argap's own protocol, the others by lm-eval; run them apart "
+                "or all with `protocol=upstream`"
+            )
         models = [*checkpoints, *([reference] if reference else [])]
-        result = run_upstream(models, names, out, options=options, limit=limit)
+        result = run_upstream(models, names, out, options=options, stock=stock)
         text = upstream_table(result)
     else:
         pinned = Protocol(context, truncate, twice)
@@ -112,3 +134,16 @@ def recall(
         typer.echo(figures)
     if page is not None:
         typer.echo(f"report: {page}", err=True)
+
+
+def _mapping(text: str | None) -> dict[str, Any]:
+    """A JSON object from the command line."""
+    from argap.errors import ArgapError
+
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ArgapError(f'`metadata` {text}: expected a JSON object such as {{"max_seq_lengths": [4096]}}')
+    return value

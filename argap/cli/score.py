@@ -67,6 +67,9 @@ def score(
         ),
     ] = None,
     device: Device = "auto",
+    device_map: Annotated[
+        bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
+    ] = False,
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     limit_tokens: Annotated[
         int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
@@ -91,6 +94,8 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
+
+    Models with other tokenizers than the reference's are compared in bytes, between the token ends that all share.
 
     Without --data or --index, those recorded with the reference are used; where there are none, the held-out modules of
     Python's standard library are scored, and every repeated bigram is a hit (argap label adds the training counts
@@ -128,6 +133,7 @@ def score(
                 batch_size=parse_batch_size(batch_size),
                 trust_remote_code=trust_remote_code,
                 backend=backend,
+                device_map=device_map,
             ),
             dtypes=per_model("dtype", dtype),
             tokenizers=per_model("tokenizer", tokenizer),

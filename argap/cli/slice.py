@@ -61,7 +61,7 @@ def slice_(
         return
     from argap.reports.slice_tables import print_slices
 
-    print_slices(scored, threshold=tau)
+    print_slices(scored, threshold=tau, unit=opened.record.unit)
 
 
 def _print_library() -> None:

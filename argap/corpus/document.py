@@ -38,7 +38,7 @@ class TokenDocument:
     domain: str
     source: str
     kept: Mapping[str, Any] = field(default_factory=dict)
-    """The values of the columns that are kept; spans are of tokens (`argap.corpus.kept.TOKEN_SPANS`)."""
+    """The values of the columns that are kept; spans are of tokens (`argap.corpus.kept.TokenSpans`)."""
 
 
 @dataclass

@@ -7,21 +7,30 @@ itself says a token was made from, white space included; a token that holds a pa
 character, and an empty span labels nothing.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from argap.corpus.document import TextDocument
 from argap.errors import FormatError
 from argap.tokenizer import Tokenizer
 
-TOKEN_SPANS = pa.list_(pa.struct([("first", pa.int32()), ("end", pa.int32()), ("label", pa.string())]))
-"""Type of a column of spans: tokens ``first … end - 1`` of the document have ``label``."""
 KEYS = ("start", "end", "label")
 EXPECTED = "text, a number, a boolean, a date, or spans [{start, end, label}]"
+
+
+class TokenSpans(NamedTuple):
+    """Spans of a document's tokens. Legend: S spans."""
+
+    first: np.ndarray
+    """int32 ``[S]``."""
+    end: np.ndarray
+    """int32 ``[S]``: one more than the last token."""
+    labels: list[str]
+    """``[S]``."""
 
 
 def kept_of(batch: Sequence[TextDocument], tokenizer: Tokenizer) -> list[dict[str, Any]]:
@@ -44,7 +53,8 @@ def _value(name: str, value: Any, document: TextDocument, offsets: np.ndarray | 
         raise FormatError(f"{document.source}: column {name!r} holds {_type(value)}; expected {EXPECTED}")
     for k, span in enumerate(value):
         _check_span(span, f"{document.source}: span {k} of column {name!r}", len(document.text))
-    return token_spans([tuple(span[key] for key in KEYS) for span in value], offsets)
+    start, end, labels = ([span[key] for span in value] for key in KEYS)
+    return token_spans(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64), labels, offsets)
 
 
 def _check_span(span: Any, what: str, length: int) -> None:
@@ -64,27 +74,27 @@ def _type(value: Any) -> str:
     return "an object" if isinstance(value, Mapping) else type(value).__name__
 
 
-def token_spans(spans: Sequence[tuple[int, int, str]], offsets: np.ndarray) -> list[dict[str, Any]]:
+def token_spans(start: np.ndarray, end: np.ndarray, labels: Sequence[str], offsets: np.ndarray) -> TokenSpans:
     """Spans of characters as spans of tokens; those without a token are left out.
 
-    ``offsets``: int ``[N, 2]``, where each token begins and ends (characters), not decreasing.
+    ``start``, ``end``: int ``[S]``, ``end`` exclusive. ``offsets``: int ``[N, 2]``, where each token begins and ends
+    (characters), not decreasing.
 
-    >>> token_spans([(4, 7, "name")], np.array([[0, 3], [3, 5], [5, 9]]))
-    [{'first': 1, 'end': 3, 'label': 'name'}]
+    >>> token_spans(np.array([4]), np.array([7]), ["name"], np.array([[0, 3], [3, 5], [5, 9]]))
+    TokenSpans(first=array([1], dtype=int32), end=array([3], dtype=int32), labels=['name'])
     """
-    made = []
-    for start, end, label in spans:
-        first = int(np.searchsorted(offsets[:, 1], start, side="right"))
-        stop = int(np.searchsorted(offsets[:, 0], end, side="left"))
-        if start < end and first < stop:
-            made.append({"first": first, "end": stop, "label": label})
-    return made
+    first = np.searchsorted(offsets[:, 1], start, side="right").astype(np.int32)
+    stop = np.searchsorted(offsets[:, 0], end, side="left").astype(np.int32)
+    some = (start < end) & (first < stop)
+    return TokenSpans(first[some], stop[some], [sys.intern(labels[k]) for k in np.flatnonzero(some).tolist()])
 
 
 def cut(kept: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     """What a document keeps once it is cut to its first ``tokens``."""
 
-    def spans(value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [each | {"end": min(each["end"], tokens)} for each in value if each["first"] < tokens]
+    def spans(value: TokenSpans) -> TokenSpans:
+        some = value.first < tokens
+        labels = [value.labels[k] for k in np.flatnonzero(some).tolist()]
+        return TokenSpans(value.first[some], np.minimum(value.end[some], tokens), labels)
 
-    return {name: spans(value) if isinstance(value, list) else value for name, value in kept.items()}
+    return {name: spans(value) if isinstance(value, TokenSpans) else value for name, value in kept.items()}

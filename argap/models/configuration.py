@@ -1,11 +1,14 @@
 """The configuration of a native model: a Llama-style backbone with one mixer per layer."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from transformers import PreTrainedConfig
 
-from argap.errors import ArgapError
+from argap.atomic import read_json
+from argap.configuration import Layers, Length, NotNegative, Vocabulary, Width, check_value
+from argap.errors import ArgapError, FormatError
 
 MixerSpec = str | dict[str, Any]
 Norm = Literal["rms", "layer"]
@@ -51,8 +54,21 @@ class ArgapConfig(PreTrainedConfig):
         tie_word_embeddings: bool = True,
         **kwargs: Any,
     ) -> None:
-        if isinstance(mixers, str) or not mixers:
+        if not isinstance(mixers, list | tuple) or not mixers:
             raise ArgapError(f"mixers: expected a list of at least one entry, found {mixers!r}")
+        for name, value, hint in (
+            ("vocab_size", vocab_size, Vocabulary),
+            ("hidden_size", hidden_size, Width),
+            ("intermediate_size", 1 if intermediate_size is None else intermediate_size, Vocabulary),
+            ("num_hidden_layers", num_hidden_layers, Layers),
+            ("max_position_embeddings", 1 if max_position_embeddings is None else max_position_embeddings, Length),
+            ("rms_norm_eps", rms_norm_eps, NotNegative),
+            ("initializer_range", initializer_range, NotNegative),
+            ("learned_positions", learned_positions, bool),
+            ("embedding_norm", embedding_norm, bool),
+            ("tie_word_embeddings", tie_word_embeddings, bool),
+        ):
+            check_value(name, value, hint)
         if len(mixers) > num_hidden_layers:
             raise ArgapError(
                 f"mixers: {len(mixers)} entries for {num_hidden_layers} layers; expected at most one per layer"
@@ -76,6 +92,17 @@ class ArgapConfig(PreTrainedConfig):
         self.initializer_range = initializer_range
         super().__init__(**kwargs)
         self.tie_word_embeddings = tie_word_embeddings  # last, because some versions of the base class set it
+
+
+def read_native(folder: Path) -> ArgapConfig:
+    """The configuration in ``config.json``. Raises `ArgapError`, one line that names the file and the key."""
+    path = folder / "config.json"
+    try:
+        return ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
+    except ArgapError as error:
+        raise ArgapError(f"{path}: {error}") from None
+    except Exception as error:  # what transformers raises for its own keys has no common type
+        raise FormatError(f"{path}: {' '.join(str(error).split())[:200]}") from None
 
 
 def default_intermediate_size(hidden_size: int) -> int:

@@ -7,8 +7,9 @@ from typing import Any
 
 from safetensors import safe_open
 
+from argap.atomic import read_json
 from argap.errors import ArgapError
-from argap.models.configuration import ArgapConfig
+from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import find_family
@@ -95,10 +96,10 @@ def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) 
     ``seq_len``: by default 1,024, or the checkpoint's maximum if that is shorter. Raises `ArgapError` for a mixer from
     an untrusted module, and for an option that the native implementation lacks.
     """
-    values = ArgapConfig.get_config_dict(folder)[0]
+    values = read_json(folder / "config.json")
     family = find_family(values)
     if values.get("model_type") == ArgapConfig.model_type:
-        config = ArgapConfig.from_pretrained(folder)
+        config = read_native(folder)
     elif family is not None:
         config = native_config(name, family, values)
     else:

@@ -32,6 +32,9 @@ class LinearAttention(Mixer):
     - ``normalization``: ``sum``, as above; ``rms``, RMSNorm of each head's unnormalised output (arXiv 2210.10340,
       section 4.1), the default for ``identity``, whose sum may vanish.
     - ``norm_eps``: epsilon of the RMSNorm.
+    - ``decay``: with c < 0 head h weights the values, and not the sum that divides them, by γ^(t−s), γ = 1 − 2^(c−h)
+      (github.com/HazyResearch/based, models/mixers/linear_attn.py and ``DecayClass`` in models/gpt.py).
+    - ``decay_scale``: with ``decay``, also divide y_t by (Σ_{s≤t} γ^(t−s))^½, as there.
     - ``chunk_size``: positions per chunk; None: all of them, the parallel form.
 
     Raises `ArgapError` for an invalid option.
@@ -50,6 +53,8 @@ class LinearAttention(Mixer):
         random_features: int = 256,
         normalization: Normalization | None = None,
         norm_eps: float = EPSILON,
+        decay: float | None = None,
+        decay_scale: bool = True,
         chunk_size: int | None = 64,
     ) -> None:
         super().__init__()
@@ -75,6 +80,12 @@ class LinearAttention(Mixer):
             raise ArgapError(f"linear_attention: normalization {normalization!r}; expected sum or rms")
         if normalization == "sum" and not self.features.positive:
             raise ArgapError(f"linear_attention: normalization 'sum' with {feature_map!r}, whose sum may be 0; use rms")
+        if decay is not None and (decay >= 0 or normalization != "sum"):
+            raise ArgapError(
+                f"linear_attention: decay {decay} with normalization {normalization!r}; expected a negative number "
+                "and 'sum'"
+            )
+        self.decay, self.decay_scale = decay, decay_scale
         self.chunk_size = chunk_size
         self.qk = nn.Linear(width, 2 * self.heads * self.key_size, bias=False)
         self.v = nn.Linear(width, width, bias=False)
@@ -101,9 +112,14 @@ class LinearAttention(Mixer):
         q, k = self._features(q, k, torch.full((1,), position, device=x.device))
         if self.norm is None:
             v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+        if self.decay is not None:
+            kept = self._log_decay(x.device).exp().to(memory.dtype)[:, None, None]
+            memory = torch.cat([memory[..., :-1] * kept, memory[..., -1:]], dim=-1)
         y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory)
         if self.norm is None:
             y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
+        if self.decay is not None:
+            y = y * self._scale(torch.full((1,), position, device=x.device)).to(y.dtype)
         return self._merge(y.to(v.dtype)), (memory, position + 1)
 
     def state_size(self, length: int) -> int:
@@ -140,12 +156,43 @@ class LinearAttention(Mixer):
         """All positions of ``x [B, T, D]`` at once; with ``keep_state`` also the state after the last one."""
         q, k, v = self._heads(x)
         options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
-        if isinstance(self.features, Taylor):
+        if self.decay is not None:
+            y, memory = self._decayed(q, k, v, keep_state)
+        elif isinstance(self.features, Taylor):
             y, memory = taylor_attention(q, k, v, **options)
         else:
             q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
             y, memory = linear_attention(q, k, v, **options)
         return self._merge(y.transpose(1, 2)), memory
+
+    def _decayed(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep_state: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Decayed values over undecayed sums, and the state of both."""
+        positions = torch.arange(q.shape[2], device=q.device)
+        q, k = self._features(q, k, positions)
+        y, memory = linear_attention(
+            q, k, v, log_decay=self._log_decay(q.device), keep_state=keep_state, chunk=self.chunk_size
+        )
+        wide = torch.promote_types(q.dtype, torch.float32)
+        sums = k.to(wide).cumsum(2)
+        total = (q.to(wide) * sums).sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
+        y = (y.to(wide) / total * self._scale(positions)[:, :, None].to(wide)).to(v.dtype)
+        if memory is not None:
+            memory = torch.cat([memory, sums[:, :, -1, :, None].to(memory.dtype)], dim=-1)
+        return y, memory
+
+    def _log_decay(self, device: torch.device) -> torch.Tensor:
+        """log γ of each head, float32 ``[H]``."""
+        assert self.decay is not None
+        exponents = self.decay - torch.arange(self.heads, dtype=torch.float64, device=device)
+        return torch.log1p(-torch.exp2(exponents)).float()
+
+    def _scale(self, positions: torch.Tensor) -> torch.Tensor:
+        """(Σ_{s≤t} γ^(t−s))^−½ of each head at ``positions [T]``, float64 ``[H, T]``; 1 without ``decay_scale``."""
+        log_decay = self._log_decay(positions.device).double()[:, None]
+        sums = torch.expm1(log_decay * (positions + 1)) / torch.expm1(log_decay)
+        return sums.rsqrt() if self.decay_scale else torch.ones_like(sums)
 
     def _merge(self, y: torch.Tensor) -> torch.Tensor:
         """Combine the heads' outputs ``[..., H, V]`` into ``[..., D]``."""

@@ -97,7 +97,10 @@ def options_of(mixer_class: type[Mixer]) -> dict[str, Any]:
 
 
 def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
-    """A mixer from ``{"name": ..., option: ...}``. Raises `ArgapError` listing the known options."""
+    """A mixer from ``{"name": ..., option: ...}``.
+
+    Raises `ArgapError` that lists the known options for an unknown one, and for a value that the mixer cannot take.
+    """
     options = dict(spec)
     name = options.pop("name")
     mixer_class = resolve(name)
@@ -106,4 +109,8 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     if unknown:
         listed = ", ".join(known) or "none"
         raise ArgapError(f"mixer {name!r}: unknown option {', '.join(unknown)}; its options are {listed}")
-    return mixer_class(width, max_positions, **options)
+    try:
+        return mixer_class(width, max_positions, **options)
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
+        given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())
+        raise ArgapError(f"mixer {name!r}: cannot be built with {given or 'its defaults'} ({error})") from error

@@ -89,7 +89,7 @@ def load_tasks(
     and `ArgapError` for an entry that fits no task.
     """
     if not tasks:
-        raise ArgapError(f"`tasks` (none): expected some of {', '.join(TASKS)}, or zeroshot alone")
+        raise ArgapError(f"`tasks` (none): expected some of {', '.join(TASKS)}, or names of lm-eval's tasks")
     files: dict[str, str] = {}
     for entry in data:
         task, equals, path = entry.partition("=")
@@ -111,7 +111,7 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
     cannot be reached; `FormatError` for a line that is not a JSON object.
     """
     if task not in TASKS:
-        raise ArgapError(f"`tasks` {task}: expected some of {', '.join(TASKS)}, or zeroshot alone")
+        raise ArgapError(f"`tasks` {task}: expected some of {', '.join(TASKS)}; lm-eval's tasks need no examples")
     if limit is not None and limit < 1:
         raise ArgapError(f"`limit` {limit}: expected at least 1")
     revision = None

@@ -1,17 +1,24 @@
-"""A checkpoint as an lm-eval model, so that it can run any of lm-eval's tasks."""
+"""A checkpoint as an lm-eval model, so that it can run any of lm-eval's tasks.
+
+Importing this module registers it, so that ``simple_evaluate(model="argap", model_args="pretrained=CKPT")`` works.
+"""
 
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from argap.checkpoint import max_positions
 from argap.errors import ArgapError, extra
 from argap.progress import progress
 from argap.recall.decoding import Decoder
+from argap.trust import trusting
 
 with extra("recall"):
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import TemplateLM
-    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+    from lm_eval.api.registry import register_model
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
 DEFAULT_LENGTH = 2048
 """The window of a model without a maximum length, as in lm-eval."""
@@ -29,6 +36,40 @@ class ArgapLM(TemplateLM):
         super().__init__()
         self.decoder, self.name = decoder, name
         self.max_length = max_length or max_positions(decoder.model.config.to_dict()) or DEFAULT_LENGTH
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> "ArgapLM":
+        """The model that lm-eval's ``model_args`` describe: ``pretrained``, a checkpoint, and optionally ``dtype``,
+        ``device``, ``batch_size``, ``backend``, ``trust_remote_code`` and ``max_length``.
+
+        Raises `ArgapError` for another argument, and what loading raises.
+        """
+        from argap.recall.run import load_decoder
+        from argap.scorer import ScoreOptions, parse_batch_size
+        from argap.targets import find_target
+
+        given = {name: value for name, value in (arg_dict | (additional_config or {})).items() if value is not None}
+        given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
+        if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
+            del given["device"]
+        known = ("pretrained", *ScoreOptions._fields, "max_length")
+        if unknown := sorted(given.keys() - set(known)):
+            raise ArgapError(
+                f"{', '.join(unknown)}: no argument of the lm-eval model argap; known are {', '.join(known)}"
+            )
+        if "pretrained" not in given:
+            raise ArgapError("pretrained: missing; expected the checkpoint, as in `pretrained=CKPT`")
+        target, length = find_target(str(given.pop("pretrained"))), given.pop("max_length", None)
+        given["batch_size"] = parse_batch_size(str(given.get("batch_size", "auto")))
+        with trusting(bool(given.get("trust_remote_code"))):
+            return cls(load_decoder(target, ScoreOptions(**given)), target.name, max_length=length)
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "ArgapLM":
+        """As `create_from_arg_obj`, from ``"pretrained=CKPT,dtype=float32"``."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @property
     def eot_token_id(self) -> int:
@@ -112,3 +153,6 @@ class ArgapLM(TemplateLM):
                 results.update(zip(chunk, work(chunk), strict=True))
                 advance(len(chunk))
         return [results[k] for k in range(len(order))]
+
+
+register_model("argap")(ArgapLM)

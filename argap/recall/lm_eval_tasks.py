@@ -1,7 +1,7 @@
 """lm-eval's tasks: argap's own scored from finished answers, and lm-eval's stock tasks run unchanged.
 
-Only tasks that argap or lm-eval ships are run. An lm-eval task file can import code (``!function``), so files that a
-user names are never read.
+An lm-eval task file can import code (``!function``). Those that argap and lm-eval ship are run; others only from a
+folder that the caller trusts.
 """
 
 import contextlib
@@ -10,22 +10,25 @@ import json
 import logging
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from argap.errors import ArgapError, extra
+from argap.progress import say
 from argap.recall.examples import TASKS, Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.samples import Sample
+from argap.recall.task_names import task_folders
+from argap.trust import is_trusted
 
 with extra("recall"):
-    import lm_eval.tasks
     from lm_eval import evaluate
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
@@ -41,29 +44,24 @@ UNUSED = ("model_args", "batch_size", "device", "use_cache", "gen_kwargs")
 """Entries of lm-eval's ``config`` that argap never sets."""
 
 
-class StockTask(NamedTuple):
-    """A task that lm-eval ships: its name, and its folder below ``lm_eval/tasks``."""
-
-    name: str
-    folder: str
-
-
-UPSTREAM = {
-    "swde": StockTask("swde", "swde"),
-    "fda": StockTask("fda", "fda"),
-    "squad": StockTask("squad_completion", "squad_completion"),
-}
+UPSTREAM = {"squad": "squad_completion"}
+"""lm-eval's names of `TASKS`, where they differ."""
 ZEROSHOT = "zeroshot"
 """Stands for all of `ZEROSHOT_TASKS`."""
-ZEROSHOT_TASKS = [
-    StockTask("wikitext", "wikitext"),
-    StockTask("lambada_openai", "lambada"),
-    StockTask("piqa", "piqa"),
-    StockTask("hellaswag", "hellaswag"),
-    StockTask("winogrande", "winogrande"),
-    StockTask("arc_easy", "arc"),
-    StockTask("arc_challenge", "arc"),
-]
+ZEROSHOT_TASKS = ("wikitext", "lambada_openai", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge")
+
+
+class StockOptions(NamedTuple):
+    """How lm-eval's tasks run."""
+
+    limit: int | None = None
+    """Only the first examples of each task."""
+    fewshot: int | None = None
+    """Examples in each prompt; None: the task's own number, 0 where it has none."""
+    task_path: Path | None = None
+    """A folder of further task files, whose code the caller trusts."""
+    metadata: Mapping[str, Any] = {}
+    """What tasks that make their own data read, as RULER its ``max_seq_lengths``."""
 
 
 class _Answered(LM):
@@ -105,39 +103,66 @@ def _score_task(samples: Sequence[Sample], examples: Examples) -> dict[str, Any]
     return _relabelled(results, examples.task, examples.label)
 
 
-def stock_tasks(names: Sequence[str]) -> list[StockTask]:
-    """lm-eval's tasks for some of `TASKS`, or for ``zeroshot`` alone. Raises `ArgapError` for any other name."""
-    if list(names) == [ZEROSHOT]:
-        return ZEROSHOT_TASKS
-    unknown = [name for name in names if name not in UPSTREAM]
-    if unknown or not names:
+def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) -> list[str]:  # noqa: B008  (frozen)
+    """The tasks, groups and tags of lm-eval that ``names`` stand for. Raises `ArgapError` for an unknown name, and for
+    a folder of task files that the caller does not trust."""
+    if any("/" in name or name.endswith((".yaml", ".py")) for name in names) or not names:
         raise ArgapError(
-            f"`tasks` {', '.join(unknown) or '(none)'}: expected some of {', '.join(TASKS)}, or {ZEROSHOT} alone; "
-            "task files are not read, because they can run code"
+            f"`tasks` {', '.join(names) or '(none)'}: expected some of {', '.join(TASKS)}, or names of lm-eval's "
+            "tasks; task files are not read, because they can run code"
         )
-    return [UPSTREAM[name] for name in names]
+    if options.task_path is not None and not is_trusted():
+        raise ArgapError(
+            f"`task_path` {options.task_path}: task files can run code; allow it with `trust_remote_code=True`"
+        )
+    expanded = [own for name in names for own in (ZEROSHOT_TASKS if name == ZEROSHOT else [UPSTREAM.get(name, name)])]
+    task_folders(expanded, options.task_path)
+    return list(dict.fromkeys(expanded))
 
 
-def run_stock(lm: ArgapLM, names: Sequence[str], *, limit: int | None = None) -> dict[str, Any]:
-    """lm-eval's results on its stock tasks for ``names`` (see `stock_tasks`); only the folders of these are read.
+def run_stock(lm: ArgapLM, names: Sequence[str], options: StockOptions = StockOptions()) -> dict[str, Any]:  # noqa: B008
+    """lm-eval's results on its tasks ``names`` (see `stock_tasks`).
 
-    Raises `ArgapError` for an unknown task and where the hub cannot be reached.
+    Raises `ArgapError` for an unknown task, for one that needs a package which is missing, and where its data cannot be
+    had.
     """
-    tasks = stock_tasks(names)
-    root = Path(lm_eval.tasks.__file__).parent
-    folders: list[str | Path] = [*sorted({root / task.folder for task in tasks})]
-    manager = TaskManager(include_path=folders, include_defaults=False)
-    own_names = [task.name for task in tasks]
+    tasks = stock_tasks(names, options)
     try:
-        return _evaluate(lm, own_names, manager, limit=limit)
+        with tempfile.TemporaryDirectory(prefix="argap-tokenizer-") as folder:
+            lm.decoder.tokenizer.save(Path(folder))  # RULER trusts the code of the tokenizer it is given; ours has none
+            manager = _manager(tasks, options, {"tokenizer": folder, **options.metadata})
+            return _evaluate(lm, tasks, manager, limit=options.limit, fewshot=options.fewshot)
+    except ModuleNotFoundError as error:
+        raise ArgapError(f"{', '.join(tasks)}: needs the package {error.name}; install it") from None
+    except ValueError as error:
+        raise ArgapError(f"{', '.join(tasks)}: lm-eval refuses them ({' '.join(str(error).split())[:300]})") from error
     except (OSError, ConnectionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(
-            f"{', '.join(own_names)}: the hub cannot be reached ({reason}); connect once, so that the data is cached"
+            f"{', '.join(tasks)}: the hub cannot be reached ({reason}); connect once, so that the data is cached"
         ) from error
 
 
-def _evaluate(lm: LM, tasks: list[str], manager: TaskManager, *, limit: int | None) -> dict[str, Any]:
+def _manager(tasks: Sequence[str], options: StockOptions, metadata: dict[str, Any]) -> TaskManager:
+    """lm-eval's manager of the folders that define ``tasks``; of all of lm-eval's where they refer to others."""
+    folders: list[str | Path] = [*task_folders(tasks, options.task_path)]
+    manager = TaskManager(include_path=folders, include_defaults=False, metadata=cast(Any, metadata))
+    if _parts(manager) <= manager.task_index.keys():
+        return manager
+    say("reading all of lm-eval's tasks, which these refer to")
+    return TaskManager(include_path=options.task_path, metadata=cast(Any, metadata))
+
+
+def _parts(manager: TaskManager) -> set[str]:
+    """The tasks and groups that groups consist of."""
+    lists = [(entry.cfg or {}).get("task") for entry in manager.task_index.values()]
+    parts = [part for parts in lists if isinstance(parts, list) for part in parts]
+    return {part if isinstance(part, str) else str(part.get("task") or part.get("group")) for part in parts}
+
+
+def _evaluate(
+    lm: LM, tasks: list[str], manager: TaskManager, *, limit: int | None, fewshot: int | None = None
+) -> dict[str, Any]:
     """The results that lm-eval's ``simple_evaluate`` returns, without samples, as plain JSON values.
 
     ``simple_evaluate`` itself runs ``git describe``, which prints an error outside a repository, and describes the
@@ -150,7 +175,10 @@ def _evaluate(lm: LM, tasks: list[str], manager: TaskManager, *, limit: int | No
     torch.manual_seed(SEEDS["torch_seed"])
     loaded: Any = manager.load(tasks)
     for task in loaded["tasks"].values():
-        if task.get_config("num_fewshot") is None:
+        given = task.get_config("num_fewshot")
+        if fewshot is not None and given != 0:  # 0: the task allows none
+            task.set_config(key="num_fewshot", value=fewshot)
+        elif given is None:
             task.set_config(key="num_fewshot", value=0)
         task.set_fewshot_seed(seed=SEEDS["fewshot_seed"])
     run: Any = evaluate  # its decorator hides its signature

@@ -38,6 +38,8 @@ class LinkPoint(Record, frozen=True):
     ar_gap_nll: float
     """On the AR hits, in nats."""
     recall_gap: float
+    gold_gap_nll: float | None = None
+    """On the tokens of the golds, in nats; None without log-probs (the copy baseline), and in older results."""
 
 
 class GapLink(Record, frozen=True):
@@ -48,6 +50,9 @@ class GapLink(Record, frozen=True):
     pearson: float | None
     """Correlation across models; None for fewer than three, and where one of the gaps does not vary."""
     spearman: float | None
+    pearson_gold: float | None = None
+    """Correlation of the AR gaps with the gaps on the golds' tokens, which vary also where hardly a model answers."""
+    spearman_gold: float | None = None
 
 
 class RecallResult(Record, frozen=True):
@@ -108,26 +113,33 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, float]:
 
 def link_to_gap(scores: Sequence[Score], ar_nlls: Mapping[str, float], reference: str) -> list[GapLink]:
     """The recall gap of each model beside its AR gap, for each task; models without an AR gap are skipped."""
-    from scipy.stats import pearsonr, spearmanr
-
     links = []
     for task in dict.fromkeys(row.task for row in scores):
-        contains = {row.model: row.contains for row in scores if row.task == task}
-        if reference not in contains or reference not in ar_nlls:
+        rows = {row.model: row for row in scores if row.task == task}
+        if reference not in rows or reference not in ar_nlls:
             continue
+        against = rows[reference]
         points = [
-            LinkPoint(model, ar_nlls[model] - ar_nlls[reference], contains[reference] - contains[model])
-            for model in contains
+            LinkPoint(
+                model,
+                ar_nlls[model] - ar_nlls[reference],
+                against.contains - row.contains,
+                None if row.gold_nll is None or against.gold_nll is None else row.gold_nll - against.gold_nll,
+            )
+            for model, row in rows.items()
             if model != reference and model in ar_nlls
         ]
-        x, y = [p.ar_gap_nll for p in points], [p.recall_gap for p in points]
-        varied = len(set(x)) > 1 and len(set(y)) > 1 and len(points) > 2
-        links.append(
-            GapLink(
-                task=task,
-                points=points,
-                pearson=float(pearsonr(x, y).statistic) if varied else None,  # pyright: ignore
-                spearman=float(spearmanr(x, y).statistic) if varied else None,  # pyright: ignore
-            )
-        )
+        pearson, spearman = _correlations([(p.ar_gap_nll, p.recall_gap) for p in points])
+        golds = [(p.ar_gap_nll, p.gold_gap_nll) for p in points if p.gold_gap_nll is not None]
+        links.append(GapLink(task, points, pearson, spearman, *_correlations(golds)))
     return links
+
+
+def _correlations(pairs: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
+    """Pearson's and Spearman's; None for fewer than three pairs, and where a side does not vary."""
+    from scipy.stats import pearsonr, spearmanr
+
+    x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(pairs) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
+        return None, None
+    return float(pearsonr(x, y).statistic), float(spearmanr(x, y).statistic)  # pyright: ignore

@@ -6,14 +6,14 @@ from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import load_model, max_positions, read_config, runs_native
+from argap.checkpoint import check_loadable, load_model, max_positions, read_config, runs_native
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.lock import one_writer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder
 from argap.recall.examples import Examples, TaskData
 from argap.recall.lm_eval_model import ArgapLM
-from argap.recall.lm_eval_tasks import run_stock, score_finished, stock_tasks
+from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, ProtocolRecord, build_prompt, check_fits
 from argap.recall.result import FORMAT, RecallResult, flips, link_to_gap
 from argap.recall.samples import HitRule, Sample, collect_samples, gold_ids, make_sample, model_folder, task_folder
@@ -85,7 +85,7 @@ def run_recall(
         for examples, own in zip(tasks, answers, strict=True):
             samples[model, examples.label] = own
             scores.append(score(model, examples.label, own))
-        write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks))
+        write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks), seal=False)
     compared = None if reference is None else _name(targets[reference])
     result = RecallResult(
         format=FORMAT,
@@ -112,29 +112,38 @@ def run_upstream(
     out: Path,
     *,
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
-    limit: int | None = None,
+    stock: StockOptions = StockOptions(),  # noqa: B008
 ) -> dict[str, dict[str, Any]]:
-    """lm-eval's stock tasks on every model: lm-eval's results by model, also written to ``MODEL/results.json``.
+    """lm-eval's tasks on every model: lm-eval's results by model, also written to ``MODEL/results.json``.
 
-    ``tasks``: some of swde, fda and squad, or ``zeroshot`` alone. Raises `ArgapError` for any other.
+    ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises
+    `ArgapError` for any other.
     """
-    stock_tasks(tasks)  # refused before a model is loaded
+    stock_tasks(tasks, stock)  # refused before a model is loaded
     results = {}
     for target in with_distinct_names([find_target(name) for name in dict.fromkeys(models)]):
-        results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), tasks, limit=limit)
-        write_json(model_folder(out, target.name) / "results.json", results[target.name])
+        results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), tasks, stock)
+        write_json(model_folder(out, target.name) / "results.json", results[target.name], seal=False)
     return results
 
 
 def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
+    check_loadable(
+        target.checkpoint,
+        options.backend,
+        trust_remote_code=options.trust_remote_code,
+        device=device,
+        device_map=options.device_map,
+    )
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
         device=device,
         trust_remote_code=options.trust_remote_code,
         backend=options.backend,
+        device_map=options.device_map,
     )
     batch_size = 8 if options.batch_size == "auto" else options.batch_size
     return Decoder(model, target.tokenizer, batch_size=batch_size)

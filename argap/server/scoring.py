@@ -60,9 +60,12 @@ class Server(NamedTuple):
         return hashlib.sha256(f"{self.address}\0{self.model}".encode()).hexdigest()
 
 
-def check_server_identity(server: Server, data: EvaluationSet, folder: Path, overwrite: bool) -> None:
-    """Raise what `score_server` raises for a folder that holds another run; changes nothing."""
-    check_resumable(folder, as_json(_identity(server, data)), overwrite=overwrite)
+def check_server_identity(server: Server, data: EvaluationSet, folder: Path, overwrite: bool) -> RunIdentity:
+    """The identity of the run that `score_server` writes. Raises what it raises for a folder that holds another run;
+    changes nothing."""
+    identity = _identity(server, data)
+    check_resumable(folder, as_json(identity), overwrite=overwrite)
+    return identity
 
 
 @one_writer("folder")

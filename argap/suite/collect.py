@@ -14,6 +14,7 @@ import pandas as pd
 
 from argap.atomic import read_json, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
@@ -102,6 +103,7 @@ def collect(
         write_json(out / "mqar.json", recall)
     else:
         (out / "mqar.json").unlink(missing_ok=True)
+    write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
     write_record(out / "gap.json", gap)
     return gap
 

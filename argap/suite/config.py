@@ -65,6 +65,8 @@ class Suite:
     def __post_init__(self) -> None:
         if not self.evaluation.data:
             raise ArgapError("evaluation: data: missing")
+        if self.evaluation.keep:
+            raise ArgapError("evaluation: keep: a suite's result has no tokens; score its checkpoints to slice them")
         for field_name in ("reference", "base"):
             name = getattr(self, field_name)
             if name is not None and name not in self.members:

@@ -1,8 +1,11 @@
 """Training and scoring the members of a suite; finished ones are skipped once they are known to be of this suite."""
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from argap.atomic import write_json
 from argap.bigram_index.build import build_from_source
@@ -22,6 +25,7 @@ from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
 from argap.train.checkpoint import checkpoints
+from argap.train.config import DataSource
 from argap.train.tokens import pack_tokens
 
 
@@ -92,34 +96,44 @@ def _score(
         data,
         run,
         model_name=entry.name if run == layout.run(entry) else f"{entry.name} {checkpoint.name}",
-        source=SourceRecord(
-            data=suite.windows.data,
-            index=str(layout.index(entry.size)),
-            seq_len=suite.windows.seq_len,
-            packing=suite.windows.packing,
-        ),
+        source=SourceRecord(**msgspec.structs.asdict(suite.windows), index=str(layout.index(entry.size))),
         options=ScoreOptions(),
         parallel=parallel,
     )
 
 
 def training_index(suite: Suite, size: str, layout: Layout) -> BigramIndex:
-    """The index of a size's training text, built where it is not there.
+    """The index of a size's training text, built where it is not there, or where it counts other exposures.
 
     Each source is counted as often as one pass of training reads it (``repeat``), and ``passes`` is how often the
     reference reads the whole: its training tokens over those of a pass, with one EOS a document.
     """
     folder = layout.index(size)
-    if (folder / "index.json").is_file():
-        return open_index(folder)
     entries = {entry.name: entry for entry in suite.entries(size)}
     config = entries[suite.reference].config
+    read = config.total_steps * config.batch_size * config.seq_len
     repeated = [source for source in config.data for _ in range(source.repeat)]
+    found = open_index(folder) if (folder / "index.json").is_file() else None
+    if found is not None:
+        if (difference := _difference(found, repeated, read)) is None:
+            return found
+        say(f"{folder}: {difference}; built again")
     corpora = [open_corpus(source.path, text_column=source.text_column) for source in repeated]
     source = TokenSource(corpora, load_tokenizer(config.tokenizer))
     a_pass = pack_tokens(config.data, source.tokenizer, layout.tokens).about.tokens
-    passes = config.total_steps * config.batch_size * config.seq_len / a_pass
-    return build_from_source(source, folder, passes=passes)
+    return build_from_source(source, folder, passes=read / a_pass, overwrite=found is not None)
+
+
+def _difference(index: BigramIndex, sources: Sequence[DataSource], read: int) -> str | None:
+    """Why the counts of ``index`` are not the exposures of a training run that reads ``read`` tokens of ``sources``."""
+    if index.weights:  # merged from indexes whose exposures were given
+        return None
+    if index.sources != (expected := sorted(source.path for source in sources)):
+        return f"an index of {', '.join(index.sources)}, training reads {', '.join(expected)}"
+    passes = read / (index.tokens + index.documents)
+    return (
+        None if math.isclose(index.passes, passes) else f"{index.passes:g} passes recorded, training makes {passes:g}"
+    )
 
 
 def evaluation_set(suite: Suite, size: str) -> tuple[EvaluationSet, Tokenizer]:

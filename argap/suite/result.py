@@ -1,5 +1,6 @@
 """Read a suite's result. Rows, intervals and curves are rebuilt from its files alone."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +13,21 @@ import pandas as pd
 from argap.atomic import read_json
 from argap.breakdowns import threshold_share
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
+from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
-from argap.records import GAP_FORMAT, Gap, Record, ThresholdShare, read_record
+from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_record
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
+from argap.suite.trajectory import COLUMNS
 from argap.summary import count_documents, gap_rows
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
+
+REMEDY = "`argap suite run` writes it again"
 
 
 class Finished(Record, frozen=True):
@@ -116,7 +121,7 @@ class SizeResult:
     @cached_property
     def exposed(self) -> int:
         """The end of a bin of the curve nearest, in ratio, to the paper's 1,250 exposures."""
-        bounds = np.unique(self._table("curve")["high"].to_numpy())
+        bounds = np.unique(self._table("curve", *self._summed)["high"].to_numpy())
         distance = np.abs(np.log(np.maximum(bounds, 0.5) * self.passes / PAPER_THRESHOLD))
         return int(bounds[distance.argmin()])
 
@@ -128,18 +133,23 @@ class SizeResult:
         assert index is not None  # of a suite
         assert self.gap.threshold is not None
         scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
-        bounds = set(self._table("curve")["high"].tolist())
+        bounds = set(self._table("curve", *self._summed)["high"].tolist())
         return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]
 
     @cached_property
     def curve(self) -> tuple[ThresholdShare, ...]:
         """The share of the gap at every threshold, with intervals at `marks` as far as the files have documents there:
         the ``curve.parquet`` of an older argap has none, only the bins of the cells have."""
-        sums = self._table("curve")
+        sums = self._table("curve", *self._summed)
         highs = {each.high for each in self.gap.bins.frequency}
         known = self._at([tau for tau in self.marks if "document" in sums or tau in highs], sums)
         points = share_by_threshold(sums, self.totals, self.reference)
         return tuple(known.get(point.threshold) or self._judged(point) for point in points)
+
+    @property
+    def _summed(self) -> tuple[str, ...]:
+        """Columns that ``curve.parquet`` must have."""
+        return ("high", "n", *(PREFIX + model for model in self.gap.models))
 
     def _at(self, thresholds: list[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
         """Points with intervals, from sums by document."""
@@ -171,15 +181,15 @@ class SizeResult:
 
     def distances(self) -> pd.DataFrame:
         """Histogram of the AR hits: ``domain, distance, n``."""
-        return self._table("distances")
+        return self._table("distances", "domain", "distance", "n")
 
     def exponents(self) -> pd.DataFrame:
         """The power law of each domain's distances (`argap.suite.distances.fit_exponents`)."""
-        return fit_exponents(self._table("distance_sums"), self.seq_len - 2)
+        return fit_exponents(self._table("distance_sums", "document", "domain"), self.seq_len - 2)
 
     def prevalence(self) -> pd.DataFrame:
         """``domain, position, content, n, repeated``."""
-        return self._table("prevalence")
+        return self._table("prevalence", "domain", "position", "content", "n", "repeated")
 
     def heat(self) -> pd.DataFrame:
         """``distance, frequency, n`` and each model's sum of log p on repeated tokens."""
@@ -194,11 +204,13 @@ class SizeResult:
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
-        return self._table("trajectory") if (self.folder / "trajectory.parquet").is_file() else None
+        return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
     def log(self, name: str) -> list[dict[str, Any]]:
         """The training log of a member."""
-        return read_log(self.folder / "logs" / f"{name}.jsonl")
+        path = self.folder / "logs" / f"{name}.jsonl"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_log(path)
 
     def spread(self) -> dict[str, list[float]]:
         """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.
@@ -214,6 +226,16 @@ class SizeResult:
                 shares.setdefault(member, []).append(self._share(name, against, hits))
         return {member: values for member, values in shares.items() if len(values) > 1}
 
+    def interval_over_seeds(self, member: str) -> tuple[float, float] | None:
+        """The range of the share of the gap over a member's seeds, where it is wider than the 95% interval over
+        documents of its first seed, or where there is no such interval; None elsewhere."""
+        known = [value for value in self.spread().get(member, []) if value == value]
+        due = next((row.gap_due_to_ar for row in self.gap.rows if row.model == member), None)
+        if len(known) < 2 or due is None:
+            return None
+        low, high = min(known), max(known)
+        return (low, high) if due.ci95 is None or high - low > due.ci95[1] - due.ci95[0] else None
+
     def _share(self, model: str, reference: str, hits: np.ndarray) -> float:
         n = self.cells["n"].to_numpy()
         lost = (self.cells[PREFIX + model] - self.cells[PREFIX + reference]).to_numpy()
@@ -221,8 +243,10 @@ class SizeResult:
         value = gap_due_to_ar(on_hits, lost.sum() / n.sum(), n[hits].sum() / n.sum()).value
         return float("nan") if value is None else value
 
-    def _table(self, name: str) -> pd.DataFrame:
-        return read_frame(self.folder / f"{name}.parquet")
+    def _table(self, name: str, *columns: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.parquet"
+        check_files(self.folder, [path], remedy=REMEDY)
+        return read_frame(path, needed=columns, remedy=REMEDY)
 
 
 def read_size(folder: Path) -> SizeResult:
@@ -241,7 +265,36 @@ def read_size(folder: Path) -> SizeResult:
         runs={row.model: row.run for row in gap.rows},
     )
     members = read_record(folder / "members.json", Members).members
+    rows = below_seeds(rows, seed_ranges(cells, members))
     return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **count_documents(cells)), cells, members)
+
+
+def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:
+    """The range over seeds of the NLL on all scored tokens, in nats, of members trained from several."""
+    n = cells["n"].to_numpy().sum()
+    nll: dict[str, list[float]] = {}
+    for member in members:
+        nll.setdefault(member.member, []).append(-float(cells[PREFIX + member.name].to_numpy().sum()) / n)
+    return {member: max(values) - min(values) for member, values in nll.items() if len(values) > 1}
+
+
+def below_seeds(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> list[GapRow]:
+    """Rows whose gap is smaller than what another seed changes become unresolved: below the range over seeds of the
+    reference or of the model itself."""
+    reference = next(row for row in rows if row.reference)
+    found = []
+    for row in rows:
+        due = row.gap_due_to_ar
+        spread = max(ranges.get(reference.model, 0.0), ranges.get(row.model, 0.0))
+        own, theirs = row.overall.nll, reference.overall.nll
+        if due is not None and due.value is not None and own is not None and theirs is not None:
+            gap = abs(own - theirs)
+            if gap < spread:
+                reason = f"the gap of {gap:.3f} nats is smaller than the {spread:.3f} between seeds"
+                both = "; ".join(filter(None, (due.unresolved, reason)))
+                row = msgspec.structs.replace(row, gap_due_to_ar=msgspec.structs.replace(due, unresolved=both))
+        found.append(row)
+    return found
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

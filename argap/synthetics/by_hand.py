@@ -1,10 +1,10 @@
-"""Two models that recall without training: their weights are set by hand.
+"""Three models that recall without training: their weights are set by hand.
 
 The first blog post on the Zoology paper (section 3) and the paper itself (arXiv 2312.04927, section 4.2) ask what
 recall requires. Attention compares a token with all earlier ones in one product, so its width need not grow with the
-length. A gated convolution compares two tokens at one distance per channel, so it needs channels for every distance.
-Both models use the mixers that are trained elsewhere. Both continue every repeated bigram and therefore answer every
-query of multi-query associative recall.
+length, even without a softmax. A gated convolution compares two tokens at one distance per channel, so it needs
+channels for every distance. The models use the mixers that are trained elsewhere. They continue every repeated bigram
+and therefore answer every query of multi-query associative recall.
 
 Legend: V vocabulary, T maximum length, c = ⌈log₂ V⌉ bits of a token's code, each ±1.
 
@@ -23,7 +23,8 @@ from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.attention import Attention
 from argap.models.base_conv import BaseConv
 from argap.models.filters import ExplicitFilter
-from argap.models.modeling import Block
+from argap.models.linear_attention import LinearAttention
+from argap.models.modeling import Block, SwiGLU
 
 MixerType = TypeVar("MixerType")
 
@@ -98,6 +99,53 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 
 
 @torch.no_grad()
+def linear_attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
+    """A convolution of 2 taps and attention without softmax, of width 3·V, for any T (proposition 4.3).
+
+    One-hot codes take the place of bits: the product of two codes is 1 if they are equal and 0 otherwise, so that
+    nothing is left for a softmax to suppress. Parameters are O(V²), whatever the length. (In the proposition the
+    input's rows hold key and value together; in text the convolution puts them there.)
+
+    The residual stream holds the token's code, the code of the previous token (at first the token's own) and the
+    answer.
+
+    1. In the second part, BaseConv with a gate of 1 subtracts the token's code and adds the code one position back.
+    2. Linear attention without feature map: y_t = Σ_s (q_t · k_s) v_s, where the query is the token's code, the key the
+       code of the token before and the value the code of the position itself: y_t counts the tokens that followed
+       x_t. Its RMSNorm only changes the scale.
+    """
+    codes = torch.eye(vocab_size)
+    own, before, answer = (slice(part * vocab_size, (part + 1) * vocab_size) for part in range(3))
+    mixers = [
+        {"name": "base_conv", "filter": "explicit", "kernel_size": 2},
+        {"name": "linear_attention", "heads": 1, "feature_map": "identity", "feature_dim": vocab_size},
+    ]
+    model = _blank(vocab_size, 3 * vocab_size, mixers, max_positions)
+    embedding, head = model.get_parameter("model.embed_tokens.weight"), model.get_parameter("lm_head.weight")
+    embedding[:, own] = codes
+    embedding[:, before] = codes
+    previous, recall = model.model.blocks
+    for block in (previous, recall):  # at the first position of the second layer, the vector is shorter: it has no key
+        _undo(block.mixer_norm, 2, 3 * vocab_size)
+
+    mixer = _mixer(BaseConv, previous)
+    mixer.gate_bias[before] = 1
+    taps = _explicit(mixer)
+    taps[0, before], taps[1, before] = -1, 1
+
+    mixer = _mixer(LinearAttention, recall)
+    query, key = mixer.qk.weight.split(vocab_size)
+    _copy(query, slice(0, vocab_size), own)
+    _copy(key, slice(0, vocab_size), before)
+    _copy(mixer.v.weight, own, own)
+    _copy(mixer.out.weight, answer, own)
+    mixer.get_parameter("norm.weight").fill_(1)
+
+    head[:, answer] = codes
+    return model
+
+
+@torch.no_grad()
 def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     """Two BaseConv layers of width (2·c + 1)·S + c + 1, for the S = T − 1 distances at which a token can recur.
 
@@ -140,14 +188,15 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 
     # The vectors are at most as long as given below, so the norm scales them by at least 1, which only sharpens.
     _undo(first.mlp_norm, bits + 1 + shifts * bits + 4 * shifts * bits, width)
-    sharp = MARGIN
+    sharp, mlp = MARGIN, first.mlp
+    assert isinstance(mlp, SwiGLU)
     for unit in range(shifts):
         channels = slice(compare + unit * bits, compare + (unit + 1) * bits)
-        first.mlp.gate.weight[unit, channels] = sharp
-        first.mlp.gate.weight[unit, own] = -sharp  # the residual stream still contains the code itself
-        first.mlp.gate.weight[unit, one] = -sharp * (bits - 1)
-        first.mlp.up.weight[unit, one] = 1
-        first.mlp.down.weight[matched + unit, unit] = 1 / sharp
+        mlp.gate.weight[unit, channels] = sharp
+        mlp.gate.weight[unit, own] = -sharp  # the residual stream still contains the code itself
+        mlp.gate.weight[unit, one] = -sharp * (bits - 1)
+        mlp.up.weight[unit, one] = 1
+        mlp.down.weight[matched + unit, unit] = 1 / sharp
 
     mixer = _mixer(BaseConv, second)
     taps = _explicit(mixer)

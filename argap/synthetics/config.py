@@ -10,12 +10,26 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from argap.configuration import build
+from msgspec import Meta
+
+from argap.configuration import (
+    Batch,
+    Count,
+    Length,
+    NotNegative,
+    Positive,
+    Seed,
+    Vocabulary,
+    Width,
+    build,
+    check_ranges,
+)
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig
 from argap.synthetics.models import Member, member_from
+from argap.synthetics.tasks.examples import check_size
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.registry import TASKS, data_config, parse_yaml_task, resolve_task, task_label
 
@@ -25,17 +39,7 @@ LAYERS = 2
 """Minimum number of layers."""
 MQAR_ONLY = ("vocab_size", "alpha", "fill", "layout")
 """Fields of a run that only MQAR uses; other tasks have a vocabulary of their own."""
-AT_LEAST_ONE = (
-    "width",
-    "length",
-    "vocab_size",
-    "train_examples",
-    "validation_examples",
-    "test_examples",
-    "batch_size",
-    "epochs",
-    "evaluations",
-)
+Examples = Annotated[int, Meta(ge=1, le=10**8)]
 
 
 @dataclass(frozen=True)
@@ -49,33 +53,33 @@ class RunConfig:
     name: str
     """The member's name in tables and figures."""
     member: Member
-    width: int
-    length: int
+    width: Width
+    length: Length
     """N."""
     pairs: tuple[int, ...]
     """D. Several values share the examples equally, and accuracy is reported for each. Empty for other tasks."""
-    lr: float
-    seed: int = 0
+    lr: Positive
+    seed: Seed = 0
     """Seed of the weights, the examples and their order."""
-    vocab_size: int = 8192
+    vocab_size: Vocabulary = 8192
     alpha: float = 0.1
     fill: int | None = None
     """Token at all positions outside the pairs; if None, noise. The authors' published configuration of figure 2
     has 0."""
-    train_examples: int = 100_000
-    validation_examples: int = 1_000
-    test_examples: int = 3_000
-    batch_size: int | None = None
+    train_examples: Examples = 100_000
+    validation_examples: Examples = 1_000
+    test_examples: Examples = 3_000
+    batch_size: Batch | None = None
     """Examples per step; if None, 64, but 16 if N or the width is at least 256 and 8 from 512."""
-    epochs: int = 64
+    epochs: Count = 64
     """Maximum number of epochs."""
-    warmup: float = 0.1
+    warmup: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     """Fraction of all steps in which the learning rate rises."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """Applied to all parameters."""
-    evaluations: int = 1
+    evaluations: Count = 1
     """Validations per epoch."""
-    stop_at: float = 0.999
+    stop_at: Annotated[float, Meta(gt=0, le=1)] = 0.999
     """Validation accuracy at which the run counts as solved and stops."""
     task: Mapping[str, Any] | None = None
     """The name of one of `argap.synthetics.tasks.registry.TASKS` and the fields that differ from its preset, such as
@@ -84,22 +88,21 @@ class RunConfig:
     """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
 
     def __post_init__(self) -> None:
-        minima = dict.fromkeys(AT_LEAST_ONE, 1) | {"seed": 0}
-        for key, value in ((key, getattr(self, key)) for key in minima):
-            if value is not None and value < minima[key]:
-                raise ArgapError(f"{self.name}: {key} {value}; expected a whole number of at least {minima[key]}")
+        try:
+            check_ranges(self)
+        except ArgapError as error:
+            raise ArgapError(f"{self.name}: {error}") from None
         if self.task is not None:
             if self.pairs or [key for key in MQAR_ONLY if getattr(self, key) != getattr(RunConfig, key)]:
                 raise ArgapError(f"{self.name}: pairs, {', '.join(MQAR_ONLY)} apply to MQAR only, not to other tasks")
             object.__setattr__(self, "task", resolve_task(self.task, self.length))
         if not (self.pairs or self.task):
             raise ArgapError(f"{self.name}: no pairs; expected at least one number of KV pairs, or a task")
-        rates = 0 < self.lr < math.inf and 0 <= self.weight_decay < math.inf
-        if not rates or not 0 <= self.warmup < 1 or not 0 < self.stop_at <= 1:
-            raise ArgapError(
-                f"{self.name}: lr {self.lr}, warmup {self.warmup}, weight_decay {self.weight_decay}, stop_at "
-                f"{self.stop_at}; expected lr > 0, 0 <= warmup < 1, weight_decay >= 0, 0 < stop_at <= 1"
-            )
+        for split in ("train", "validation", "test"):
+            try:
+                check_size(self.examples(split), self.length)
+            except ArgapError as error:
+                raise ArgapError(f"{self.name}: {split}: {error}") from None
         if self.examples_per_step > self.train_examples:
             raise ArgapError(
                 f"{self.name}: {self.train_examples} training examples; expected at least one batch, "

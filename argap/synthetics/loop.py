@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
+import msgspec
 import torch
 
 from argap.errors import ArgapError
 from argap.models.cost import cost
 from argap.progress import progress
+from argap.records import Record
 from argap.synthetics.config import RunConfig
 from argap.synthetics.cuda_graph import TrainerGroup
 from argap.synthetics.supervision import Supervision, supervision
@@ -25,6 +27,14 @@ POLL_SECONDS = 0.2
 
 Data = Mapping[str, Supervision]
 """Split to examples, on the device."""
+
+
+class SliceRecord(Record, frozen=True):
+    """`SliceAccuracy` in a file."""
+
+    value: int
+    n: int
+    accuracy: float
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,15 @@ class RunResult:
 
     @classmethod
     def from_json(cls, config: RunConfig, record: Mapping[str, Any]) -> "RunResult":
-        """The result of ``config`` from `as_json`; keys that are not fields are ignored."""
-        known = {key: value for key, value in record.items() if key in cls.__dataclass_fields__}
-        slices = {name: [SliceAccuracy(**row) for row in rows] for name, rows in record["slices"].items()}
-        curve = [(step, score) for step, score in record["curve"]]
-        return cls(**known | {"config": config, "slices": slices, "curve": curve})
+        """The result of ``config`` from `as_json`; keys that are not fields are ignored.
+
+        Raises `msgspec.ValidationError` for a value of another type.
+        """
+        slices = msgspec.convert(record.get("slices"), dict[str, list[SliceRecord]], strict=True)
+        rows = {name: [SliceAccuracy(*msgspec.structs.astuple(row)) for row in rows] for name, rows in slices.items()}
+        hints = {name: hint for name, hint in get_type_hints(cls).items() if name not in ("config", "slices")}
+        known = {name: msgspec.convert(record.get(name), hint, strict=True) for name, hint in hints.items()}
+        return cls(config=config, slices=rows, **known)
 
 
 def train_group(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from argap.configuration import Count, Length, Seed, check_ranges
+
 PAIRS = (16, 32, 64, 128, 256)
 
 
@@ -11,15 +13,18 @@ class PretrainedTest:
     """The examples of a test. Models with the same tokenizer see the same ones."""
 
     pairs: tuple[int, ...] = PAIRS
-    examples: int = 1000
+    examples: Count = 1000
     """Per number of KV pairs."""
-    length: int = 1024
+    length: Length = 1024
     fill: str | None = None
     """Text of the single token that fills all positions between the pairs; if None, EOS."""
     text: str | None = None
     """A corpus whose tokens fill the positions between the pairs instead of ``fill``."""
     alpha: float = 0.1
-    seed: int = 0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @property
     def between(self) -> str:

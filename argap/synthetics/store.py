@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from argap.atomic import read_json, write_json
@@ -61,7 +62,10 @@ def read_run(out: Path, config: RunConfig) -> RunResult:
     if missing or record["config"] != config.as_json():
         reason = f"it has no {missing[0]}" if missing else "its configuration is another run's"
         raise FormatError(f"{path}: not a finished run ({reason}); remove it, and the sweep trains it again")
-    return RunResult.from_json(config, record)
+    try:
+        return RunResult.from_json(config, record)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: not a finished run ({error}); remove it, and the sweep trains it again") from None
 
 
 def read_sweep(out: Path) -> Sweep:

@@ -3,11 +3,25 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from argap.configuration import build
+from msgspec import Meta
+
+from argap.configuration import (
+    Batch,
+    Count,
+    Layers,
+    Length,
+    NotNegative,
+    Positive,
+    Seed,
+    Tokens,
+    Whole,
+    Width,
+    build,
+    check_ranges,
+)
 from argap.errors import ArgapError
 from argap.plain_yaml import parse_yaml, read_yaml
 
@@ -21,7 +35,7 @@ class DataSource:
 
     path: str
     """As for `argap.corpus.open_corpus`: a file, a folder, ``hub:...`` or ``stdlib:train``."""
-    repeat: int = 1
+    repeat: Count = 1
     text_column: str = "text"
 
     @classmethod
@@ -45,46 +59,46 @@ class TrainConfig:
     """A preset of `argap.models`; exactly one of ``architecture`` and ``mixers`` is given."""
     mixers: tuple[Any, ...] | None = None
     """The mixer of each layer, as in `argap.models.ArgapConfig`."""
-    hidden_size: int = 256
-    num_layers: int | None = None
+    hidden_size: Width = 256
+    num_layers: Layers | None = None
     """By default 6 for an architecture, else the length of ``mixers``."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """Further options of `argap.models.ArgapConfig`."""
-    vocab_multiple: int = 64
+    vocab_multiple: Width = 64
     """Round the embedding's vocabulary up to a multiple of this, for faster matrix products."""
-    seq_len: int = 1024
-    batch_size: int = 64
+    seq_len: Length = 1024
+    batch_size: Batch = 64
     """Windows in one optimizer step, over all devices."""
-    micro_batch_size: int | None = None
+    micro_batch_size: Batch | None = None
     """Windows in one forward pass of one device; None: all of the device's share at once."""
-    steps: int | None = None
+    steps: Count | None = None
     """Optimizer steps; exactly one of ``steps`` and ``tokens`` is given."""
-    tokens: int | None = None
+    tokens: Tokens | None = None
     """Training tokens, rounded up to whole steps."""
-    lr: float = 1e-3
-    min_lr_ratio: float = 0.1
+    lr: Positive = 1e-3
+    min_lr_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1
     """The cosine ends at ``lr * min_lr_ratio``."""
-    warmup_steps: int | None = None
+    warmup_steps: Whole | None = None
     """Steps of linear warm-up. None: 100, or a tenth of the steps if there are fewer than 100."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """On weight matrices only: not on embeddings, biases, norms or other vectors."""
     betas: tuple[float, float] = (0.9, 0.95)
-    grad_clip: float | None = 1.0
+    grad_clip: Positive | None = 1.0
     """Maximum norm of the whole gradient; None: no clipping."""
-    seed: int = 0
+    seed: Seed = 0
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Autocast dtype of the forward and backward pass over float32 weights; auto: bfloat16 on CUDA, else float32."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """dtype of the finished model's weights. Checkpoints are always float32."""
     compile: Switch = "auto"
     """Whether to use torch.compile; auto: on CUDA."""
-    log_every: int = 10
-    checkpoint_every: int = 500
+    log_every: Count = 10
+    checkpoint_every: Whole = 500
     """Steps between checkpoints; 0: checkpoint only on interruption."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Whole = 2
     """Number of latest checkpoints to keep; 0: all (for learning curves)."""
     eval_data: tuple[DataSource, ...] = ()
-    eval_every: int = 0
+    eval_every: Whole = 0
     """Steps between evaluations on ``eval_data``; 0: at the end only."""
 
     def __post_init__(self) -> None:
@@ -94,20 +108,11 @@ class TrainConfig:
             raise ArgapError("expected exactly one of steps and tokens")
         if not self.data:
             raise ArgapError("data: expected at least one source")
-        for name in ("hidden_size", "num_layers", "vocab_multiple", "seq_len", "batch_size"):
-            _at_least(self, name, 1)
-        for name in ("micro_batch_size", "steps", "tokens", "log_every"):
-            _at_least(self, name, 1)
-        for name in ("warmup_steps", "checkpoint_every", "keep_checkpoints", "eval_every", "seed"):
-            _at_least(self, name, 0)
-        if not 0 < self.lr < inf or (self.grad_clip is not None and not self.grad_clip > 0):
-            raise ArgapError("lr and grad_clip: expected finite numbers above 0 (grad_clip: null for no clipping)")
-        if not 0 <= self.min_lr_ratio <= 1 or not 0 <= self.weight_decay < inf:
-            raise ArgapError("min_lr_ratio: expected 0 to 1; weight_decay: expected 0 or more")
+        check_ranges(self)
+        for source in (*self.data, *self.eval_data):
+            check_ranges(source)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ArgapError(f"betas: expected two numbers from 0 to below 1, found {list(self.betas)}")
-        if any(source.repeat < 1 for source in (*self.data, *self.eval_data)):
-            raise ArgapError("data: repeat: expected at least 1")
         if self.warmup_steps is None:
             default = WARMUP if self.total_steps >= WARMUP else self.total_steps // 10
             object.__setattr__(self, "warmup_steps", default)
@@ -157,9 +162,3 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         except ArgapError as error:
             raise ArgapError(f"--set {setting}: the value is not valid YAML ({error})") from None
     return values
-
-
-def _at_least(config: TrainConfig, name: str, least: int) -> None:
-    value = getattr(config, name)
-    if value is not None and value < least:
-        raise ArgapError(f"{name}: expected at least {least}, found {value}")

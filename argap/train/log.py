@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from argap.atomic import write_text
+from argap.errors import FormatError
 from argap.progress import say
 from argap.records import as_json
 from argap.train.records import EvaluationLine, StepLine
@@ -49,13 +52,21 @@ class TrainLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A truncated last line is ignored."""
+    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A truncated last line is ignored.
+
+    Raises `FormatError` that names another line which is neither.
+    """
+    texts = path.read_bytes().splitlines() if path.is_file() else []
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for number, text in enumerate(texts, 1):
         try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
+            line = json.loads(text)
+            msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True)
+        except (ValueError, TypeError) as error:
+            if number == len(texts):
+                break
+            raise FormatError(f"{path}: line {number}: not a line of a training log ({error})") from None
+        lines.append(line)
     return lines
 
 

@@ -1,6 +1,6 @@
 """The files of a training run as records: ``train.json``, ``tokens.json`` and the lines of ``log.jsonl``."""
 
-from typing import Any
+from typing import Any, Literal
 
 from argap.records import Record
 
@@ -23,8 +23,8 @@ class TokensRecord(Record, frozen=True):
     documents: int
     fingerprint: str
     """SHA-256 of ``tokens.bin``."""
-    dtype: str
-    """NumPy dtype, such as ``<u2``."""
+    dtype: Literal["<u2", "<u4"]
+    """NumPy dtype."""
     eos: int
     tokenizer: str
     tokenizer_fingerprint: str

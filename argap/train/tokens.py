@@ -64,7 +64,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
         tokens=sum(part.tokens for part in parts),
         documents=sum(part.documents for part in parts),
         fingerprint=digest.hexdigest(),
-        dtype=dtype.str,
+        dtype="<u2" if dtype.itemsize == 2 else "<u4",
         eos=tokenizer.eos,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -75,13 +75,17 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
 
 
 def open_tokens(folder: Path) -> TokenFile:
-    """An existing token file. Raises `FormatError` if its size contradicts its JSON."""
-    about = read_record(folder / "tokens.json", TokensRecord, remedy=f"remove {folder} and run again")
+    """An existing token file. Raises `FormatError` if it is not the one that its JSON describes."""
+    remedy = f"remove {folder} and run again"
+    about = read_record(folder / "tokens.json", TokensRecord, remedy=remedy)
     path = folder / "tokens.bin"
     expected = about.tokens * np.dtype(about.dtype).itemsize
     size = path.stat().st_size if path.is_file() else 0
     if size != expected:
-        raise FormatError(f"{path}: {size} bytes, expected {expected}; remove {folder} and run again")
+        raise FormatError(f"{path}: {size} bytes, expected {expected}; {remedy}")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != about.fingerprint:
+            raise FormatError(f"{path}: damaged, its fingerprint is not the one in tokens.json; {remedy}")
     return TokenFile(folder, about)
 
 

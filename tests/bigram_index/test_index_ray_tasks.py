@@ -131,6 +131,27 @@ def test_a_killed_worker_does_not_change_the_index(two_nodes, corpus, whole, tmp
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_node_that_is_gone_does_not_change_the_index(two_nodes, corpus, whole, tmp_path):
+    """The second node ends, with its raylet and workers, once a shard is finished and before the last one is."""
+    gone = []
+
+    def end_a_node():
+        while not list((tmp_path / "work").glob("*/index.json")):
+            time.sleep(0.01)
+        node = next(node for node in two_nodes.list_all_nodes() if node is not two_nodes.head_node)
+        two_nodes.remove_node(node, allow_graceful=False)
+        gone.append(len(list((tmp_path / "work").glob("*/index.json"))))
+
+    ender = threading.Thread(target=end_a_node, daemon=True)
+    ender.start()
+    index = build_on_ray(job(corpus, tmp_path, stats=True, shards=40), tmp_path / "index", address=two_nodes.address)
+    ender.join(60)
+    assert gone
+    assert gone[0] < 40
+    assert contents(index.folder) == whole
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_failure_of_a_shard_is_raised_unchanged(two_nodes, corpus, tmp_path):
     made = job(corpus, tmp_path, text_column="body")
     with pytest.raises(ArgapError, match="no text in column 'body'"):

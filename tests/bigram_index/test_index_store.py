@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from argap.atomic import read_json
 from argap.bigram_index.build import build_index
 from argap.bigram_index.manifest import read_manifest, write_manifest
 from argap.bigram_index.store import check_tokenizer, open_index
@@ -138,12 +139,12 @@ def test_a_folder_without_an_index_is_never_replaced(tmp_path):
 
 
 def change(path, **entries):
-    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    path.write_text(json.dumps(read_json(path) | entries))
 
 
 def test_damaged_manifest_is_named(index):
     path = index.folder / "index.json"
-    whole = path.read_text()
+    whole = json.dumps(read_json(path), indent=2)
     for text, message in [
         (whole[:40], "not readable as JSON"),
         ("[]", "expected a JSON object"),

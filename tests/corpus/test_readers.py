@@ -157,6 +157,9 @@ def test_a_data_set_is_streamed_through_datasets(tmp_path):
     pq.write_table(pa.table({"body": ["a", "b"], "domain": ["x", "y"]}), tmp_path / "set" / "train-0.parquet")
     corpus = open_corpus(f"hub:{tmp_path / 'set'}?split=train&column=body")
     assert [(d.text, d.domain) for d in corpus if isinstance(d, TextDocument)] == [("a", "x"), ("b", "y")]
+    kept = open_corpus(f"hub:{tmp_path / 'set'}?column=body", keep=("domain", "other"))
+    assert [d.kept["domain"] for d in kept if isinstance(d, TextDocument)] == ["x", "y"]
+    assert list(kept.tally.columns) == ["body", "domain"]
     with pytest.raises(ArgapError, match=r"no text in column 'text'; its columns are 'body', 'domain'"):
         texts(open_corpus(f"hub:{tmp_path / 'set'}"))
 

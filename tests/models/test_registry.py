@@ -110,7 +110,7 @@ def test_a_mixer_that_needs_token_ids_gets_them() -> None:
 
 @torch.no_grad()
 def test_the_mixer_of_the_documentation_steps_as_it_runs(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "models.md"
+    page = Path(__file__).parents[2] / "docs" / "own-mixer.md"
     (tmp_path / "documented.py").write_text(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0])
     model = model_of({"name": "documented:DecayingSum", "decay": 0.8}, "attention").double()
     mixer = model.model.blocks[0].mixer

@@ -64,7 +64,7 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
 
 def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed_module, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
-    row = measure_apart(replace(CASE, vocab_size=2**40))
+    row = measure_apart(replace(CASE, vocab_size=2**24, hidden_size=2**17))
     assert row["error"] == "out of memory"
     assert "tokens_per_s" not in row
     assert (row["architecture"], row["length"]) == ("attention", 16)

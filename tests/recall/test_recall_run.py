@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +20,7 @@ from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import Sample, task_folder
 from argap.recall.scores import Score, chance, interval
 from argap.records import as_json
-from argap.reports.recall import published, recall_table, write_recall_page
+from argap.reports.recall import link_text, published, recall_table, write_recall_page
 from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
@@ -155,6 +156,25 @@ def test_the_link_to_the_ar_gap() -> None:
     assert link.pearson == pytest.approx(1.0)
     assert [p.recall_gap for p in link.points] == pytest.approx([0.2, 0.4, 0.6])
     assert link_to_gap(rows[:3], nll, "ref")[0].pearson is None
+    assert "recall gap: Pearson 1.00, Spearman 1.00" in link_text(link)
+
+
+def test_the_link_to_the_golds_where_nobody_answers() -> None:
+    nll = {"ref": 1.0, "a": 2.0, "b": 3.0, "c": 4.0}
+    rows = [
+        msgspec.structs.replace(a_score(model, 0.0), gold_nll=gold)
+        for model, gold in (("ref", 3.0), ("a", 3.5), ("copy", None), ("b", 4.0), ("c", 3.0))
+    ]
+    (link,) = link_to_gap(rows, {**nll, "copy": 9.0}, "ref")
+    assert (link.pearson, link.spearman) == (None, None)
+    assert [point.gold_gap_nll for point in link.points] == [0.5, None, 1.0, 0.0]
+    # AR gaps 1, 2, 3 and gold gaps 0.5, 1, 0: Σ xy = −0.5 about the means, over √2 · √0.5; ranks 2, 3, 1.
+    assert link.pearson_gold == pytest.approx(-0.5)
+    assert link.spearman_gold == pytest.approx(-0.5)
+    assert link_text(link) == (
+        "t, AR gap across 4 models against recall gap: too few models, or gaps that do not vary; gap of the gold "
+        "NLL: Pearson −0.50, Spearman −0.50."
+    )
 
 
 def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
@@ -168,8 +188,11 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or zeroshot alone"),
-        (["--tasks", "swde,evil.yaml"], "--tasks evil.yaml: expected some of swde, fda, squad, or zeroshot alone"),
+        (["--tasks", ","], "--tasks (none): expected some of swde, fda, squad, or names of lm-eval's tasks"),
+        (
+            ["--tasks", "swde,evil.yaml"],
+            "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's tasks; task files are",
+        ),
         (["--gap", "nowhere"], "--gap nowhere: the recall gap needs a reference; name it with --ref"),
         (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
         (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
@@ -198,7 +221,7 @@ def test_a_task_file_of_lm_eval_runs_no_code(protocol, tmp_path, monkeypatch, ca
         with pytest.raises(SystemExit, match="1"):
             main()
         (line,) = capsys.readouterr().err.splitlines()
-        assert "expected some of swde, fda, squad, or zeroshot alone" in line
+        assert ("--tasks evil: no task of lm-eval" if tasks == "evil" else "task files are not read") in line
     with pytest.raises(ArgapError, match="can run code"):
         run_upstream([HYBRID], [str(tmp_path / "evil.yaml")], tmp_path / "out")
     assert not trace.exists()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
 from argap.reports.formats import markdown, terminal
-from argap.reports.numbers import nats, parameters, percent, percent_range, perplexity, short, whole
+from argap.reports.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.sentences import headline
-from argap.reports.tables import closed_table, csv_text, gap_table, perplexity_cell, print_table
+from argap.reports.tables import closed_table, csv_text, gap_table, print_table
 
 NOTHING = SliceScores(0, None, None)
 
@@ -81,8 +82,22 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
-    assert perplexity_cell(SliceScores(10, 812.5, None)) == "> 1e308 (812.50)"
-    assert perplexity_cell(NOTHING) == "—"
+    assert loss(812.5, None, "token") == "> 1e308 (812.50)"
+    assert loss(NOTHING.nll, NOTHING.ppl, "token") == "—"
+
+
+def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
+    """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
+    assert loss(math.log(2), 2.0, "byte") == "1.000 (0.693)"
+    table = gap_table(replace(by_hand, unit="byte"))
+    assert [column.title for column in table.columns][2:5] == ["Overall", "AR hits", "Other bytes"]
+    assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")
+    row = by_hand.rows[0]
+    assert row.overall.nll is not None
+    assert table.rows[0][2] == f"{row.overall.nll / math.log(2):.3f} ({row.overall.nll:.3f})"
+    compared = by_hand.compared[0]
+    assert "bytes that are AR hits" in headline(compared, by_hand.reference, unit="byte")
+    assert csv_text(replace(by_hand, unit="byte")).splitlines()[1].endswith(",byte")
 
 
 def test_the_share_closed_has_a_table_if_requested(by_hand: Gap) -> None:

@@ -51,6 +51,7 @@ def test_entries_differ_only_in_mixers_and_seed(tmp_path):
         ({"members": {"attention": {"seeds": [1]}}}, "members: attention: seeds: expected 0 among them"),
         ({"surprise": 1}, "unknown key surprise; known are"),
         ({"evaluation": {"data": ["e"], "seq_len": "long"}}, "seq_len: expected a whole number"),
+        ({"evaluation": {"data": ["e"], "keep": ["language"]}}, "evaluation: keep: a suite's result has no tokens"),
     ],
 )
 def test_errors_are_one_line(tmp_path, changes, message):

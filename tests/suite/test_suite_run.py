@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
+from argap.atomic import read_json
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.records import as_json
@@ -263,24 +265,46 @@ def test_mqar_is_measured_once_and_reported(place):
 def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):
     files = {name: place / "work" / "tiny" / "mqar" / f"{name}.json" for name in ("attention", "base_conv-seed1")}
     later = files["base_conv-seed1"]
-    before = later.read_text()
+    before, record = later.read_text(), read_json(later)
     try:
-        later.write_text(json.dumps(json.loads(before) | {"examples": 8}))
+        later.write_text(json.dumps(record | {"examples": 8}))
         result = command(place, "run", "--out", str(tmp_path / "refused"))
         assert str(result.exception) == (
             f"{later}: recall of pairs with examples 8, the suite's mqar has 4; remove the file and run "
             "`argap suite run` again"
         )
-        later.write_text(json.dumps(json.loads(before) | {"between": "another text"}))
+        later.write_text(json.dumps(record | {"between": "another text"}))
         result = command(place, "run", "--out", str(tmp_path / "refused"))
         assert str(result.exception).startswith(f"{files['attention']} and {later}: recall of pairs on different tests")
         assert not (tmp_path / "refused").exists()
-        later.write_text(json.dumps(json.loads(before) | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
+        later.write_text(json.dumps(record | {"device": "cuda", "dtype": "torch.bfloat16", "git": None}))
         assert command(place, "run", "--out", str(tmp_path / "taken")).exit_code == 0
     finally:
         later.write_text(before)
     rows = json.loads((tmp_path / "taken" / "tiny" / "mqar.json").read_text())["rows"]
     assert len(rows) == 4 * 2 * 3  # models, numbers of pairs, slices
+
+
+def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
+    """Both an index of an earlier argap, which did not record passes, and one of other sources."""
+    suite, places = load_suite(place / "suite.yaml"), Layout(tmp_path / "work")
+    index = training_index(suite, "tiny", places)
+    assert index.passes == pytest.approx(6 * 4 * 64 / (index.tokens + index.documents))
+    manifest = places.index("tiny") / "index.json"
+    before, built = manifest.read_bytes(), manifest.stat().st_mtime_ns
+    assert training_index(suite, "tiny", places).passes == index.passes
+    assert manifest.stat().st_mtime_ns == built
+    for change, reason in {
+        "passes": rf"1 passes recorded, training makes {index.passes:g}; built again",
+        "sources": r"an index of elsewhere, training reads .*train; built again",
+    }.items():
+        values = json.loads(before)
+        values |= {"sources": ["elsewhere"]} if change == "sources" else {}
+        values.pop("passes") if change == "passes" else None
+        manifest.write_text(json.dumps(values))
+        assert training_index(suite, "tiny", places).passes == index.passes
+        assert re.search(reason, capsys.readouterr().err)
+        assert manifest.read_bytes() == before
 
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):

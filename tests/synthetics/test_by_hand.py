@@ -6,10 +6,14 @@ import pytest
 import torch
 
 from argap.models import ArgapForCausalLM
-from argap.synthetics.by_hand import attention_by_hand, base_conv_by_hand, token_codes
+from argap.synthetics.by_hand import attention_by_hand, base_conv_by_hand, linear_attention_by_hand, token_codes
 from argap.synthetics.tasks.mqar import MqarConfig, build
 
-BUILDERS: list[Callable[[int, int], ArgapForCausalLM]] = [attention_by_hand, base_conv_by_hand]
+BUILDERS: list[Callable[[int, int], ArgapForCausalLM]] = [
+    attention_by_hand,
+    linear_attention_by_hand,
+    base_conv_by_hand,
+]
 
 
 def leads(model: ArgapForCausalLM, config: MqarConfig, seed: int) -> torch.Tensor:
@@ -55,6 +59,7 @@ def test_a_fill_token_that_repeats_does_not_disturb(by_hand: Callable) -> None:
 def test_attentions_width_does_not_grow_and_base_convs_does() -> None:
     lengths = (16, 32, 64)
     assert {attention_by_hand(64, n).config.hidden_size for n in lengths} == {20}  # 3·6 + 1, to even
+    assert {linear_attention_by_hand(64, n).config.hidden_size for n in lengths} == {192}  # 3·64
     assert [base_conv_by_hand(64, n).config.hidden_size for n in lengths] == [202, 410, 826]  # 13·(T − 1) + 7
 
 
@@ -77,6 +82,17 @@ def test_attentions_first_layer_copies_the_token_before() -> None:
     codes = token_codes(64)[ids[0]]
     torch.testing.assert_close(x[0, 1:, 7:13], codes[:-1], rtol=0, atol=1e-4)
     torch.testing.assert_close(x[0, 0, 7:13], codes[0], rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_without_a_softmax_the_answer_counts_what_followed() -> None:
+    model = linear_attention_by_hand(4, 8)
+    #                    a  b  a  c  a  b  a: after a came b, c and b; after b came a, twice; nothing after c at 3
+    ids = torch.tensor([[0, 1, 0, 2, 0, 1, 0]])
+    logits = model(ids).logits[0]
+    torch.testing.assert_close(logits[6] / logits[6, 2], torch.tensor([0.0, 2.0, 1.0, 0.0]), rtol=1e-5, atol=1e-5)
+    assert logits[5].argmax() == 0
+    assert logits[3].abs().max() < 1e-3  # what rounding leaves of the norm's scale
 
 
 @torch.no_grad()

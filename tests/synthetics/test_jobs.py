@@ -15,6 +15,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from argap.atomic import read_json
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.ray_tasks import connect, task_device
@@ -116,7 +117,7 @@ def endless(sweep: Sweep) -> Sweep:
 
 def results(out: Path) -> dict[str, dict]:
     """The runs that are there, without the time they took."""
-    records = {path.name: json.loads(path.read_text()) for path in (out / "runs").iterdir()}
+    records = {path.name: read_json(path) for path in (out / "runs").iterdir()}
     return {name: {key: value for key, value in record.items() if key != "seconds"} for name, record in records.items()}
 
 
@@ -133,7 +134,7 @@ def test_a_job_is_what_is_left_of_a_group(sweep, tmp_path):
     assert part == Job((second,), (first, second), False, tmp_path)
     # Once the first run has solved the task, nothing is left of a group that it ends; so also in a part made before.
     path = run_path(tmp_path, first)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"stopped": "solved"}))
+    path.write_text(json.dumps(read_json(path) | {"stopped": "solved"}))
     assert part.unfinished() == [second]
     assert replace(part, first_ends=True).unfinished() == []
 
@@ -241,7 +242,7 @@ def test_a_group_that_one_run_solved_is_skipped(resumable_file, tmp_path):
     sweep = replace(load_sweep(resumable_file), first_ends=True, lrs=(1e-3,))
     run_sweep(sweep, tmp_path, HERE)
     solved = sorted((tmp_path / "runs").iterdir())[0]
-    solved.write_text(json.dumps(json.loads(solved.read_text()) | {"stopped": "solved"}))
+    solved.write_text(json.dumps(read_json(solved) | {"stopped": "solved"}))
     whole = run_sweep(replace(sweep, lrs=(1e-3, 1e-2)), tmp_path, HERE)
     groups = whole.groupby(["name", "width"])["stopped"].agg(["count", lambda stopped: "solved" in set(stopped)])
     assert sorted(groups.to_numpy().tolist()) == [[1, True], [2, False], [2, False], [2, False]]

@@ -1,6 +1,7 @@
 """The folder of a sweep: after a kill, with broken files, and of another sweep."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import write_json
+from argap.atomic import read_json, write_json
 from argap.cli import app
 from argap.configuration import build
-from argap.errors import FormatError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.reports.mqar_figures import write_sweep
 from argap.synthetics.jobs import run_sweep
 from argap.synthetics.store import check_folder, read_runs, read_sweep, run_path
@@ -75,7 +76,7 @@ def test_a_stale_table_is_rebuilt(out):
 )
 def test_a_file_that_is_not_a_run_is_named(left, said, out):
     first, second = (run_path(out, config) for config in sweep().configs())
-    record = json.loads((second if left is None else first).read_text())
+    record = read_json(second if left is None else first)
     write_json(first, record if left is None else {key: record[key] for key in left})
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
@@ -131,3 +132,21 @@ def test_the_committed_runs_keep_their_hashes():
     found = [config for config in sweep.configs() if run_path(folder, config).exists()]
     assert len(found) == len(records) == 120
     assert all(config.as_json() == records[config.key] for config in found)
+
+
+def test_a_full_disk_in_a_sweep_is_one_line_and_changes_nothing(tmp_path):
+    """Writes beyond some bytes of a file fail, as on a full disk."""
+    run_sweep(sweep(), tmp_path / "whole", HERE)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    small = min(path.stat().st_size for path in (tmp_path / "whole" / "runs").iterdir()) - 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (small, before[1]))
+    try:
+        with pytest.raises(ArgapError, match=r"could not be written \(File too large\)"):
+            run_sweep(sweep(), tmp_path / "out", HERE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.rglob("*.tmp"))
+    run_sweep(sweep(), tmp_path / "out", HERE)
+    for config in sweep().configs():
+        whole, again = (read_json(run_path(folder, config)) for folder in (tmp_path / "whole", tmp_path / "out"))
+        assert {**whole, "seconds": 0} == {**again, "seconds": 0}

@@ -14,6 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
@@ -133,7 +134,8 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert 20 <= max(steps) < 160
     # Lines after the checkpoint, and a line cut short by the kill, must go.
     with open(out / "log.jsonl", "a") as file:
-        file.write(json.dumps({"step": 159, "tokens": 0, "loss": 0.0}) + '\n{"step": 160, "to')
+        late = {"step": 159, "tokens": 0, "loss": 0.0, "lr": 0.1, "grad_norm": 0.0, "tokens_per_s": 1.0}
+        file.write(json.dumps(late) + '\n{"step": 160, "to')
     train(load_config(None, values), out, device="cpu")
     assert_same_run(out, undisturbed)
 
@@ -208,7 +210,7 @@ def test_changed_data_are_refused(toy_values: dict, tmp_path: Path) -> None:
     values = toy_values | {"data": [str(corpus)], "steps": 5}
     train(toy(values), tmp_path / "out", device="cpu")
     path = tmp_path / "out" / "train.json"
-    record = json.loads(path.read_text())
+    record = read_json(path)
     path.write_text(json.dumps(record | {"finished": None}))  # as a killed run leaves it
     corpus.write_text("w1 w2 w4 w5" * 100)
     with pytest.raises(MismatchError, match="the data are now"):
@@ -241,7 +243,7 @@ def test_nan_names_its_step_and_is_never_saved(
 
 def test_a_broken_checkpoint_is_named(toy_values: dict, tmp_path: Path) -> None:
     train(toy(toy_values), tmp_path, device="cpu")
-    record = json.loads((tmp_path / "train.json").read_text())
+    record = read_json(tmp_path / "train.json")
     (tmp_path / "train.json").write_text(json.dumps(record | {"finished": None}))
     path = tmp_path / "checkpoints" / "step-30" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-8])

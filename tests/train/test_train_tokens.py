@@ -61,6 +61,17 @@ def test_a_truncated_file_is_named(two: list[DataSource], toy_tokenizer: Path, t
         pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache")
 
 
+def test_a_flipped_bit_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
+    path = pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache").folder / "tokens.bin"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        FormatError, match=r"tokens\.bin: damaged, its fingerprint is not the one in tokens\.json; remove"
+    ):
+        pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache")
+
+
 def test_a_failed_source_leaves_no_files(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(ArgapError, match=r"empty\.txt: no tokens; expected a corpus"):

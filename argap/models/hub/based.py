@@ -27,17 +27,18 @@ BACKBONE: dict[str, tuple[Any, ...]] = {
 """What the released models have in common; a checkpoint of anything else is refused."""
 READING = "fixed_decay_reading"
 """How ``fixed_decay: true`` is read; `argap.convert.convert` sets it. Two versions of the authors' linear attention
-differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), and
-leaves the sum that divides them undecayed; based/models/mixers/linear_attention.py, which the released configurations
-name, ignores the decay. Nothing in a checkpoint says which one trained it. ``ignore`` is the second; the first has no
-native form."""
+differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), with
+``decay_denom`` also by (Σ_j γ_h^(i − j))^−½, and leaves the sum that divides them undecayed;
+based/models/mixers/linear_attention.py, which the released configurations name, ignores the decay. Nothing in a
+checkpoint says which one trained it. ``apply`` is the first, ``ignore`` the second."""
+READINGS = ("ignore", "apply")
 
 
 def _configure(options: Options) -> ArgapConfig:
     for name, accepted in BACKBONE.items():
         options.only(name, *accepted)
-    if options.get("fixed_decay", False) and options.get(READING) != "ignore":
-        options.refuse("fixed_decay", True, "false, or `fixed_decay=ignore` of `argap convert`")
+    if options.get("fixed_decay", False) and options.get(READING) not in READINGS:
+        options.refuse("fixed_decay", True, "false, or `fixed_decay=ignore` or `fixed_decay=apply` of `argap convert`")
     width, layers = options.size("n_embd"), options.size("n_layer")
     padding = options.size("pad_vocab_size_multiple", 8)
     by_layer = dict.fromkeys(options.get("alt_mixer_layers", []), _linear_attention(options, width))
@@ -71,7 +72,12 @@ def _linear_attention(options: Options, width: int) -> dict[str, Any]:
         options.refuse("alt_mixer", given, f"head_dim {width // heads}")
     if given.get("feature_map", {}).get("input_dim", size) != size:
         options.refuse("alt_mixer", given, "a feature map of feature_dim")
-    return {"name": "linear_attention", "heads": heads, "feature_map": "taylor", "feature_dim": size}
+    mixer = {"name": "linear_attention", "heads": heads, "feature_map": "taylor", "feature_dim": size}
+    if options.get("fixed_decay", False) and options.get(READING) == "apply":
+        if heads != options.size("n_head"):
+            options.refuse("alt_mixer", given, "num_heads as n_head, which the decay has")
+        mixer |= {"decay": options.get("decay_const", -5), "decay_scale": options.get("decay_denom", True)}
+    return mixer
 
 
 def _window(options: Options) -> dict[str, Any]:

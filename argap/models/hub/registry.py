@@ -82,6 +82,13 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
     return original
 
 
+def needs_gpu(config: Mapping[str, Any]) -> bool:
+    """Whether the authors' code of this ``config.json``, ``backend=hf``, is flash-linear-attention's Triton kernels."""
+    family = find_family(config)
+    original = None if family is None else family.original
+    return config.get("model_type") in FLA_TYPES or (original is not None and original.startswith("fla."))
+
+
 def register_fla(checkpoint: str) -> None:
     """Make the model types of flash-linear-attention known to transformers.
 

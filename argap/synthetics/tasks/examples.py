@@ -12,6 +12,10 @@ IGNORED = -100
 """The label of an unsupervised position; torch's cross-entropy ignores it."""
 
 
+LARGEST = 2**34
+"""Tokens of a data set, which is held in memory, eight bytes each."""
+
+
 class Examples(NamedTuple):
     """Examples of one task. Legend: E examples, N tokens per example. All arrays are int32."""
 
@@ -33,6 +37,14 @@ def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Fraction of the supervised positions at which ``predicted [E, N]`` equals the label."""
     supervised = labels != IGNORED
     return float((predicted == labels)[supervised].mean())
+
+
+def check_size(examples: int, length: int) -> None:
+    """Raise `ArgapError` where a data set of ``examples`` with ``length`` tokens each would not fit in memory."""
+    if examples * length > LARGEST:
+        raise ArgapError(
+            f"{examples:,} examples of length {length:,} are {examples * length:,} tokens; expected at most {LARGEST:,}"
+        )
 
 
 def check_examples(examples: int) -> None:

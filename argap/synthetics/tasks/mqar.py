@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from argap.configuration import Count, Length, Vocabulary, check_ranges
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, check_size, generator
 
 ROWS = 1024
 """Examples built at once, so that intermediate arrays fit the cache. Changing it changes the data of a seed."""
@@ -24,12 +25,12 @@ ROUNDS = 4
 class MqarConfig:
     """One data set. Raises `ArgapError` for inconsistent sizes."""
 
-    examples: int
-    length: int
+    examples: Count
+    length: Length
     """N: tokens per example."""
     pairs: int
     """D: KV pairs per example. They take 2·D tokens, and their second occurrences another 2·D."""
-    vocab_size: int = 8192
+    vocab_size: Vocabulary = 8192
     """V: keys come from the first half of the vocabulary, values from the second."""
     alpha: float = 0.1
     """Exponent of the distribution of distances, p(d) ∝ d^(α − 1): near 0 favours short distances, 1 is uniform."""
@@ -42,6 +43,8 @@ class MqarConfig:
 
     def __post_init__(self) -> None:
         check_examples(self.examples)
+        check_ranges(self)
+        check_size(self.examples, self.length)
         if self.pairs < 1 or self.alpha <= 0:
             raise ArgapError(f"mqar: {self.pairs} pairs, alpha {self.alpha}; expected both above 0")
         if self.length < 4 * self.pairs:

@@ -1,6 +1,7 @@
 """Based: the authors' layout, against a plain reading of their forward pass."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_the_layouts_of_their_trainer_load_too(tmp_path, weights, native, ids) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"fixed_decay": True}, "option fixed_decay True of based has no native form, .* `fixed_decay=ignore`"),
+        ({"fixed_decay": True}, "option fixed_decay True of based has no native form, .* `fixed_decay=apply`"),
         ({"rotary_emb_fraction": 0.5}, "option rotary_emb_fraction 0.5"),
         ({"activation_function": "geglu"}, "option activation_function 'geglu'"),
         ({"mixer": {"expand_proj": 3}}, "an even expand_proj"),
@@ -116,15 +117,34 @@ def test_fixed_decay_may_be_read_as_ignored(tmp_path, weights, native, ids) -> N
     torch.testing.assert_close(native(tmp_path / "native")(ids).logits, by_hand(weights, ids), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("options", [{}, {"decay_denom": False, "decay_const": -1}])
+def test_fixed_decay_may_be_applied(tmp_path, weights, native, stepped, ids, options: dict[str, Any]) -> None:
+    """Their earlier linear attention, read in float64: scores times the mask of ``DecayClass``, the sum without it."""
+    decayed = save(tmp_path, weights, fixed_decay=True, fixed_decay_reading="apply", **options)
+    model, exact = native(decayed), {name: weight.double() for name, weight in weights.items()}
+    expected = by_hand(exact, ids, decay=options.get("decay_const", -5), scaled=options.get("decay_denom", True))
+    assert (expected - by_hand(exact, ids)).abs().max() > 0.1
+    torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
+
+
+def test_the_decay_has_a_head_for_each_of_the_models(tmp_path, weights, native) -> None:
+    options = {"fixed_decay": True, "fixed_decay_reading": "apply", "alt_mixer": {"num_heads": 2, "feature_dim": 12}}
+    with pytest.raises(ArgapError, match="num_heads as n_head, which the decay has"):
+        native(save(tmp_path, weights, **options))
+
+
 def test_there_is_no_other_implementation(tmp_path, weights) -> None:
     checkpoint = find_checkpoint(save(tmp_path, weights))
     with pytest.raises(ArgapError, match="has no implementation to run here; use `backend=native`"):
         load_model(checkpoint, dtype=torch.float32, device="cpu", backend="hf")
 
 
-def by_hand(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+def by_hand(
+    w: dict[str, torch.Tensor], ids: torch.Tensor, decay: float | None = None, scaled: bool = True
+) -> torch.Tensor:
     x = w["lm_head.weight"][ids]
-    for layer, mixer in enumerate((convolution, linear_attention, window)):
+    for layer, mixer in enumerate((convolution, partial(linear_attention, decay=decay, scaled=scaled), window)):
         at = f"transformer.layers.{layer}."
         part = {name.removeprefix(f"{at}mixer."): weight for name, weight in w.items() if name.startswith(f"{at}mixer")}
         x = x + mixer(part, rms(x, w[f"{at}norm1.weight"])) @ part["out_proj.weight"].T + part.get("out_proj.bias", 0)
@@ -143,11 +163,21 @@ def convolution(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     return F.silu(mixed) * gate
 
 
-def linear_attention(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def linear_attention(
+    w: dict[str, torch.Tensor], x: torch.Tensor, decay: float | None = None, scaled: bool = True
+) -> torch.Tensor:
     q, k, v = ((x @ w[f"proj_{name}.weight"].T).unflatten(-1, (4, -1)).transpose(1, 2) for name in "qkv")
     scores = q @ k.mT / 6**0.5
     weights = (1 + scores + scores**2 / 2).tril()
-    return (weights @ v / weights.sum(-1, keepdim=True)).transpose(1, 2).flatten(2)
+    mask = torch.ones_like(scores[0]).tril()
+    if decay is not None:
+        length = range(x.shape[1])
+        kept = [1 - 2 ** (decay - head) for head in range(4)]
+        rows = [[[one ** (i - j) if j <= i else 0.0 for j in length] for i in length] for one in kept]
+        if scaled:
+            rows = [[[value / sum(row) ** 0.5 for value in row] for row in head] for head in rows]
+        mask = torch.tensor(rows, dtype=x.dtype)
+    return ((weights * mask) @ v / weights.sum(-1, keepdim=True)).transpose(1, 2).flatten(2)
 
 
 def window(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

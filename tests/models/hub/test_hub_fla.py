@@ -189,6 +189,39 @@ def test_their_other_models_load_through_transformers(tmp_path, fla_models, name
     assert type(model).__name__ == f"{name}ForCausalLM"
 
 
+@pytest.mark.parametrize(("model_type", "backend"), [("gated_deltanet", "auto"), ("rwkv7", "hf"), ("gla", "hf")])
+def test_on_a_cpu_their_kernels_are_one_line(tmp_path, model_type: str, backend: Any) -> None:
+    """Triton finds no driver there, long after the text was read and the model loaded."""
+    from argap.checkpoint import check_loadable
+    from argap.errors import ArgapError
+
+    save(tmp_path, {"model_type": model_type}, {"a": torch.ones(1)})
+    with pytest.raises(ArgapError, match=f"runs model type {model_type}, and only on a GPU; `device` is cpu"):
+        check_loadable(find_checkpoint(tmp_path), backend, device="cpu")
+    check_loadable(find_checkpoint(tmp_path), backend, device="cuda:0")
+
+
+def test_their_mamba2_is_read_by_transformers_own(tmp_path, fla_models) -> None:
+    sizes = {
+        "vocab_size": 61,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+        "num_heads": 4,
+        "state_size": 16,
+    }
+    original = fla_models.Mamba2ForCausalLM(fla_models.Mamba2Config(**sizes, expand=2, n_groups=1))
+    original.save_pretrained(tmp_path)
+    model = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu")
+    assert type(model).__module__.startswith("transformers.")
+    state = original.state_dict()
+    assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == {
+        name: tuple(value.shape) for name, value in state.items()
+    }
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, state[name], rtol=0, atol=0)
+
+
 def test_without_their_package_the_extra_is_named(tmp_path, monkeypatch) -> None:
     from argap.errors import ArgapError
 

@@ -27,6 +27,22 @@ CONFIGS = {
 }
 
 
+@pytest.mark.parametrize("model_class", ["Mamba", "Mamba2"])
+def test_loading_leaves_the_weights_as_they_are_stored(tmp_path, model_class: str) -> None:
+    """With ``rescale_prenorm_residual`` transformers divides out_proj by √layers again, each time it is loaded."""
+    import transformers
+    from safetensors.torch import load_file
+
+    sizes = {"num_heads": 4, "head_dim": 32, "n_groups": 1} if model_class == "Mamba2" else {}
+    sizes |= {"vocab_size": 61, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16}
+    config = getattr(transformers, f"{model_class}Config")(**sizes, rescale_prenorm_residual=True)
+    getattr(transformers, f"{model_class}ForCausalLM")(config).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    state = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu", backend="hf").state_dict()
+    for name, value in stored.items():
+        torch.testing.assert_close(state[name], value, rtol=0, atol=0)
+
+
 @pytest.fixture(params=CONFIGS.values(), ids=list(CONFIGS), scope="module")
 def checkpoint(request, tmp_path_factory, shaken):
     torch.manual_seed(0)

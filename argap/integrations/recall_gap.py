@@ -1,0 +1,175 @@
+"""The gap of a model in memory to a finished run, as often as wanted: NLL on the AR hits and on all other tokens."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from argap.checkpoint import check_length
+from argap.comparison import labels_of, threshold_of
+from argap.errors import ArgapError
+from argap.evaluation import EvaluationSet
+from argap.gap import gap_due_to_ar
+from argap.labels import Labels, read_labels
+from argap.live import live_model, undisturbed
+from argap.records import EvaluationSpec, Unit
+from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids, read_window_offsets, tokenizer_of
+from argap.segments.evaluation import SegmentedText, open_text_of_runs
+from argap.segments.runs import check_tokens, labels_of_text
+from argap.threshold import PAPER_THRESHOLD, Threshold
+from argap.tokenizer import Tokenizer, tokenizer_in_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class GapFigures(NamedTuple):
+    """A model against the reference, in nats per token (per byte where their tokenizers differ)."""
+
+    nll: float
+    nll_ar_hits: float | None
+    """None without hits, as all figures of a slice without tokens."""
+    nll_other: float | None
+    gap: float
+    """ΔNLL, model minus reference, over all scored tokens."""
+    gap_ar_hits: float
+    """The AR hits' part of the gap: their share of the tokens times the ΔNLL on them."""
+    gap_due_to_ar: float | None
+    """`gap_ar_hits` over `gap`, at most 1; None without a gap (`argap.gap.gap_due_to_ar`)."""
+
+
+class RecallGap:
+    """Measures models in memory on the text of a finished run, against that run.
+
+    Parameters
+    ----------
+    reference
+        Folder of a finished run of `argap score`, with its labels beside it: its windows, its log-probs and which of
+        its tokens are AR hits stay fixed.
+    tokenizer
+        The model's (transformers, fast); by default the reference's. Another than the reference's is compared by
+        segments, where the windows of the run end at its tokens too.
+    threshold
+        Maximum exposures of an AR hit's bigram.
+    windows
+        Only the first windows of the run; None: all.
+    batch_size
+        Windows at once; ``"auto"``: halved when out of memory.
+
+    Raises
+    ------
+    ArgapError
+        For a folder that is no finished run or has no labels, and for texts that cannot be compared.
+
+    Examples
+    --------
+    >>> from argap.integrations import RecallGap
+    >>> gap = RecallGap("runs/score/attention", windows=200)                     # doctest: +SKIP
+    >>> gap.measure(model).nll_ar_hits                                           # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        reference: str | PathLike[str],
+        *,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        threshold: Threshold = PAPER_THRESHOLD,
+        windows: int | None = None,
+        batch_size: int | Literal["auto"] = "auto",
+    ) -> None:
+        if windows is not None and windows < 1:
+            raise ArgapError(f"`windows` {windows}: expected a positive whole number")
+        run = open_run(Path(reference))
+        own = None if tokenizer is None else tokenizer_in_memory(tokenizer)
+        self._batch_size: int | Literal["auto"] = batch_size
+        self._text: SegmentedText | None = None
+        if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
+            self._text = _segmented(run, own)
+            self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
+        else:
+            folder = labels_of([run])
+            labels = read_labels(folder)
+            check_same_set(run, labels.record.evaluation, f"{folder} holds")
+            self._data = _data_of(run, labels)
+        self._windows = min(self._data.windows, windows or self._data.windows)
+        self._rows, shown = np.flatnonzero(labels.weight), labels.shown
+        inside = labels.window[shown] < self._windows
+        self._rows, shown = self._rows[inside], shown[inside]
+        if not len(shown):
+            raise ArgapError(
+                f"{run.folder}: nothing is scored in its first {self._windows} windows; use more `windows`"
+            )
+        self._hits = labels.ar_hit(threshold_of(threshold, labels.record.index))[shown]
+        self._n = labels.weight[self._rows]
+        logprob = read_logprobs(run)[0]
+        self._reference = self._aligned(logprob, 0)
+        self.unit: Unit = labels.record.evaluation.unit
+        """What the figures are per."""
+
+    def measure(self, model: "PreTrainedModel") -> GapFigures:
+        """The figures of a model as it is now.
+
+        It stays on its device and in its dtype. Its weights, gradients, modes (training or evaluation) and the state of
+        the random generators are afterwards as before. Raises `ArgapError` for a model that cannot take the windows or
+        lacks one of the tokens, and for a log-prob that is not finite.
+        """
+        from argap.batches import Batches
+        from argap.scorer import check_finite, check_vocabulary
+
+        live = live_model(model)
+        data = self._data
+        check_length(live, longest=int(np.diff(data.offsets).max()))
+        check_vocabulary(model, data, live.name)
+        logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
+        windows = range(self._windows)
+        with undisturbed(model):
+            batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True)
+            scored, _ = batches.score(windows).arrays()
+        check_finite(scored, data, windows, live.name)
+        logprob[: len(scored)] = scored
+        return self._figures(self._aligned(logprob, 1))
+
+    def _aligned(self, logprob: np.ndarray, tokenizer: int) -> np.ndarray:
+        """float64: the log-probs of the rows compared, from those of all tokens."""
+        aligned = logprob if self._text is None else self._text.align(logprob, tokenizer)
+        return aligned[self._rows].astype(np.float64)
+
+    def _figures(self, logprob: np.ndarray) -> GapFigures:
+        hits, n = self._hits, self._n
+        lost = self._reference - logprob
+        share = n[hits].sum() / n.sum()
+        on_hits = float(lost[hits].sum() / n[hits].sum()) if hits.any() else 0.0
+        gap = float(lost.sum() / n.sum())
+        return GapFigures(
+            nll=float(-logprob.sum() / n.sum()),
+            nll_ar_hits=float(-logprob[hits].sum() / n[hits].sum()) if hits.any() else None,
+            nll_other=float(-logprob[~hits].sum() / n[~hits].sum()) if not hits.all() else None,
+            gap=gap,
+            gap_ar_hits=float(share) * on_hits,
+            gap_due_to_ar=gap_due_to_ar(-on_hits, -gap, float(share)).value,
+        )
+
+
+def _segmented(run: Run, tokenizer: Tokenizer) -> SegmentedText:
+    check_tokens([run])
+    spec = EvaluationSpec().over(run.record.source)
+    return open_text_of_runs(spec, [tokenizer_of(run), tokenizer], {0: run})
+
+
+def _data_of(run: Run, labels: Labels) -> EvaluationSet:
+    """The evaluation set of a run, from its own rows; its text is not read."""
+    evaluation = run.record.evaluation
+    sources = list(labels.record.sources)
+    return EvaluationSet(
+        tokens=read_token_ids(run),
+        offsets=read_window_offsets(run),
+        document=labels.document_of_window[labels.window],
+        domains=[""] * len(sources),
+        sources=sources,
+        seq_len=evaluation.seq_len,
+        packing=evaluation.packing,
+        eos=None,
+        tokenizer=evaluation.tokenizer,
+        tokenizer_fingerprint=evaluation.tokenizer_fingerprint,
+    )

@@ -1,0 +1,105 @@
+"""The Trainer of transformers logs where a model in training stands against a finished run.
+
+Every so often the callback scores the model on the windows of that run and logs, through the trainer's own loggers
+(TensorBoard, Weights & Biases, trackio, …), `GapFigures` under ``eval_argap_NAME``; TensorBoard and Weights & Biases
+show them as ``eval/argap_NAME``.
+"""
+
+from os import PathLike
+from typing import Any, Literal
+
+from transformers import (
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from argap.errors import ArgapError
+from argap.integrations.recall_gap import GapFigures, RecallGap
+from argap.threshold import PAPER_THRESHOLD, Threshold
+
+PREFIX = "eval_argap_"
+
+
+class GapCallback(TrainerCallback):
+    """Logs `GapFigures` every ``every`` steps and at the end of training.
+
+    Parameters
+    ----------
+    trainer
+        The trainer that the callback is added to; its ``processing_class`` is the model's tokenizer, if it has one.
+    reference
+        Folder of a finished run of `argap score`, which is not scored again.
+    every
+        Optimizer steps between measurements.
+    threshold, windows, batch_size
+        As `RecallGap` takes them.
+
+    With several processes the main one measures, and the others wait for it at their next step. Weights that are
+    sharded across processes (FSDP, DeepSpeed) are refused when training begins.
+
+    Raises
+    ------
+    ArgapError
+        What `RecallGap` raises.
+
+    Examples
+    --------
+    >>> from argap.integrations.transformers import GapCallback
+    >>> trainer = Trainer(model=model, args=args, train_dataset=data)                             # doctest: +SKIP
+    >>> trainer.add_callback(GapCallback(trainer, "runs/score/attention", every=500))             # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        reference: str | PathLike[str],
+        *,
+        every: int = 500,
+        threshold: Threshold = PAPER_THRESHOLD,
+        windows: int | None = None,
+        batch_size: int | Literal["auto"] = "auto",
+    ) -> None:
+        if every < 1:
+            raise ArgapError(f"`every` {every}: expected a positive whole number of steps")
+        own = trainer.processing_class
+        tokenizer = own if isinstance(own, PreTrainedTokenizerBase) else None
+        self._trainer = trainer
+        self._every = every
+        self._gap = RecallGap(
+            reference, tokenizer=tokenizer, threshold=threshold, windows=windows, batch_size=batch_size
+        )
+        self._measured: int | None = None
+        """The step of the latest measurement."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._trainer.is_fsdp_enabled or self._trainer.is_deepspeed_enabled:
+            raise ArgapError("GapCallback: the weights are sharded across processes; expected a whole model in each")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self._every == 0:
+            self._log(state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step != self._measured:
+            self._log(state)
+
+    def _log(self, state: TrainerState) -> None:
+        if not state.is_world_process_zero:
+            return
+        model: Any = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        figures = self._gap.measure(model)
+        self._measured = state.global_step
+        self._trainer.log(logs_of(figures))
+
+
+def logs_of(figures: GapFigures) -> dict[str, float]:
+    """What is logged: the figures that there are, by name."""
+    return {PREFIX + name: value for name, value in figures._asdict().items() if value is not None}

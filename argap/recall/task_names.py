@@ -1,0 +1,75 @@
+"""Where lm-eval's tasks are defined: names to folders, without lm-eval's own index of all tasks, which takes 25 s.
+
+The names are those that task files spell out (``task:``, ``group:``, ``tag:``). Files are read as text, not imported.
+"""
+
+import difflib
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from argap.errors import ArgapError
+
+KEYS = rb"[\"']?(?:task|group|tag)[\"']?\s*:[ \t]*"
+NAME = rb"[\"']?([\w.+/@:-]+)[\"']?"
+DEFINED = re.compile(
+    rb"^" + KEYS + NAME + rb"[ \t\r]*(?:#.*)?$|^[\"']?tag[\"']?\s*:[ \t\r]*\n((?:[ \t]*-.*\n?)+)", re.M
+)
+ITEM = re.compile(rb"-\s*" + NAME)
+SHOWN = 4
+"""Close names in an error."""
+
+
+def task_folders(names: Sequence[str], own: Path | None = None) -> list[Path]:
+    """The folders with the files that define ``names``: in ``own``, the user's folder, else in lm-eval.
+
+    Raises `ArgapError` for a name that none defines, with the closest ones.
+    """
+    places = [_defined(own)] if own else []
+    places.append(_defined(_shipped()))
+    found: list[Path] = []
+    for name in names:
+        folders = next((place[name] for place in places if name in place), None)
+        if folders is None:
+            known = [known for place in places for known in place]
+            close = ", ".join(difflib.get_close_matches(name, known, SHOWN))
+            raise ArgapError(
+                f"`tasks` {name}: no task of lm-eval{f' or of {own}' if own else ''}; "
+                f"{f'close are {close}' if close else 'see lm_eval ls tasks'}"
+            )
+        found += folders
+    return _outermost(found)
+
+
+def _shipped() -> Path:
+    spec = importlib.util.find_spec("lm_eval")
+    if spec is None or not spec.submodule_search_locations:
+        raise ArgapError("lm_eval is not installed; run `pip install 'argap[recall]'`")
+    return Path(spec.submodule_search_locations[0]) / "tasks"
+
+
+@cache
+def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
+    """The names that the task files below ``root`` define, and the folders of these files."""
+    if not root.is_dir():
+        raise ArgapError(f"`task_path` {root}: no such folder")
+    names: dict[str, dict[Path, None]] = {}
+    for folder, _, files in os.walk(root):
+        for file in files:
+            if file.endswith(".yaml"):
+                for match in DEFINED.finditer(Path(folder, file).read_bytes()):
+                    for name in [match[1]] if match[1] else ITEM.findall(match[2]):
+                        names.setdefault(name.decode(), {})[Path(folder)] = None
+    return {name: tuple(folders) for name, folders in names.items()}
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """Without repetitions and without folders inside others."""
+    kept: list[Path] = []
+    for folder in sorted(set(folders)):
+        if not kept or kept[-1] not in folder.parents:
+            kept.append(folder)
+    return kept

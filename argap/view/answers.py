@@ -1,0 +1,331 @@
+"""What the page asks for, as records. Nothing here knows of HTTP.
+
+Legend: a setting is τ (exposures) and a reference, which the page may choose other than the result's own.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple, cast, get_args
+
+import msgspec
+import pandas as pd
+
+from argap import __version__
+from argap.breakdowns import By, as_part, partition
+from argap.cells import PREFIX, keys_of, sum_cells
+from argap.errors import ArgapError
+from argap.interrupt import Interrupt, interruptible
+from argap.records import Breakdowns, Gap, Part, Record, SliceResult
+from argap.restated import cells_at, check_setting, restate, thresholds_of
+from argap.result import Result
+from argap.slice_library import SliceSpec, library
+from argap.threshold import PAPER_THRESHOLD, resolve_threshold
+from argap.token_columns import COLUMNS, OF_MODELS
+from argap.token_slices import GROUPED, Slice, score_by, score_slices
+from argap.tokens import TokenTable
+from argap.view.conditions import condition_of, hits_of
+from argap.view.once import Once
+from argap.view.search import Match, find_text, lost_most
+from argap.view.thresholds import Thresholds, at_every_threshold
+from argap.view.windows import Window, WindowReader
+
+_EMPTY: dict[str, tuple[Part, ...]] = dict.fromkeys(get_args(By), ())
+LISTED = 200
+"""Tokens or windows in one list."""
+
+
+class Setting(NamedTuple):
+    """τ (None without training counts) and the reference."""
+
+    threshold: int | None
+    reference: str
+
+
+class Mark(Record, frozen=True):
+    """A published rule for τ."""
+
+    threshold: int
+    title: str
+
+
+class Overview(Record, frozen=True):
+    """All that the first sight of the page needs."""
+
+    name: str
+    gap: Gap
+    hits: str
+    """What the hits are called (`argap.records.Gap.hits`)."""
+    thresholds: tuple[int, ...]
+    marks: tuple[Mark, ...]
+    no_tokens: str | None
+    """Why the tokens cannot be shown; None where they can."""
+    own_reference: str | None
+    """Why the reference cannot be switched; None where it can."""
+    library: tuple[SliceSpec, ...]
+    columns: tuple[str, ...]
+    """Of the tokens, for conditions."""
+    grouped: tuple[str, ...]
+    """Columns of the tokens that break the gap down."""
+    version: str
+
+
+class Bar(Record, frozen=True):
+    """A part of a breakdown, and the condition that selects its tokens."""
+
+    part: Part
+    where: str
+
+
+class Breakdown(Record, frozen=True):
+    """The gap taken apart by one partition of the tokens."""
+
+    by: str
+    bars: tuple[Bar, ...]
+
+
+class WindowScore(Record, frozen=True):
+    """A window and what a model loses in it."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    n: int
+    delta: float
+    """ΔNLL, model minus reference: nats a token."""
+
+
+class Matches(Record, frozen=True):
+    """Tokens that were looked for."""
+
+    matches: tuple[Match, ...]
+    more: bool
+    """Whether there are further ones."""
+
+
+class Answers:
+    """Answers about one result, for any number of pages."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self._once = Once()
+
+    @cached_property
+    def overview(self) -> Overview:
+        gap = self.result.record
+        marks = [Mark(PAPER_THRESHOLD, "the paper's τ")]
+        if gap.index is not None:
+            scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
+            marks.append(Mark(scaled, "scaled to the training tokens"))
+        return Overview(
+            name="/".join(self.result.folder.resolve().parts[-2:]).lstrip("/"),
+            gap=gap,
+            hits=gap.hits,
+            thresholds=thresholds_of(gap),
+            marks=tuple(marks) if gap.index is not None else (),
+            no_tokens=self._no_tokens(),
+            own_reference=self._own_reference(),
+            library=tuple(library()),
+            columns=COLUMNS if self._no_tokens() else self.result.token_table.columns,
+            grouped=self.grouped,
+            version=__version__,
+        )
+
+    def _no_tokens(self) -> str | None:
+        try:
+            _ = self.result.token_table
+        except ArgapError as error:
+            return str(error)
+        return None
+
+    def _own_reference(self) -> str | None:
+        if getattr(self.result.record, "unit", "token") != "token":
+            return "compared by bytes: the labels are in the reference's tokenizer"
+        return None
+
+    def check(self, setting: Setting, models: Sequence[str] = ()) -> None:
+        """Raise `ArgapError` for a setting or models that the result does not allow."""
+        check_setting(self.result.record, setting.threshold, setting.reference)
+        if setting.reference != self.result.reference and (reason := self._own_reference()):
+            raise ArgapError(f"`reference` {setting.reference}: {reason}")
+        if unknown := [model for model in models if model not in self.result.models]:
+            known = ", ".join(self.result.models)
+            raise ArgapError(f"`models` {', '.join(unknown)}: not compared here; known are {known}")
+
+    def thresholds(self, reference: str, *, intervals: bool) -> Thresholds:
+        """The table at every τ."""
+        self.check(Setting(self.result.threshold, reference))
+        return self._once.get(
+            ("thresholds", reference, intervals),
+            lambda: at_every_threshold(self.result.record, self._cells(*self._of_hits), reference, intervals=intervals),
+        )
+
+    def _cells(self, *by: str, models: Sequence[str] | None = None) -> pd.DataFrame:
+        """The cells by some of their keys."""
+        chosen = self.result.models if models is None else models
+        path = self.result.folder / "cells.parquet"
+        return self._once.get(("cells", by, tuple(chosen)), lambda: sum_cells(path, by, chosen))
+
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        """The keys of the cells; those of a suite leave some out."""
+        return keys_of(self.result.folder / "cells.parquet")
+
+    @property
+    def _of_hits(self) -> list[str]:
+        """The keys that tell the AR hits."""
+        return [name for name in ("document", "repeated", "frequency") if name in self._keys]
+
+    def gap(self, setting: Setting) -> Gap:
+        """``gap.json`` at a setting."""
+        self.check(setting)
+        own = self.result.record
+        if setting == (own.threshold, own.reference):
+            return own
+        cells = self._cells(*self._of_hits)
+        return self._once.get(("gap", setting), lambda: restate(own, cells, **setting._asdict()))
+
+    @property
+    def _partitions(self) -> list[str]:
+        """The partitions that the cells allow."""
+        return [by for by in get_args(By) if by == "slice" or by in self._keys]
+
+    @cached_property
+    def grouped(self) -> tuple[str, ...]:
+        """Columns of the tokens that break the gap down, besides the partitions that every result has."""
+        if self._no_tokens():
+            return ()
+        return tuple(name for name in (*GROUPED, *self.result.token_table.kept) if name not in get_args(By))
+
+    def _by_column(self, column: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
+        self.check(setting)
+        others = [model for model in self.result.models if model != setting.reference]
+        with interruptible(interrupt):
+            table = self.result.token_table.among([setting.reference, *others])
+            _, _, *scored = score_by(table, column, threshold=setting.threshold)
+        return Breakdown(column, tuple(Bar(as_part((each.name, None), each), each.where or "") for each in scored))
+
+    def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
+        """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""
+        if by in self.grouped:
+            return self._once.get(("by", by, setting), lambda: self._by_column(by, setting, interrupt))
+        parts = self.parts(by, setting)
+        return Breakdown(by, tuple(Bar(each, condition_of(each, by, self.gap(setting))) for each in parts))
+
+    def parts(self, by: str, setting: Setting) -> tuple[Part, ...]:
+        """What `argap.result.Result.parts` gives, at a setting."""
+        self.check(setting)
+        gap = self.result.record
+        if setting == (gap.threshold, gap.reference):
+            return self.result.parts(by)
+        if by not in get_args(By):
+            raise ArgapError(f"`by` {by}: expected {', '.join(get_args(By))}")
+        if by not in self._partitions:
+            raise ArgapError(f"`by` {by}: not in the cells of this result; it has its own τ and reference only")
+
+        def compute() -> tuple[Part, ...]:
+            keys = self._of_hits if by in ("slice", "frequency") else ["document", by]
+            cells = cells_at(self._cells(*keys), gap, setting.threshold)
+            return partition(
+                cells, self.gap(setting).bins, cast(By, by), reference=setting.reference, threshold=setting.threshold
+            )
+
+        return self._once.get(("parts", by, setting), compute)
+
+    def slices(
+        self,
+        named: Sequence[tuple[str, str]],
+        setting: Setting,
+        models: Sequence[str],
+        interrupt: Interrupt,
+        *,
+        empty: bool = False,
+    ) -> tuple[SliceResult, ...]:
+        """Conditions, each with a name, on the reference and ``models``, in one pass over the tokens.
+
+        Raises what `argap.token_slices.score_slices` raises, and `Interrupted`.
+        """
+        self.check(setting, models)
+        chosen = [setting.reference, *(each for each in self.result.models if each in {*models} - {setting.reference})]
+
+        def compute() -> tuple[SliceResult, ...]:
+            table = self._table_for([where for _, where in named], chosen)
+            wanted = [Slice(*each) for each in named]
+            with interruptible(interrupt):
+                scored = score_slices(table, wanted, threshold=setting.threshold, empty=empty)
+            return tuple(_among(each, chosen) for each in scored[2:])
+
+        return self._once.get(("slices", tuple(named), setting, tuple(chosen), empty), compute)
+
+    def restated(self, setting: Setting) -> Result:
+        """The result at a setting: its tables and breakdowns, from the cells."""
+        gap = self.gap(setting)
+        if gap is self.result.record:
+            return self.result
+        parts = {by: self.parts(by, setting) for by in self._partitions}
+        restated = Result(self.result.folder, msgspec.structs.replace(gap, breakdowns=Breakdowns(**_EMPTY | parts)))
+        vars(restated)["cells"] = cells_at(self._cells(*self._of_hits), self.result.record, setting.threshold)
+        return restated
+
+    def window(self, window: int, models: Sequence[str]) -> Window:
+        """A window with the figures of ``models``, each once."""
+        self.check(Setting(self.result.threshold, self.result.reference), models)
+        return self._windows.read(window, list(dict.fromkeys(models)))
+
+    @cached_property
+    def _windows(self) -> WindowReader:
+        return WindowReader(self.result.token_table)
+
+    def worst_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
+        """The windows in which ``model`` loses most to ``reference``, a token, worst first."""
+        self.check(Setting(self.result.threshold, reference), [model])
+        if "window" not in self._keys:
+            raise ArgapError("the cells of this result do not name windows")
+        return self._once.get(("windows", model, reference), lambda: self._scored_windows(model, reference))
+
+    def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
+        table = self.result.token_table
+        sums = sum_cells(
+            self.result.folder / "cells.parquet",
+            ["window", "document", "domain"],
+            list(dict.fromkeys([model, reference])),
+        )
+        delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
+        worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]
+        names = ["window", "document", "domain", "n", "delta"]
+        rows = zip(*(worst[name].tolist() for name in names), strict=True)
+        sources = table.record.sources
+        return tuple(WindowScore(w, d, domain, sources[d], n, lost) for w, d, domain, n, lost in rows)
+
+    def largest_losses(
+        self, where: str | None, setting: Setting, model: str, interrupt: Interrupt, *, in_order: bool = False
+    ) -> Matches:
+        """The tokens of a condition at which ``model`` loses most, largest loss first, or in the order of the text."""
+        self.check(setting, [model])
+        pair = (model, setting.reference)
+
+        def compute() -> Matches:
+            condition = hits_of(setting.threshold) if where == "ar_hits" else where or "true"
+            table = self._table_for([condition], [setting.reference, model])
+            with interruptible(interrupt):
+                found = lost_most(table, condition, *pair, limit=LISTED + 1, in_order=in_order)
+            return Matches(tuple(found[:LISTED]), len(found) > LISTED)
+
+        return self._once.get(("losses", where, setting, model, in_order), compute)
+
+    def search(self, text: str, interrupt: Interrupt) -> Matches:
+        """Where ``text`` stands, in order; capitals count only where ``text`` has some."""
+        found = find_text(self.result.token_table, text, limit=LISTED + 1, interrupt=interrupt)
+        return Matches(tuple(found[:LISTED]), len(found) > LISTED)
+
+    def _table_for(self, conditions: Sequence[str], models: Sequence[str]) -> TokenTable:
+        """The tokens of some models; of all where a condition may name any of them."""
+        table = self.result.token_table
+        others = [each for each in table.models if each not in models]
+        named = any(name in where.lower() for where in conditions for name in OF_MODELS)
+        return table.among([*dict.fromkeys(models), *(others if named else ())])
+
+
+def _among(scored: SliceResult, models: Sequence[str]) -> SliceResult:
+    """Only the figures of some models."""
+    return msgspec.structs.replace(scored, models=tuple(each for each in scored.models if each.model in models))

@@ -1,0 +1,160 @@
+"""The server's addresses: the page's files at ``/``, answers in JSON below ``/api/``, files to keep below it.
+
+An answer is computed in a thread; where the browser goes away before it is ready, its query is interrupted.
+"""
+
+import mimetypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from argap.errors import ArgapError
+from argap.interrupt import Interrupt
+from argap.view.answers import Answers, Setting
+from argap.view.guard import Guard
+from argap.view.keep import KINDS, keep
+
+PAGE = Path(__file__).parent / "page"
+mimetypes.add_type("text/javascript", ".js")  # some systems' registries say text/plain, which browsers refuse
+Compute = Callable[["Asked", Interrupt], Any]
+
+
+class Asked:
+    """The parameters of a request. Raises `ArgapError` for those that are missing or malformed."""
+
+    def __init__(self, given: QueryParams, answers: Answers) -> None:
+        self._given = given
+        self.answers = answers
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._given.get(name, default)
+        if value is None:
+            raise ArgapError(f"`{name}` is missing")
+        return value
+
+    def whole(self, name: str) -> int:
+        text = self.text(name)
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            raise ArgapError(f"`{name}` {text[:40]}: expected a whole number")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        return self.text(name, "0") == "1"
+
+    @property
+    def model(self) -> str:
+        return self.text("model")
+
+    @property
+    def models(self) -> list[str]:
+        return self._given.getlist("model")
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """Conditions with their names."""
+        wheres, names = self._given.getlist("where"), self._given.getlist("name")
+        if not wheres or len(wheres) != len(names):
+            raise ArgapError(f"`where` and `name` come in pairs, found {len(wheres)} and {len(names)}")
+        return list(zip(names, wheres, strict=True))
+
+    @property
+    def reference(self) -> str:
+        return self.text("reference", self.answers.result.reference)
+
+    @property
+    def setting(self) -> Setting:
+        own = self.answers.result.threshold
+        return Setting(self.whole("threshold") if "threshold" in self._given else own, self.reference)
+
+
+COMPUTED: dict[str, Compute] = {
+    "overview": lambda ask, _: ask.answers.overview,
+    "thresholds": lambda ask, _: ask.answers.thresholds(ask.reference, intervals=ask.flag("intervals")),
+    "breakdown": lambda ask, stop: ask.answers.breakdown(ask.text("by"), ask.setting, stop),
+    "slices": lambda ask, stop: ask.answers.slices(ask.named, ask.setting, ask.models, stop, empty=ask.flag("empty")),
+    "window": lambda ask, _: ask.answers.window(ask.whole("window"), [*ask.models, ask.reference]),
+    "windows": lambda ask, _: ask.answers.worst_windows(ask.model, ask.reference),
+    "losses": lambda ask, stop: ask.answers.largest_losses(
+        ask.text("where"), ask.setting, ask.model, stop, in_order=ask.flag("in_order")
+    ),
+    "search": lambda ask, stop: ask.answers.search(ask.text("text"), stop),
+}
+
+
+def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
+    """The application that serves ``answers`` to browsers which know ``token``, at 127.0.0.1 and ``port``."""
+    routes: list[Any] = [Route(f"/api/{name}", _json(compute, answers)) for name, compute in COMPUTED.items()]
+    routes += [Route(f"/api/keep/{kind}", _file(kind, answers)) for kind in KINDS]
+    routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
+
+
+def _json(compute: Compute, answers: Answers) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        def body(interrupt: Interrupt) -> bytes:
+            return msgspec.json.encode(compute(Asked(request.query_params, answers), interrupt))
+
+        return await _answered(request, body, lambda made: Response(made, media_type="application/json"))
+
+    return endpoint
+
+
+def _file(kind: str, answers: Answers) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        def body(interrupt: Interrupt) -> tuple[bytes, str, str]:
+            return keep(kind, Asked(request.query_params, answers), interrupt)
+
+        def response(made: tuple[bytes, str, str]) -> Response:
+            content, media_type, name = made
+            return Response(
+                content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+            )
+
+        return await _answered(request, body, response, refused=400)
+
+    return endpoint
+
+
+async def _answered(
+    request: Request, body: Callable[[Interrupt], Any], response: Callable[[Any], Response], *, refused: int = 200
+) -> Response:
+    """Run ``body`` in a thread; interrupt it where the browser disconnects or the server stops.
+
+    ``refused``: the status of an `ArgapError`. To the page a refusal is an answer, which its console need not log.
+    """
+    interrupt = Interrupt()
+    made: Any = None
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        interrupt.set()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            try:
+                made = await anyio.to_thread.run_sync(body, interrupt, abandon_on_cancel=True)
+            except ArgapError as error:
+                return JSONResponse({"error": " ".join(str(error).split())}, refused)
+            finally:
+                group.cancel_scope.cancel()
+    except anyio.get_cancelled_exc_class():
+        interrupt.set()
+        raise
+    return response(made)
+
+
+async def _unknown(request: Request) -> Response:
+    return JSONResponse({"error": f"{request.url.path}: no such answer"}, 404)

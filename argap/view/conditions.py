@@ -1,0 +1,33 @@
+"""The tokens of a part of a breakdown, as a condition that the slice box takes."""
+
+from argap.breakdowns import AR_HITS, REPEATED
+from argap.records import Bin, Gap, Part
+
+
+def hits_of(threshold: int | None) -> str:
+    """The AR hits as a condition; without training counts every repeated bigram."""
+    return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
+
+
+def condition_of(part: Part, by: str, gap: Gap) -> str:
+    """SQL over the columns of `argap.tokens` that selects the tokens of ``part``, one of the partition ``by``."""
+    if by == "slice":
+        hits = hits_of(gap.threshold)
+        return hits if part.bin in (AR_HITS, REPEATED) else f"NOT ({hits})"
+    if by == "domain":
+        quoted = part.bin.replace("'", "''")
+        return f"domain = '{quoted}'"
+    bounds = next(each for each in getattr(gap.bins, by) if each.label == part.bin)
+    column = {"frequency": "train_count", "distance": "distance", "position": "pos"}[by]
+    within = _within(column, bounds)
+    if by != "frequency":
+        return within
+    return f"repeated AND {within}" if part.repeated else f"NOT repeated AND {within}"
+
+
+def _within(column: str, bounds: Bin) -> str:
+    if bounds.high is None:
+        return f"{column} >= {bounds.low}"
+    return (
+        f"{column} = {bounds.low}" if bounds.low == bounds.high else f"{column} BETWEEN {bounds.low} AND {bounds.high}"
+    )

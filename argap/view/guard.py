@@ -1,0 +1,78 @@
+"""Who may read the page: a browser on this machine that was given the token, and nobody else.
+
+The server listens on 127.0.0.1. The ``Host`` header must name it, so that a name that an attacker points at 127.0.0.1
+(DNS rebinding) is refused. Data needs the token, which the address holds once; after that a cookie does, which scripts
+cannot read and other sites cannot send. Nothing can be written: only GET and HEAD are answered.
+"""
+
+import secrets
+from urllib.parse import urlencode
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CLOSED = "open the address that `argap view` printed: this one lacks its token, or the server was started again"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Guard:
+    """ASGI middleware that lets only the user's own browser in, and sets the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._cookie = f"argap-{port}"  # cookies are not kept apart by port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-cache")
+            await send(message)
+
+        await (self._refusal(scope) or self._app)(scope, receive, sealed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that goes no further: refused, or sent on without the token in its address."""
+        headers = Headers(scope=scope)
+        if headers.get("host") not in self._hosts:
+            return PlainTextResponse("this server answers to 127.0.0.1 and localhost alone\n", 403)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("only GET and HEAD: a result is read, not changed\n", 405, {"Allow": "GET, HEAD"})
+        given = QueryParams(scope["query_string"])
+        if scope["path"] == "/" and "token" in given:
+            return self._welcome(given)
+        if scope["path"].startswith("/api/") and not self._known(headers):
+            return JSONResponse({"error": CLOSED}, 403)
+        return None
+
+    def _welcome(self, given: QueryParams) -> Response:
+        """To the same page without the token in its address. A wrong token sets no cookie."""
+        rest = urlencode([pair for pair in given.multi_items() if pair[0] != "token"])
+        answer = RedirectResponse(f"/?{rest}" if rest else "/", 303)
+        if secrets.compare_digest(given["token"].encode(), self._token.encode()):
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _known(self, headers: Headers) -> bool:
+        cookies = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        own = [value for name, _, value in cookies if name == self._cookie]
+        return any(secrets.compare_digest(value.encode(), self._token.encode()) for value in own)

@@ -1,0 +1,125 @@
+"""Parts of the page as files: CSV and Parquet as `argap.result.Result` has them, Markdown and LaTeX as printed."""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from argap.errors import ArgapError
+from argap.interrupt import Interrupt, interruptible
+from argap.records import Part, SliceResult
+from argap.reports.formats import Column, Table, latex, markdown
+from argap.reports.numbers import nats, percent
+from argap.reports.slice_tables import slices_table
+from argap.reports.tables import gap_table
+from argap.result import slice_frame
+from argap.token_slices import select
+from argap.view.conditions import hits_of
+
+if TYPE_CHECKING:
+    from argap.view.app import Asked
+
+FORMATS = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "md": "text/markdown; charset=utf-8",
+    "tex": "application/x-tex; charset=utf-8",
+}
+KINDS = ("table", "breakdown", "slices", "tokens")
+MOST_TOKENS = 1_000_000
+"""Rows of a file of tokens: the first of the condition."""
+
+
+def keep(kind: str, ask: "Asked", interrupt: Interrupt) -> tuple[bytes, str, str]:
+    """A file's content, media type and name: ``kind`` is one of `KINDS`, the ``format`` asked for one of `FORMATS`.
+
+    Raises `ArgapError` for an unknown format, and for tokens as text.
+    """
+    wanted = ask.text("format")
+    if wanted not in FORMATS:
+        raise ArgapError(f"`format` {wanted}: expected {', '.join(FORMATS)}")
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", ask.answers.overview.name).strip("-") or "result"
+    if kind == "tokens":
+        content = _tokens(wanted, ask, interrupt)
+    elif wanted in ("md", "tex"):
+        printed = _printed(kind, ask, interrupt)
+        content = (markdown if wanted == "md" else latex)(printed).encode()
+    else:
+        content = _frame_bytes(_frame(kind, ask, interrupt), wanted)
+    return content, FORMATS[wanted], f"{name}-{kind}.{wanted}"
+
+
+def _printed(kind: str, ask: "Asked", interrupt: Interrupt) -> Table:
+    if kind == "table":
+        return gap_table(ask.answers.gap(ask.setting))
+    if kind == "slices":
+        return slices_table(_slices(ask, interrupt), threshold=ask.setting.threshold)
+    by = ask.text("by")
+    bars = ask.answers.breakdown(by, ask.setting, interrupt).bars
+    return parts_table(by, [bar.part for bar in bars], ask.models)
+
+
+def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
+    if kind == "slices":
+        return slice_frame(_slices(ask, interrupt), more=True)
+    restated = ask.answers.restated(ask.setting)
+    if kind == "table":
+        return restated.table()
+    return restated.breakdown(ask.text("by"))
+
+
+def _slices(ask: "Asked", interrupt: Interrupt) -> tuple[SliceResult, ...]:
+    return ask.answers.slices(ask.named, ask.setting, ask.models, interrupt, empty=ask.flag("empty"))
+
+
+def _tokens(wanted: str, ask: "Asked", interrupt: Interrupt) -> bytes:
+    if wanted not in ("csv", "parquet"):
+        raise ArgapError(f"`format` {wanted}: tokens are kept as csv or parquet")
+    ask.answers.check(ask.setting, ask.models)
+    where = ask.text("where")
+    condition = hits_of(ask.setting.threshold) if where == "ar_hits" else where
+    with interruptible(interrupt):
+        rows = select(ask.answers.result.token_table, condition, models=ask.models, limit=MOST_TOKENS)
+    return _arrow_bytes(rows, wanted)
+
+
+def _frame_bytes(frame: pd.DataFrame, wanted: str) -> bytes:
+    if wanted == "csv":
+        return frame.to_csv(index=False).encode()
+    return _arrow_bytes(pa.Table.from_pandas(frame, preserve_index=False), wanted)
+
+
+def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
+    out = io.BytesIO()
+    if wanted == "parquet":
+        pq.write_table(rows, out, compression="zstd")
+    else:
+        flat = rows.flatten()  # nll.MODEL
+        texts = {k: each.cast(pa.string()) for k, each in enumerate(flat.columns) if pa.types.is_dictionary(each.type)}
+        for k, each in texts.items():
+            flat = flat.set_column(k, flat.column_names[k], each)
+        pyarrow.csv.write_csv(flat, out)
+    return out.getvalue()
+
+
+def parts_table(by: str, parts: Sequence[Part], models: Sequence[str]) -> Table:
+    """One row for each part of a partition: tokens, share, and each model's part of its gap, with its interval."""
+    columns = (Column(by.capitalize(), "left"), Column("Tokens"), Column("Share"))
+    rows = []
+    for part in parts:
+        group = {None: "", True: ", repeated", False: ", not repeated"}[part.repeated]
+        cells = [_part_cell(part, model) for model in models if model in part.contribution]
+        rows.append((part.bin + group, f"{part.n:,}", percent(part.share), *cells))
+    titles = (Column(f"{model}: nats") for model in models if parts and model in parts[0].contribution)
+    note = "Nats a token: share × ΔNLL. A model's parts add up to its gap; in brackets, 95% intervals."
+    return Table((*columns, *titles), tuple(rows), (note,))
+
+
+def _part_cell(part: Part, model: str) -> str:
+    ends = part.ci95.get(model)
+    return nats(part.contribution[model]) + (f" [{nats(ends[0])}, {nats(ends[1])}]" if ends else "")

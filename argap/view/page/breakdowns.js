@@ -1,0 +1,113 @@
+// The gap taken apart: a row for each bin, a bar with its interval for each chosen model. A row leads to its tokens.
+
+import { ask, Superseded } from "./api.js";
+import { scale } from "./chart.js";
+import { fill, h, name, svg } from "./dom.js";
+import { nats, natsRange, percent, whole } from "./numbers.js";
+import { link, models, reference, state, threshold, update } from "./state.js";
+import { keepers } from "./table.js";
+
+const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["slice", "AR hits"]];
+const TITLES = {
+  frequency: "Where the gap lies, by how often training saw the bigram",
+  distance: "Where the gap lies, by tokens back to the earlier occurrence",
+  position: "Where the gap lies, by position in the window",
+  domain: "Where the gap lies, by domain of the text",
+};
+const HEADS = { frequency: "Seen in training", distance: "Tokens back", position: "Position", domain: "Domain", slice: "Tokens" };
+const ROOM = 760; // pixels for the bars of all models
+
+export function breakdownsView(overview) {
+  const tabs = h("div.tabs", { role: "tablist", "aria-label": "Taken apart by" });
+  const title = h("h1", { id: "breakdown-title" });
+  const body = h("div");
+  const element = h("section.breakdowns", { "aria-labelledby": "breakdown-title" }, tabs,
+    h("div.heading", {}, title, keepers("breakdown", () => ({ by: by(), model: models() }))), body);
+  let asked = null;
+
+  async function load() {
+    drawTabs(tabs, overview);
+    title.textContent = by() === "slice" ? `Where the gap lies: ${overview.hits} and other tokens` : TITLES[by()] ?? `Where the gap lies, by ${by()}`;
+    const request = { by: by(), threshold: threshold(), reference: reference() };
+    const key = JSON.stringify([request, models()]);
+    if (key === asked) return;
+    asked = key;
+    body.classList.add("waiting");
+    try {
+      draw(body, await ask("breakdown", request, "breakdown"), overview);
+    } catch (error) {
+      if (error instanceof Superseded) return;
+      asked = null;
+      fill(body, h("p.empty", { role: "alert" }, error.message));
+    }
+    body.classList.remove("waiting");
+  }
+  return { element, show: load };
+}
+
+const by = () => state().by ?? "frequency";
+
+function drawTabs(tabs, overview) {
+  const had = tabs.contains(document.activeElement);
+  const known = [...BY, ...overview.grouped.map((each) => [each, each])];
+  fill(tabs, known.map(([each, title]) => h("button", {
+    type: "button", role: "tab", "aria-selected": String(by() === each), tabindex: by() === each ? 0 : -1, onclick: () => update({ by: each }),
+    onkeydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const k = known.findIndex(([one]) => one === by());
+      update({ by: known[(k + step + known.length) % known.length][0] });
+    },
+  }, each === "slice" ? (overview.hits === "AR hits" ? title : "Repeated") : title)));
+  if (had) tabs.querySelector("[aria-selected=true]")?.focus();
+}
+
+function draw(body, made, overview) {
+  const chosen = models();
+  const groups = made.by === "frequency" ? [["repeated in the window", (bar) => bar.part.repeated], ["not repeated", (bar) => !bar.part.repeated]] : [[null, () => true]];
+  const ends = made.bars.flatMap(({ part }) => chosen.flatMap((model) => [part.contribution[model] ?? 0, ...(part.ci95?.[model] ?? [])]));
+  const width = Math.round(Math.min(360, Math.max(110, ROOM / chosen.length - 100)));
+  const x = scale([Math.min(0, ...ends), Math.max(1e-9, ...ends)], [4, width - 4]);
+  const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (part.contribution[model] ?? 0), 0)]));
+  const others = chosen.length === 1 ? [reference(), ...chosen] : [];
+  const head = h("thead", {},
+    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, "Share"),
+      others.map((model) => h("th.wide", { scope: "col" }, "NLL, ", name(model))),
+      chosen.map((model, k) => h("th.bar-head", { scope: "col", colspan: 2, class: `m${k}` }, h("span.swatch", { class: `m${k}` }), name(model), h("span.faint", {}, ", nats a token")))));
+  const rows = groups.map(([title, belongs]) => h("tbody", {},
+    title && h("tr.group", {}, h("th.left", { scope: "rowgroup", colspan: 3 + others.length + 2 * chosen.length }, title)),
+    made.bars.filter(belongs).map((bar) => row(bar, made, chosen, others, x, width, total, overview))));
+  const foot = h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "all"), h("td.wide", {}, whole(made.bars.reduce((sum, { part }) => sum + part.n, 0))), h("td", {}, "100%"), others.map(() => h("td.wide")), chosen.map((model) => [h("td"), h("td.value", {}, nats(total.get(model)))])));
+  fill(body,
+    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "breakdown-title" }, h("table.parts", {}, head, rows, foot)),
+    h("p.caption", {}, "A bar is a bin’s share of the tokens times the difference in NLL; a model’s bars add up to its gap. Whiskers are 95% intervals. In parentheses: percent of the gap.",
+      overview.no_tokens ? " The tokens behind the bins are not here." : " A bin leads to its tokens."));
+}
+
+function row(bar, made, chosen, others, x, width, total, overview) {
+  const { part } = bar;
+  const hit = made.by !== "frequency" || (part.repeated && isHit(bar));
+  const to = { view: "tokens", list: "losses", where: bar.where, window: null, pos: null };
+  const follow = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    update(to);
+  };
+  const label = overview.no_tokens ? name(part.bin) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(part.bin));
+  return h("tr", { class: !overview.no_tokens && "linked", onclick: overview.no_tokens ? null : (event) => !event.target.closest("a") && follow(event) },
+    h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share)),
+    others.map((model) => h("td.wide", {}, nats(part.nll[model], 2))),
+    chosen.map((model, k) => [h("td.bar", {}, drawBar(part, model, k, x, width, hit)), h("td.value", { title: part.ci95?.[model] ? `95% interval ${natsRange(part.ci95[model])}` : null }, nats(part.contribution[model]), h("span.faint", {}, total.get(model) > 0 ? ` (${percent(part.contribution[model] / total.get(model), 0)})` : ""))]));
+}
+
+const isHit = (bar) => threshold() !== null && Number(bar.where.match(/(\d+)\D*$/)[1]) <= threshold() && !bar.where.includes(">=");
+
+function drawBar(part, model, k, x, width, hit) {
+  const value = part.contribution[model] ?? 0;
+  const ends = part.ci95?.[model];
+  return svg("svg", { viewBox: `0 0 ${width} 18`, width, height: 18, "aria-hidden": "true", class: `m${k}` },
+    svg("rect", { class: hit ? "full" : "pale", x: Math.min(x(0), x(value)), width: Math.abs(x(value) - x(0)), y: 3, height: 12 }),
+    svg("line.zero", { x1: x(0), x2: x(0), y1: 0, y2: 18 }),
+    ends && svg("line.whisk", { x1: x(ends[0]), x2: x(ends[1]), y1: 9, y2: 9 }));
+}

@@ -1,0 +1,154 @@
+// The slice box: a condition in SQL, answered with its share, the gap on it and the interval; and the slices that ship.
+
+import { ask, stop, Superseded } from "./api.js";
+import { fill, h, name } from "./dom.js";
+import { DASH, nats, natsRange, percent, percentRange, perplexityCell, whole } from "./numbers.js";
+import { link, models, reference, state, threshold, update } from "./state.js";
+import { keepers } from "./table.js";
+
+const KEPT = 12;
+
+export function slicesView(overview) {
+  const asked = new Map(); // condition -> {name, where, result | error}
+  let shipped = false;
+  const box = h("textarea", { id: "sql", rows: 2, spellcheck: "false", autocomplete: "off", "aria-describedby": "sql-words", placeholder: "repeated AND train_count < 10" });
+  const run = h("button.primary", { type: "submit" }, "Run");
+  const halt = h("button", { type: "button", hidden: true, onclick: () => stop("slices") }, "Stop");
+  const words = h("p.caption", { id: "sql-words", role: "status" });
+  const results = h("div");
+  const all = h("button.quiet", { type: "button", onclick: () => runShipped() }, `Run the ${overview.library.length} slices that ship`);
+  const form = h("form.slice-form", { onsubmit: (event) => (event.preventDefault(), submit()) },
+    h("label", { for: "sql" }, "Tokens where"), box, h("div.row", {}, run, halt, all, words));
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      submit();
+    }
+  });
+  const element = h("section.slices", { "aria-labelledby": "slices-title" },
+    h("div.heading", {}, h("h1", { id: "slices-title" }, "Slices of the tokens"), overview.no_tokens ? null : keepers("slices", kept)),
+    overview.no_tokens ? h("div.empty", { role: "note" }, h("p", {}, "No slice can be computed here. ", overview.no_tokens)) : [form, columns(overview)],
+    results);
+
+  function submit() {
+    const where = box.value.trim();
+    if (!where) {
+      words.textContent = "An empty condition; write one, such as repeated AND train_count < 10.";
+      return;
+    }
+    if (state().sql === where) compute([["slice", where]]);
+    else update({ sql: where });
+  }
+
+  const runShipped = () => {
+    shipped = true;
+    compute(overview.library.map((each) => [each.name, each.where]), true);
+  };
+
+  async function compute(named, empty = false) {
+    halt.hidden = false;
+    run.disabled = true;
+    words.textContent = "Reading the tokens …";
+    const started = performance.now();
+    try {
+      const made = await ask("slices", { name: named.map(([each]) => each), where: named.map(([, where]) => where), model: models(), ...setting(), empty }, "slices");
+      made.forEach((result, k) => {
+        const [title, where] = named[k];
+        asked.delete(where);
+        asked.set(where, { name: title, where, result, key: key() });
+      });
+      while (asked.size > KEPT + overview.library.length) asked.delete(asked.keys().next().value);
+      words.textContent = `${((performance.now() - started) / 1000).toFixed(1)} s`;
+    } catch (error) {
+      words.textContent = error instanceof Superseded ? "Stopped." : error.message;
+      words.classList.toggle("alert", !(error instanceof Superseded));
+    }
+    if (!words.textContent.endsWith(" s")) words.classList.add("alert");
+    else words.classList.remove("alert");
+    halt.hidden = true;
+    run.disabled = false;
+    draw();
+  }
+
+  const setting = () => ({ threshold: threshold(), reference: reference() });
+  const key = () => JSON.stringify([setting(), models()]);
+
+  function kept() {
+    const good = [...asked.values()];
+    return good.length ? { name: good.map((each, k) => (each.name === "slice" ? `slice ${k + 1}` : each.name)), where: good.map((each) => each.where), model: models(), empty: true } : null;
+  }
+
+  function draw() {
+    const shown = [...asked.values()].reverse();
+    const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? (overview.gap.slices ?? []) : [];
+    const others = recorded.filter((each) => !shown.some((one) => one.where === each.where)).map((result) => ({ name: result.title || result.name, where: result.where, result }));
+    fill(results, !shown.length && !others.length ? null : sliceTable([...shown, ...others], overview));
+  }
+
+  return {
+    element,
+    show() {
+      const where = state().sql;
+      if (document.activeElement !== box) box.value = where ?? box.value;
+      const stale = [...asked.values()].filter((each) => each.key !== key());
+      if (overview.no_tokens) {
+        draw();
+      } else if (where && !asked.has(where)) {
+        compute([["slice", where], ...stale.map((each) => [each.name, each.where])].map(unique));
+      } else if (stale.length) {
+        compute(stale.map((each) => [each.name, each.where]).map(unique), shipped);
+      } else {
+        draw();
+      }
+    },
+  };
+}
+
+/** Names of one request differ. */
+const unique = ([title, where], k) => [title === "slice" ? `slice ${k + 1}` : title, where];
+
+function columns(overview) {
+  const example = overview.gap.models?.[0] ?? overview.gap.rows[0].model;
+  return h("details", {}, h("summary", {}, "Columns and the slices that ship"),
+    h("p.columns", {}, overview.columns.map((each) => [h("code", {}, each), " "]), h("span.faint", {}, ` nll and top1 have a field for each model: nll."${example}"`)),
+    h("ul.shipped", {}, overview.library.map((each) => h("li", {}, h("button.quiet", { type: "button", onclick: () => {
+      const box = document.getElementById("sql");
+      box.value = each.where;
+      box.focus();
+    } }, each.title || each.name), " ", h("code", {}, each.where)))));
+}
+
+function sliceTable(shown, overview) {
+  const chosen = models();
+  const titles = ["Tokens", "Share", overview.hits];
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Slices" }, h("table.parts.slice-table", {},
+    h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice"), titles.map((each) => h("th", { scope: "col" }, each)), h("th.left", { scope: "col" }, "Model"), ["PPL (NLL)", "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"].map((each) => h("th", { scope: "col" }, each)))),
+    shown.map((each) => body(each, chosen, overview))));
+}
+
+function body(each, chosen, overview) {
+  const { result } = each;
+  const rows = result.models.filter((one) => chosen.includes(one.model));
+  const lines = rows.length ? rows : result.models;
+  const to = { view: "tokens", list: "losses", where: each.where ?? "ar_hits", window: null, pos: null };
+  const title = /^slice( \d+)?$/.test(each.name) ? null : each.name === "ar_hits" ? overview.hits : each.name;
+  return h("tbody", {}, lines.map((one, k) => h("tr", {},
+    k === 0 && h("th.left", { scope: "rowgroup", rowspan: lines.length }, title && h("span", {}, title, h("br")), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && [h("br"), h("a", { href: link(to), onclick: (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      update(to);
+    } }, "its tokens")]),
+    k === 0 && [whole(result.n), percent(result.share), percent(result.ar_hits)].map((text) => h("td", { rowspan: lines.length }, text)),
+    h("td.left", {}, name(one.model)),
+    h("td", {}, perplexityCell(one)),
+    h("td", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
+    h("td", {}, one.contribution ? nats(one.contribution.nll) : DASH),
+    h("td.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),
+    h("td", {}, h("b", {}, dueText(one.gap_due_to))),
+    h("td.faint", { title: one.gap_due_to?.reason ?? one.gap_due_to?.unresolved ?? null }, one.gap_due_to?.ci95 && one.gap_due_to.value !== null ? percentRange(one.gap_due_to.ci95) : one.gap_due_to?.reason ?? DASH))));
+}
+
+function dueText(due) {
+  if (!due || due.value === null) return DASH;
+  return due.unresolved ? `(${percent(due.value)})` : percent(due.value);
+}

@@ -1,0 +1,159 @@
+// The table: a row a model, sortable; a click chooses models for the charts.
+
+import { address } from "./api.js";
+import { announce, fill, h, name, svg } from "./dom.js";
+import { copyText } from "./header.js";
+import { DASH, nats, parameters, percent, percentRange, perplexityCell } from "./numbers.js";
+import { models, reference, state, threshold, update } from "./state.js";
+
+const MOST = 7; // colours
+
+// The words of `argap.reports.tables`.
+const CASES = {
+  recall_only: "at least as good as the reference overall but worse on the AR hits: by the paper's rule 100%",
+  no_gap: "at least as good as the reference overall and on the AR hits: there is no gap to explain",
+  reversed: "worse than the reference overall but better on the AR hits: the quotient is negative, shown as it is",
+};
+const CAPPED = "the AR hits lose more than the whole gap, other tokens win some back: the quotient is capped at 100%";
+
+/** The notes that a row's percentage needs. */
+function reasons(row) {
+  const { due } = row;
+  if (!due) return [];
+  const found = due.case in CASES ? [CASES[due.case]] : [];
+  if (due.case === "explained" && due.raw > 1) found.push(CAPPED);
+  if (due.unresolved && !row.pending) found.push(`in parentheses, not to be claimed: ${due.unresolved}`);
+  else if (due.reason && !row.pending && (due.case === "explained" || due.case === "reversed")) found.push(`no interval: ${due.reason}`);
+  return found;
+}
+
+const COLUMNS = [
+  ["model", "Model", (row) => row.model],
+  ["parameters", "Params", (row) => row.parameters ?? null],
+  ["overall", "Overall", (row) => row.overall.nll],
+  ["ar_hits", "AR hits", (row) => row.ar_hits.nll],
+  ["other", "Other tokens", (row) => row.other.nll],
+  ["gap", "Gap, nats", (row) => row.gap?.nll ?? null],
+  ["due", "% of gap due to AR", (row) => row.due?.value ?? null],
+];
+
+export function table(overview) {
+  const body = h("tbody");
+  const head = h("tr");
+  const notes = h("div.notes");
+  const element = h("section", { "aria-labelledby": "table-title" },
+    h("div.heading", {}, h("h2", { id: "table-title" }, "Models"), keepers("table", () => ({}))),
+    h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "table-title" }, h("table.models", {}, h("thead", {}, head), body)),
+    notes);
+  return {
+    element,
+    draw(made) {
+      drawHead(head, overview);
+      body.classList.toggle("waiting", !made);
+      if (!made) return;
+      const used = [...new Set(made.flatMap(reasons))];
+      const marks = new Map(used.map((reason, k) => [reason, "abcdefghij"[k]]));
+      fill(body, sorted(made).map((row) => line(row, marks)));
+      fill(notes, h("p", {}, "Perplexity (NLL in nats); lower is better. A click on a model shows or hides it in the charts."),
+        used.map((reason) => h("p", {}, h("sup", {}, marks.get(reason)), " ", reason.replaceAll("AR hits", overview.hits), ".")));
+    },
+  };
+}
+
+function drawHead(head, overview) {
+  const [key, direction] = sorting();
+  const titles = { ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
+  const had = head.contains(document.activeElement) && document.activeElement.dataset.key;
+  fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" && "left", "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
+    h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
+    h("td"), h("th.interval", { scope: "col" }, "95% interval"));
+  if (had) head.querySelector(`[data-key="${had}"]`)?.focus();
+}
+
+function sorting() {
+  const [key, order] = (state().sort ?? "").split(".");
+  return COLUMNS.some(([each]) => each === key) ? [key, order === "down" ? -1 : 1] : [null, 1];
+}
+
+function sortBy(key) {
+  const [now, direction] = sorting();
+  const first = key === "model" || key === "parameters" ? 1 : -1;
+  const next = now !== key ? first : direction === first ? -first : 0;
+  update({ sort: next ? `${key}.${next > 0 ? "up" : "down"}` : null }, { replace: true });
+}
+
+/** The reference stays first; rows without a number come last. */
+function sorted(made) {
+  const [key, direction] = sorting();
+  if (!key) return made;
+  const value = COLUMNS.find(([each]) => each === key)[2];
+  const order = (a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (x === null || y === null) return Number(x === null) - Number(y === null);
+    return direction * (typeof x === "string" ? x.localeCompare(y) : x - y);
+  };
+  return [...made.filter((row) => row.reference), ...made.filter((row) => !row.reference).sort(order)];
+}
+
+function line(row, marks) {
+  const chosen = models().indexOf(row.model);
+  const due = row.due && row.due.value !== null ? percent(row.due.value) : DASH;
+  const known = row.due?.ci95 && row.due.value !== null;
+  const title = row.reference
+    ? [name(row.model), h("span.tag", {}, "reference")]
+    : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && `m${chosen % MOST}` }), name(row.model));
+  return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), onclick: row.reference ? null : () => choose(row.model) },
+    h("th.left", { scope: "row" }, title),
+    h("td", {}, parameters(row.parameters)),
+    [row.overall, row.ar_hits, row.other].map((scores) => h("td", {}, perplexityCell(scores))),
+    h("td", {}, row.gap ? nats(row.gap.nll) : DASH),
+    h("td.due", {}, row.due?.unresolved && !row.pending && due !== DASH ? `(${due})` : due, h("sup", {}, reasons(row).map((reason) => marks.get(reason)))),
+    h("td.whisk", {}, known && whisker(row.due)),
+    h("td.interval", {}, row.pending && row.due ? "…" : known ? percentRange(row.due.ci95) : DASH));
+}
+
+/** The share of the gap and its interval between 0 and 100%. */
+function whisker(due) {
+  const x = (value) => 4 + 60 * Math.min(Math.max(value, 0), 1);
+  return svg("svg.whisker", { viewBox: "0 0 68 12", width: 68, height: 12, "aria-hidden": "true" },
+    svg("line.track", { x1: 4, x2: 64, y1: 6, y2: 6 }),
+    svg("line.range", { x1: x(due.ci95[0]), x2: x(due.ci95[1]), y1: 6, y2: 6 }),
+    svg("circle", { cx: x(due.value), cy: 6, r: 3 }));
+}
+
+function choose(model) {
+  const now = models();
+  if (!now.includes(model)) {
+    if (now.length === MOST) announce(`At most ${MOST} models have a colour; click one to free it`);
+    else update({ models: [...now, model] });
+  } else if (now.length > 1) {
+    update({ models: now.filter((each) => each !== model) });
+  } else {
+    announce("One model stays chosen");
+  }
+}
+
+/** Buttons that copy or download a part of the page; `more`: parameters beside τ and the reference, or null for none now. */
+export function keepers(kind, more, formats = ["md", "tex", "csv", "parquet"]) {
+  const titles = { md: "Markdown", tex: "LaTeX", csv: "CSV", parquet: "Parquet" };
+  const parameters_ = (format) => ({ format, threshold: threshold(), reference: reference(), ...more() });
+  const act = async (format) => {
+    if (more() === null) return announce("Nothing to keep yet");
+    if (format === "csv" || format === "parquet") {
+      const anchor = h("a", { href: address(`keep/${kind}`, parameters_(format)), download: "" });
+      anchor.click();
+      return undefined;
+    }
+    const response = await fetch(address(`keep/${kind}`, parameters_(format)));
+    const text = await response.text();
+    if (!response.ok) return announce(JSON.parse(text).error);
+    return copyText(text, `${titles[format]} copied`);
+  };
+  const verb = (format) => (format === "md" || format === "tex" ? "Copy as" : "Download as");
+  return h("div.keepers", { role: "group", "aria-label": "Copy or download" },
+    h("span.faint", { "aria-hidden": "true" }, "Copy"),
+    formats.map((format, k) => [
+      format === "csv" && h("span.faint", { "aria-hidden": "true" }, k ? "Download" : ""),
+      h("button.quiet", { type: "button", "aria-label": `${verb(format)} ${titles[format]}`, onclick: () => act(format) }, titles[format]),
+    ]));
+}

@@ -1,0 +1,104 @@
+"""Tokens worth looking at: those at which a model loses most, and those where a text stands."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from argap.errors import ArgapError
+from argap.interrupt import Interrupt
+from argap.parquet import read_parquet
+from argap.records import Record
+from argap.reports.tokens import visible
+from argap.runs import token_parts
+from argap.slice_sql import TABLE, Condition, quoted, streamed
+from argap.token_slices import checked
+from argap.tokens import TokenTable
+from argap.view.windows import LONGEST
+
+AROUND = 40
+"""Bytes of text shown on either side of a match."""
+
+
+class Match(Record, frozen=True):
+    """A token that was looked for, with some text around it, all on one line."""
+
+    window: int
+    pos: int
+    before: str
+    text: str
+    after: str
+    tokens: int = 1
+    """How many tokens the match reaches over."""
+    nll: tuple[float, float] | None = None
+    """Of the model and of the reference, in nats; None in a search for text."""
+
+
+def lost_most(
+    table: TokenTable, where: str, model: str, reference: str, *, limit: int, in_order: bool = False
+) -> list[Match]:
+    """The tokens of a condition with the largest NLL of ``model`` minus that of ``reference``, largest first.
+
+    ``in_order``: the first ones of the text instead. Raises `ArgapError` for a condition that is refused.
+    """
+    condition = checked(table, where)
+    assert isinstance(condition, Condition)
+    own, other = (f"nll.{quoted(name)}" for name in (model, reference))
+    order = "" if in_order else f'ORDER BY {own} - {other} DESC, "window", pos'
+    query = (
+        f'SELECT "window", pos, previous, piece, {own}, {other} FROM {TABLE} '
+        f"WHERE (\n{condition.sql}\n) {order} LIMIT {int(limit)}"
+    )
+    columns = dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])
+    with streamed(table, list(columns), {}) as connection:
+        rows = connection.execute(query).fetchall()
+    return [
+        Match(window, pos, _line(previous), _line(piece), "", nll=(lost, lost_other))
+        for window, pos, previous, piece, lost, lost_other in rows
+    ]
+
+
+def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt) -> list[Match]:
+    """Where ``text`` stands within one window, in order, whatever the tokens that it is made of.
+
+    Capitals count only where ``text`` has some (of ASCII letters). Raises `ArgapError` for an empty text.
+    """
+    if not text:
+        raise ArgapError("`text` is empty; expected the text to look for")
+    wanted = text.encode(errors="replace")
+    fold = wanted == wanted.lower()
+    found: list[Match] = []
+    for path in token_parts(table.runs[0].folder):
+        interrupt.check()
+        rows = read_parquet(path, ["window", "pos", "token"])
+        window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
+        content, ends = table.piece_bytes.text(ids)
+        for start in _occurrences(content.lower() if fold else content, wanted):
+            stop = start + len(wanted)
+            first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+            if window[first] != window[last]:
+                continue
+            opens, closes = np.searchsorted(window, [window[first], window[first] + 1]).tolist()
+            low = int(ends[opens - 1]) if opens else 0
+            before = content[max(low, start - AROUND) : start]
+            after = content[stop : min(int(ends[closes - 1]), stop + AROUND)]
+            texts = (_decoded(each) for each in (before, content[start:stop], after))
+            found.append(Match(int(window[first]), int(pos[first]), *texts, tokens=last - first + 1))
+            if len(found) == limit:
+                return found
+    return found
+
+
+def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:
+    start = content.find(wanted)
+    while start >= 0:
+        yield start
+        start = content.find(wanted, start + len(wanted))
+
+
+def _decoded(content: bytes) -> str:
+    return _line(content.decode(errors="ignore"))
+
+
+def _line(piece: str) -> str:
+    """A text on one line, cut where it is very long."""
+    return visible(piece[:LONGEST]) + ("…" if len(piece) > LONGEST else "")

@@ -1,0 +1,68 @@
+"""Serve the page on this machine until Ctrl-C."""
+
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from threading import Thread
+
+from argap.errors import ArgapError
+from argap.result import Result
+
+HOST = "127.0.0.1"
+PORT = 8717
+"""Where the page is unless another program is there: a fixed one keeps links alive."""
+NEEDED = ("starlette", "uvicorn")
+
+
+def serve(result: Result, *, port: int | None = None, browser: bool, ready: Callable[[str], None]) -> None:
+    """Serve ``result`` until interrupted.
+
+    ``port``: 0 for any that is free; None: `PORT`, or any free one where that is taken. ``browser``: open the page.
+    ``ready``: called with the address. Raises `ArgapError` where ``port`` is taken or a package is missing, and
+    `KeyboardInterrupt` at the end.
+    """
+    try:
+        import uvicorn
+
+        from argap.view.answers import Answers
+        from argap.view.app import view_app
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in NEEDED:
+            raise
+        raise ArgapError(f"{package} is not installed; run `pip install {' '.join(NEEDED)}`") from None
+    listening = listen(port)
+    number = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    app = view_app(Answers(result), token=token, port=number)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    address = f"http://{HOST}:{number}/?token={token}"
+    ready(address)
+    if browser:
+        Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def listen(port: int | None) -> socket.socket:
+    """A socket that listens on 127.0.0.1 at ``port``; see `serve`."""
+    if port is not None and not 0 <= port < 2**16:
+        raise ArgapError(f"`port` {port}: expected 0 to 65535")
+    candidates = (PORT, 0) if port is None else (port,)
+    refused = ""
+    for candidate in candidates:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, candidate))
+            listening.listen(128)
+            return listening
+        except OSError as error:
+            listening.close()
+            refused = f"`port` {candidate}: {error.strerror} on {HOST}; use `port=0` for one that is free"
+    raise ArgapError(refused)

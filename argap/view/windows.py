@@ -1,0 +1,207 @@
+"""One window of a result, read without the others: every token with its labels and the figures of some models."""
+
+import codecs
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from argap.errors import ArgapError, FormatError
+from argap.lockstep import KEYS, REMEDY, Rows
+from argap.records import Record
+from argap.reports.tokens import NEWLINE, visible
+from argap.runs import token_parts
+from argap.token_columns import LABELLED
+from argap.tokens import TokenTable
+
+PART = "⋯"
+"""Shown for a token that only begins a character."""
+LONGEST = 400
+"""Characters of one token that are shown."""
+
+
+class ModelInWindow(Record, frozen=True):
+    """A model on the tokens of a window."""
+
+    model: str
+    nll: tuple[float | None, ...]
+    """−log p in nats; None at position 0, which is context."""
+    right: tuple[bool, ...]
+    """Whether the model's most likely token is the true one."""
+    top1: tuple[str, ...]
+    """That token's text."""
+
+
+class Window(Record, frozen=True):
+    """A window's tokens in order, from position 0; all sequences have one entry a token."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    tokens: tuple[str, ...]
+    """Texts with their control characters made visible; a line break is ``↵`` and a newline."""
+    cut: dict[int, int]
+    """Of tokens longer than `LONGEST` characters: all of their characters, by position."""
+    ids: tuple[int, ...]
+    repeated: tuple[bool, ...]
+    distance: tuple[int, ...]
+    occurrences: tuple[int, ...]
+    train_count: tuple[int, ...] | None
+    """Exposures; None without an index."""
+    kept: dict[str, tuple[str, ...]]
+    """The columns kept of the source, as text."""
+    models: tuple[ModelInWindow, ...]
+
+
+class WindowReader:
+    """Finds windows in the Parquet files of a result's runs and labels by the statistics in their footers."""
+
+    def __init__(self, table: TokenTable) -> None:
+        self._table = table
+        self._labels = _Rows([table.labels / "labels.parquet"])
+        self._runs = {run.model: _Rows(token_parts(run.folder)) for run in table.runs}
+
+    def read(self, window: int, models: Sequence[str]) -> Window:
+        """Window ``window`` (from 0), with the figures of ``models``.
+
+        Raises `ArgapError` for a window that is not there, and `FormatError` for broken files.
+        """
+        count = self._table.record.evaluation.windows
+        if not 0 <= window < count:
+            raise ArgapError(f"window {window}: expected one of 0 to {count - 1:,}")
+        table = self._table.among(models)
+        labels = self._labels.of(window, [*KEYS, *LABELLED, "domain"])
+        runs = tuple(self._runs[model].of(window, [*KEYS, "token", "logprob", "top1"]) for model in models)
+        if any(len(run) != len(labels) for run in runs):
+            raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
+        columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
+        rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
+        ids = rows["token"].to_numpy()
+        texts, cut = _texts(ids, table)
+        counted = rows["train_count"].null_count == 0
+        return Window(
+            window=window,
+            document=rows["document"][0].as_py(),
+            domain=visible(rows["domain"][0].as_py()),
+            source=visible(rows["source"][0].as_py()),
+            tokens=texts,
+            cut=cut,
+            ids=tuple(ids.tolist()),
+            repeated=tuple(rows["repeated"].to_pylist()),
+            distance=tuple(rows["distance"].to_pylist()),
+            occurrences=tuple(rows["occurrences"].to_pylist()),
+            train_count=tuple(rows["train_count"].to_pylist()) if counted else None,
+            kept={name: tuple(map(_value, rows[name].to_pylist())) for name in table.kept},
+            models=tuple(_of_model(model, rows, ids, table) for model in models),
+        )
+
+
+def _of_model(model: str, rows: pa.RecordBatch, ids: np.ndarray, table: TokenTable) -> ModelInWindow:
+    nll = rows["nll"].field(model).to_numpy(zero_copy_only=False)
+    top1 = rows["top1"].field(model).fill_null(-1).to_numpy(zero_copy_only=False)
+    return ModelInWindow(
+        model=model,
+        nll=tuple(None if np.isnan(value) else value for value in nll.tolist()),
+        right=tuple((top1 == ids).tolist()),
+        top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
+    )
+
+
+def _value(value: Any) -> str:
+    """A value of a kept column; labels of spans are joined."""
+    return "" if value is None else visible(", ".join(value) if isinstance(value, list) else str(value))[:LONGEST]
+
+
+def _texts(ids: np.ndarray, table: TokenTable) -> tuple[tuple[str, ...], dict[int, int]]:
+    """Each token as it is shown, and the length of those that are cut.
+
+    A character that several tokens make up stands at the last of them; the others show `PART`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    pieces = [decoder.decode(table.tokenizer.piece_bytes[each], final=k == len(ids) - 1) for k, each in enumerate(ids)]
+    if pieces[0]:
+        pieces[0] = table.tokenizer.decode([int(ids[0])])  # some tokenizers begin a text without the token's space
+    cut = {k: len(piece) for k, piece in enumerate(pieces) if len(piece) > LONGEST}
+    texts = (
+        shown(piece) if piece or not table.tokenizer.piece_bytes[each] else PART
+        for piece, each in zip(pieces, ids, strict=True)
+    )
+    return tuple(texts), cut
+
+
+def shown(piece: str) -> str:
+    """A token's text with nothing hidden in it, cut after `LONGEST` characters; newlines stay behind their sign.
+
+    >>> shown("a\\n\\tb")
+    'a↵\\n→b'
+    """
+    *lines, last = piece[:LONGEST].split("\n")
+    text = "\n".join([*(visible(line) + NEWLINE for line in lines), visible(last)])
+    return text if len(piece) <= LONGEST else text + "…"
+
+
+class _Group(NamedTuple):
+    """A row group of a file of tokens."""
+
+    path: Path
+    number: int
+    before: int
+    """Rows in the groups before it."""
+
+
+class _Rows:
+    """The rows of some Parquet files that are sorted by window."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = list(files)
+
+    @cached_property
+    def _groups(self) -> tuple[list[int], list[_Group]]:
+        """The last window of each row group, and where the row group is."""
+        last: list[int] = []
+        groups: list[_Group] = []
+        before = 0
+        for path in self._files:
+            with _opened(path) as file:
+                number = file.schema_arrow.get_field_index("window")
+                for group in range(file.num_row_groups):
+                    described = file.metadata.row_group(group)
+                    last.append(described.column(number).statistics.max)
+                    groups.append(_Group(path, group, before))
+                    before += described.num_rows
+        return last, groups
+
+    def before(self, window: int) -> int:
+        """How many rows there are before those of a window."""
+        last, groups = self._groups
+        group = groups[bisect_left(last, window)]
+        with _opened(group.path) as file:
+            windows = file.read_row_group(group.number, columns=["window"])["window"].to_numpy()
+        return group.before + int(np.searchsorted(windows, window))
+
+    def of(self, window: int, columns: Sequence[str]) -> pa.Table:
+        """The rows of one window, in one chunk."""
+        last, groups = self._groups
+        found: list[pa.Table] = []
+        for group in groups[bisect_left(last, window) :]:
+            with _opened(group.path) as file:
+                rows = file.read_row_group(group.number, columns=list(columns))
+            first, end = np.searchsorted(rows["window"].to_numpy(), [window, window + 1]).tolist()
+            found.append(rows.slice(first, end - first))
+            if end < len(rows):
+                break
+        return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    """Raises `FormatError` for a missing or broken file."""
+    try:
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]}); {REMEDY}") from error

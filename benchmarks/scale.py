@@ -1,0 +1,196 @@
+"""Time and peak memory of scoring at n, 2n and 4n: do they grow in proportion?
+
+    PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
+
+Three inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+document``, a single text (50 MB at 4n), tokenized and labelled against an index of itself, and the index built;
+``tokens``, stored log-probs that `argap compare` joins, labels and takes apart (10⁸ scored tokens at 4n with
+``--size 10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all three. A ratio
+of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
+LARGEST = {"documents": 100_000, "one document": 50_000_000, "tokens": 10_000_000}
+"""Documents, bytes and scored tokens at 4n with ``--size 1``."""
+FRACTIONS = (0.25, 0.5, 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
+    parser.add_argument("--only", default="", help="documents, one document or tokens")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        name, amount = options.measure.split(":")
+        print(json.dumps(measure(name, int(amount))))
+        return
+    rows = []
+    for name, largest in LARGEST.items():
+        if options.only and name != options.only:
+            continue
+        for fraction in FRACTIONS:
+            rows.append(apart(name, int(largest * options.size * fraction)))
+            show(rows[-1], next(row for row in rows if row["input"] == name))
+    if options.json:
+        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
+        result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine, "rows": rows}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def apart(name: str, amount: int) -> dict[str, Any]:
+    """`measure` in a new process, whose peak memory is this measurement's alone."""
+    command = [sys.executable, __file__, "--measure", f"{name}:{amount}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} {amount:,}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def show(row: dict[str, Any], first: dict[str, Any]) -> None:
+    ratio = row["amount"] / first["amount"]
+    print(
+        f"{row['input']:<13} {row['amount']:>12,}  {row['seconds']:>7.1f} s, {row['cpu_seconds']:>7.1f} s of CPU  "
+        f"{row['bytes'] / 2**20:>7,.0f} MiB   {ratio:.0f} times the input: "
+        f"{row['cpu_seconds'] / first['cpu_seconds']:.1f} times the CPU time, "
+        f"{row['bytes'] / first['bytes']:.1f} times the memory",
+        flush=True,
+    )
+
+
+def measure(name: str, amount: int) -> dict[str, Any]:
+    """Seconds, and bytes of memory beyond what the imports take. CPU seconds count all threads: on a busy machine they
+    are the ones to compare."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = {"documents": documents, "one document": one_document, "tokens": tokens}[name](Path(folder), amount)
+        before = peak()
+        started, spent = time.perf_counter(), time.process_time()
+        scored = run()
+        seconds, cpu = time.perf_counter() - started, time.process_time() - spent
+    grown = max(1, peak() - before)
+    return {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
+
+
+def peak() -> int:
+    """Bytes of the largest resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def text(length: int) -> str:
+    """``length`` characters of the standard library's text, again and again."""
+    import argparse as module
+
+    whole = Path(module.__file__).read_text(encoding="utf-8")
+    return (whole * (length // len(whole) + 1))[:length]
+
+
+def documents(folder: Path, amount: int) -> Callable[[], int]:
+    """Index and label ``amount`` documents of one line each."""
+    path = folder / "lines.jsonl"
+    lines = [line for line in text(400_000).splitlines() if line.strip()]
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": lines[k % len(lines)]}) + "\n" for k in range(amount))
+    return labelled(folder, path)
+
+
+def one_document(folder: Path, amount: int) -> Callable[[], int]:
+    """Index and label a single document of ``amount`` characters."""
+    path = folder / "long.txt"
+    path.write_text(text(amount), encoding="utf-8")
+    return labelled(folder, path)
+
+
+def labelled(folder: Path, path: Path) -> Callable[[], int]:
+    """Count the text's bigrams, build the evaluation set, label it with the counts, and write the labels."""
+    from argap.bigram_index.build import build_from_source
+    from argap.bigram_index.token_source import TokenSource
+    from argap.corpus import open_corpus
+    from argap.evaluation import build_evaluation_set
+    from argap.labels import label, write_labels
+    from argap.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(TOKENIZER)
+
+    def run() -> int:
+        index = build_from_source(TokenSource([open_corpus(str(path))], tokenizer), folder / "index")
+        data = build_evaluation_set(open_corpus(str(path)), tokenizer, seq_len=1024)
+        write_labels(label(data, index), tokenizer, folder / "labels")
+        return data.scored
+
+    return run
+
+
+def tokens(folder: Path, amount: int) -> Callable[[], int]:
+    """Compare two runs of ``amount`` tokens in 1,000 documents."""
+    import numpy as np
+
+    from argap import runs
+    from argap.comparison import compare_runs
+    from argap.evaluation import EvaluationSet
+    from argap.labels import label, write_labels
+    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
+    from argap.tokenizer import load_tokenizer
+
+    tokenizer, seq_len, rng = load_tokenizer(TOKENIZER), 1024, np.random.default_rng(0)
+    ids = (rng.zipf(1.3, amount) % tokenizer.vocab_size).astype(np.int32)
+    ids[ids == tokenizer.eos] = 1
+    count = min(1000, amount // 2)
+    data = EvaluationSet(
+        tokens=ids,
+        offsets=np.append(np.arange(0, amount, seq_len), amount).astype(np.int64),
+        document=(np.arange(amount, dtype=np.int64) * count // amount).astype(np.int32),
+        domains=["text"] * count,
+        sources=[f"{k}.txt" for k in range(count)],
+        seq_len=seq_len,
+        packing="packed",
+        eos=tokenizer.eos,
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    )
+    for name in ("reference", "model"):
+        record = RunRecord(
+            format=1,
+            model=name,
+            checkpoint=CheckpointRecord(name, name),
+            source=SourceRecord(data=("text",)),
+            evaluation=data.record,
+            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native"),
+            versions={},
+            git=None,
+            finished=None,
+        )
+        run = runs.begin_run(folder / name, record, overwrite=False)
+        for shard, windows in enumerate(runs.shards_of(data)):
+            rows = data.offsets[windows.stop] - data.offsets[windows.start]
+            logprob = -rng.gamma(2.0, 1.5, rows).astype(np.float32)
+            runs.write_shard(runs.shard_path(run.folder, shard), data, windows, logprob, np.zeros(rows, dtype=np.int32))
+        runs.finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None))
+    write_labels(label(data), tokenizer, folder / "labels")
+    del data, ids
+
+    def run_comparison() -> int:
+        out = folder / "compared"
+        gap = compare_runs([str(folder / "model")], str(folder / "reference"), out, threshold=1250)
+        return gap.rows[0].overall.n
+
+    return run_comparison
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Hooks of mkdocs.yml: the site's files are named by their paths in the repository, not in docs/.
+
+A link that works in the repository then works on the site. A page in docs/ that the navigation does not name is
+appended to its last section, so a new page needs no change here.
+"""
+
+from pathlib import Path
+
+from command_reference import command_reference
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from python_reference import python_reference
+from repository import append_unnamed, as_page, linked, named
+
+GENERATED = {"docs/commands.md": command_reference, "docs/python.md": python_reference}
+
+
+class RepositoryPage(File):
+    """A source file, a notebook or a folder, shown as a page."""
+
+    def is_documentation_page(self) -> bool:
+        return True
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    root = Path(config.config_file_path).parent
+    own = [file for file in files if file.src_dir == config.docs_dir and Path(file.src_uri).suffix != ".py"]
+    in_navigation = named(config.nav)
+    pages = [root / "docs" / file.src_uri for file in own if file.is_documentation_page()]
+    pages += [root / name for name in in_navigation if (root / name).exists()]
+    result = Files(file for file in files if file.src_dir != config.docs_dir)
+    for path in linked(pages, root):
+        result.append(_file(path, root, config, in_navigation))
+    for file in own:
+        if not file.is_documentation_page() and f"docs/{file.src_uri}" not in result.src_uris:
+            result.append(_file(root / "docs" / file.src_uri, root, config, in_navigation))
+    for name, write in GENERATED.items():
+        page = File.generated(config, name, content=write())
+        page.dest_uri = _destination(name, page.dest_uri)
+        result.append(page)
+    append_unnamed(config.nav, {f"docs/{file.src_uri}" for file in own if file.is_documentation_page()})
+    return result
+
+
+def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]) -> File:
+    """The site's file for a path of the repository; a page outside docs/ stands in the navigation only if named."""
+    name = path.relative_to(root).as_posix()
+    shown = as_page(path, root)
+    listed = name in in_navigation or name.startswith("docs/")
+    file = (File if shown is None else RepositoryPage)(
+        name,
+        src_dir=str(root),
+        dest_dir=config.site_dir,
+        use_directory_urls=config.use_directory_urls,
+        inclusion=InclusionLevel.INCLUDED if listed else InclusionLevel.NOT_IN_NAV,
+    )
+    if shown is not None:
+        file.content_string = shown
+    file.dest_uri = _destination(name, file.dest_uri)
+    return file
+
+
+def _destination(name: str, usual: str) -> str:
+    """Pages of docs/ are at the root of the site."""
+    return usual.removeprefix("docs/") if name.startswith("docs/") else usual

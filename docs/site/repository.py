@@ -1,0 +1,71 @@
+"""What the site shows of the repository: the pages that the navigation names, and all that pages link to.
+
+The pages are read on the site and in the repository, so their links are relative paths that work in both.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
+LANGUAGES = {".py": "python", ".yaml": "yaml"}
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+
+
+def named(nav: object) -> list[str]:
+    """The files that the navigation names, in order."""
+    if isinstance(nav, str):
+        return [nav]
+    entries = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ()
+    return [name for entry in entries for name in named(entry)]
+
+
+def append_unnamed(nav: list[dict[str, list]], pages: set[str]) -> None:
+    """Put pages that the navigation does not name at the end of its last section."""
+    (last,) = nav[-1].values()
+    last += sorted(pages - set(named(nav)))
+
+
+def linked(pages: list[Path], root: Path) -> list[Path]:
+    """The pages below ``root``, and all that they link to there, also over other pages; sorted."""
+    found = {page.resolve() for page in pages}
+    queue = list(found)
+    while queue:
+        page = queue.pop()
+        new = set(_targets(page, root)) - found if page.suffix == ".md" else set()
+        found |= new
+        queue += new
+    return sorted(found)
+
+
+def _targets(page: Path, root: Path) -> Iterator[Path]:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / link).resolve()
+        if ":" not in link and target.exists() and target.is_relative_to(root):  # a broken link fails the build
+            yield target
+
+
+def as_page(path: Path, root: Path) -> str | None:
+    """The Markdown of a page that shows a notebook, a source file or a folder; None: the file is copied as it is."""
+    name = path.relative_to(root).as_posix()
+    if path.is_dir():
+        names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir())
+        return f"{UNSEARCHED}# `{name}/`\n\nA folder of the repository:\n\n" + "".join(
+            f"- `{each}`\n" for each in names
+        )
+    if path.suffix == ".ipynb":
+        return _notebook(path, name)
+    if language := LANGUAGES.get(path.suffix):
+        return f"{UNSEARCHED}# `{name}`\n\n~~~~{language}\n{path.read_text(encoding='utf-8').rstrip()}\n~~~~\n"
+    return None
+
+
+def _notebook(path: Path, name: str) -> str:
+    """The cells of a notebook. (Notebooks are committed without outputs.)"""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"~~~~python\n{text}\n~~~~")
+    title, *rest = parts
+    return "\n\n".join([title, f"This page shows the cells of `{name}`.", *rest]) + "\n"

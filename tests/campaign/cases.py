@@ -1,0 +1,282 @@
+"""The commands that the campaign runs, the files that it alters for each, and how it compares their results."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argap.atomic import read_json, write_json
+
+VOLATILE = {
+    "date", "seconds", "seconds per step", "tokens per second", "tokens_per_s", "wall_time_s", "git", "versions",
+    "device", "checksum",
+}  # fmt: skip
+"""Keys of JSON files that differ between two undisturbed runs."""
+
+
+def nothing(folder: Path) -> None:
+    """The material as it is."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command on a copy of the material."""
+
+    name: str
+    command: tuple[str, ...]
+    needs: tuple[str, ...]
+    """Files and folders of the material that it reads or continues."""
+    altered: tuple[str, ...]
+    """Patterns of the files to alter."""
+    sealed: tuple[str, ...] = ()
+    """Patterns of files with a checksum: altered, they are refused or made again, and never change the result."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of files that hold the result, beside JSON on stdout."""
+    prepare: Callable[[Path], None] = nothing
+
+    def copy(self, material: Path, folder: Path) -> None:
+        """A fresh copy of what the command needs, prepared."""
+        for name in self.needs:
+            source = material / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name)
+            else:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, folder / name)
+        self.prepare(folder)
+
+    def result(self, folder: Path, stdout: str) -> dict[str, Any]:
+        """The result, without what differs between two undisturbed runs."""
+        found = {
+            str(path.relative_to(folder)): contents(path, folder)
+            for pattern in self.outputs
+            for path in sorted(folder.glob(pattern))
+        }
+        if "--json" in self.command:
+            found["stdout"] = plain(json.loads(stdout.replace(str(folder), "")))
+        return found
+
+
+def contents(path: Path, folder: Path) -> Any:
+    """A file as something to compare: JSON without its volatile keys and without ``folder`` in its paths, a checksum
+    of anything else."""
+    if path.suffix == ".json":
+        return plain(json.loads(path.read_text().replace(str(folder), "")))
+    if path.suffix == ".jsonl":
+        return [plain(json.loads(line)) for line in path.read_text().splitlines()]
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """A JSON value without its volatile keys, floats to ten digits: DuckDB's threads sum in any order."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if key not in VOLATILE}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+def unfinish(path: Path) -> None:
+    """The record of a run that has not finished."""
+    write_json(path, read_json(path) | {"finished": None})
+
+
+def cut_short(folder: Path) -> None:
+    """Training as a kill after the last checkpoint leaves it."""
+    unfinish(folder / "model" / "train.json")
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        (folder / "model" / name).unlink(missing_ok=True)
+
+
+def half_scored(folder: Path) -> None:
+    """A score as a kill before its end leaves it."""
+    (folder / "out" / "gap.json").unlink()
+    unfinish(folder / "out" / "model" / "run.json")
+
+
+def half_swept(folder: Path) -> None:
+    """A sweep with one run missing."""
+    sorted((folder / "sweep" / "runs").iterdir())[0].unlink()
+    (folder / "sweep" / "runs.parquet").unlink()
+
+
+SCORE = ("--data", "text/val.jsonl", "--seq-len", "32", "--device", "cpu", "--index", "index", "--json")
+RUNS = ("out/*/checksums.json", "out/*/run.json", "out/*/tokens/*.parquet")
+LABELS = ("out/labels/*.json", "out/labels/*.parquet")
+INDEX = ("index/index.json", "index/*.parquet")
+CHECKPOINT = ("model/config.json", "model/model.safetensors", "model/tokenizer*.json")
+SEALED_RESULT = (*RUNS, *LABELS, "out/gap.json", "out/cells.parquet", "out/examples.json")
+RECORDED = ("out/gap.json",)
+FRESH = ("fresh/gap.json", "fresh/*/tokens/*.parquet")
+
+CASES = [
+    Case(
+        "score",
+        ("score", "model", "--ref", "ref", *SCORE, "--out", "fresh", "--slices", "slices.yaml"),
+        ("model", "ref", "text", "index", "slices.yaml"),
+        (*CHECKPOINT, *INDEX, "text/val.jsonl", "slices.yaml", "model/generation_config.json"),
+        INDEX,
+        FRESH,
+    ),
+    Case(
+        "score hf",
+        ("score", "gpt2", "--ref", "ref", *SCORE, "--out", "fresh", "--backend", "hf"),
+        ("gpt2", "ref", "text", "index"),
+        ("gpt2/*.json", "gpt2/model.safetensors"),
+        (),
+        FRESH,
+    ),
+    Case(
+        "score again",
+        ("score", "model", "--ref", "ref", *SCORE, "--out", "out"),
+        ("model", "ref", "text", "index", "out"),
+        (*RUNS, "out/labels/labels.json"),
+        (*RUNS, "out/labels/labels.json"),
+        (*RECORDED, "out/*/tokens/*.parquet"),
+        half_scored,
+    ),
+    Case(
+        "compare",
+        ("compare", "out/model", "--ref", "out/ref", "--out", "fresh", "--json"),
+        ("out",),
+        (*RUNS, *LABELS),
+        (*RUNS, *LABELS),
+        FRESH,
+    ),
+    Case(
+        "report",
+        ("report", "out"),
+        ("out",),
+        ("out/gap.json", "out/examples.json", "out/cells.parquet"),
+        ("out/gap.json", "out/examples.json", "out/cells.parquet"),
+        ("out/table.*",),
+    ),
+    Case(
+        "slice",
+        ("slice", "out", "--slices", "slices.yaml", "--json"),
+        ("out", "slices.yaml"),
+        (*SEALED_RESULT, "slices.yaml"),
+        SEALED_RESULT,
+    ),
+    Case(
+        "label",
+        ("label", "out", "--index", "index2", "--json"),
+        ("out", "index2"),
+        (*SEALED_RESULT, "index2/*"),
+        (*SEALED_RESULT, "index2/*"),
+        RECORDED,
+    ),
+    Case(
+        "index build",
+        ("index", "build", "text", "--tokenizer", "tokenizer", "--out", "fresh", "--stats"),
+        ("text", "tokenizer"),
+        ("text/*.jsonl", "tokenizer/*"),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "index merge",
+        ("index", "merge", "index", "index2", "--out", "fresh"),
+        ("index", "index2"),
+        (*INDEX, "index2/*"),
+        (*INDEX, "index2/*"),
+        ("fresh/*",),
+    ),
+    Case(
+        "index count",
+        ("index", "count", "index", "w1 w2 w3 w1 w2", "--tokenizer", "tokenizer", "--json"),
+        ("index", "tokenizer"),
+        (*INDEX, "tokenizer/*"),
+        INDEX,
+    ),
+    Case(
+        "index from-counts",
+        ("index", "from-counts", "counts.csv", "--tokenizer", "tokenizer", "--out", "fresh"),
+        ("counts.csv", "tokenizer"),
+        ("counts.csv", "tokenizer/*"),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "import",
+        ("import", "logprobs.jsonl", "--tokenizer", "tokenizer", "--data", "text/val.jsonl", "--packing", "document"),
+        ("logprobs.jsonl", "tokenizer", "text"),
+        ("logprobs.jsonl", "tokenizer/*", "text/val.jsonl"),
+        (),
+        ("runs/import/*/tokens/*.parquet",),
+    ),
+    Case(
+        "train",
+        ("train", "train.yaml", "--out", "fresh", "--device", "cpu"),
+        ("train.yaml", "text", "tokenizer"),
+        ("train.yaml", "text/train.jsonl", "tokenizer/*"),
+        (),
+        ("fresh/model.safetensors", "fresh/log.jsonl"),
+    ),
+    Case(
+        "train again",
+        ("train", "train.yaml", "--out", "model", "--device", "cpu"),
+        ("train.yaml", "text", "tokenizer", "model"),
+        ("model/train.json", "model/log.jsonl", "model/checkpoints/*/*", "model/tokens/*/*"),
+        ("model/train.json", "model/checkpoints/*/*", "model/tokens/*/*"),
+        ("model/model.safetensors",),
+        cut_short,
+    ),
+    Case(
+        "sweep",
+        ("synthetics", "sweep", "sweep.yaml", "--out", "fresh", "--device", "cpu"),
+        ("sweep.yaml",),
+        ("sweep.yaml",),
+        (),
+        ("fresh/runs/*.json",),
+    ),
+    Case(
+        "sweep again",
+        ("synthetics", "sweep", "sweep.yaml", "--out", "sweep", "--device", "cpu"),
+        ("sweep.yaml", "sweep"),
+        ("sweep/sweep.json", "sweep/runs/*.json"),
+        ("sweep/sweep.json", "sweep/runs/*.json"),
+        ("sweep/runs/*.json",),
+        half_swept,
+    ),
+    Case(
+        "sweep plot",
+        ("synthetics", "plot", "sweep", "--json"),
+        ("sweep",),
+        ("sweep/sweep.json", "sweep/runs/*.json"),
+        ("sweep/sweep.json", "sweep/runs/*.json"),
+    ),
+    Case(
+        "suite",
+        ("suite", "run", "suite.yaml", "--work", "work", "--out", "result", "--device", "cpu"),
+        ("suite.yaml", "text", "tokenizer", "work"),
+        ("suite.yaml", "work/tiny/*/train.json", "work/tiny/runs/*/run.json", "work/tiny/runs/*/tokens/*.parquet"),
+        ("work/tiny/runs/*/run.json", "work/tiny/runs/*/tokens/*.parquet"),
+        ("result/tiny/gap.json",),
+    ),
+    Case(
+        "suite table",
+        ("suite", "table", "suite.yaml", "--out", "result", "--json"),
+        ("suite.yaml", "result"),
+        ("suite.yaml", "result/tiny/*.json", "result/tiny/*.parquet", "result/tiny/logs/*"),
+        ("result/tiny/gap.json", "result/tiny/members.json", "result/tiny/*.parquet"),
+        ("result/table.*",),
+    ),
+    Case(
+        "recall",
+        ("recall", "model", "--ref", "ref", "--tasks", "swde", "--data", "questions.jsonl", "--out", "recall"),
+        ("model", "ref", "questions.jsonl", "recall"),
+        ("questions.jsonl", "recall/*/*/run.json", "recall/*/*/samples/*", "recall/*/*/checksums.json"),
+        ("recall/*/*/run.json", "recall/*/*/samples/*", "recall/*/*/checksums.json"),
+        ("recall/recall.json",),
+    ),
+    Case(
+        "models show",
+        ("models", "show", "model", "--json"),
+        ("model",),
+        ("model/config.json", "model/model.safetensors"),
+    ),
+]

@@ -1,0 +1,119 @@
+"""A command of argap in a forked process: the imports of seconds are made once, by the parent."""
+
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST = 40.0
+"""Seconds of processor time after which a command is ended; twice as many by the clock."""
+MEMORY = 8 * 2**30
+"""Bytes of address space; a greater demand is refused by the system."""
+MODULES = (
+    "torch", "transformers", "pandas", "pyarrow.parquet", "duckdb", "matplotlib.figure", "numba", "scipy.stats",
+    "typer", "rich.console", "argap.cli", "argap.pipeline", "argap.models", "argap.models.hub.registry",
+    "argap.token_slices", "argap.train.run", "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweep",
+    "argap.synthetics.jobs", "argap.recall.run", "argap.reports.write", "argap.reports.suite", "argap.importing",
+    "argap.bigram_index.build", "lm_eval",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int | None
+    """Exit code; negative: the signal that ended it; None: it took longer than `LONGEST`."""
+    stdout: str
+    stderr: str
+    seconds: float
+    alive: bool
+    """Whether it had said something in the last third of its time, as long work does."""
+
+
+def preload() -> None:
+    """Import what the commands import, in this process. Nothing may start a thread here: a fork would lose it."""
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            print(f"not imported: {name}", file=sys.stderr)
+
+
+def start(command: tuple[str, ...], folder: Path) -> int:
+    """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there."""
+    process = os.fork()
+    if process:
+        return process
+    code = 99
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        os.environ["ARGAP_HOME"] = str(folder / "home")
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            handle = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(handle, descriptor)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(LONGEST), int(LONGEST) + 5))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _main(command)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _main(command: tuple[str, ...]) -> int:
+    from argap.cli import main
+
+    sys.argv = ["argap", *command]
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  (ends with the process)
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+    try:
+        main()
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    return 0
+
+
+def wait(process: int, folder: Path, disturb: Callable[[float], None] = lambda seconds: None) -> Ended:
+    """Wait for a process of `start`; ``disturb`` is called with the seconds since, again and again."""
+    began = time.monotonic()
+    code: int | None = None
+    spoke, length = 0.0, 0
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        seconds = time.monotonic() - began
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            code = None if code == -signal.SIGXCPU else code
+            break
+        if seconds > 2 * LONGEST:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            break
+        with suppress(OSError):
+            if (now := (folder / ".stderr").stat().st_size) != length:
+                spoke, length = seconds, now
+        disturb(seconds)
+        time.sleep(0.005)
+    said = []
+    for name in ("stdout", "stderr"):
+        path = folder / f".{name}"
+        said.append(path.read_text(errors="replace") if path.exists() else "")
+        path.unlink(missing_ok=True)
+    return Ended(code, said[0], said[1], seconds, spoke > seconds * 2 / 3)
+
+
+def run(command: tuple[str, ...], folder: Path) -> Ended:
+    """The whole command, undisturbed."""
+    return wait(start(command, folder), folder)

@@ -1,0 +1,386 @@
+"""``argap score`` where tokenizers differ, against a brute-force computation of segments and their log-probs."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from argap.bigram_index.build import build_index
+from argap.comparison import compare_runs, label_result
+from argap.errors import ArgapError, MismatchError
+from argap.labels import read_labels
+from argap.pipeline import score_models
+from argap.records import EvaluationSpec, Examples, read_gap, read_record
+from argap.reports.write import write_report
+from argap.result import open_result
+from argap.runs import open_run, read_logprobs, read_token_ids
+from argap.tokenizer import Tokenizer, load_tokenizer
+from tests.segments.conftest import byte_fallback, byte_level, word_piece
+
+SEQ_LEN = 40
+
+
+def save_model(folder: Path, config, tokenizer: Tokenizer, seed: int) -> Path:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20 + seed)
+    model.save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
+def llama(vocab: int, positions: int = 64) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=positions,
+    )
+
+
+def gpt2(vocab: int) -> GPT2Config:
+    return GPT2Config(vocab_size=vocab, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A GPT-2 and two Llamas with tokenizers of their own, text of several documents, an index in GPT-2's tokens."""
+    place = tmp_path_factory.mktemp("place")
+    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 30), word_piece(0, 100)
+    save_model(place / "gpt2", gpt2(of_gpt2.vocab_size), of_gpt2, 0)
+    save_model(place / "gpt2-b", gpt2(of_gpt2.vocab_size), of_gpt2, 3)
+    save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 1)
+    save_model(place / "bert", llama(words.vocab_size, 24), words, 2)
+    texts = [
+        "the cat sat on the mat. hello wörld, 日本語 the cat sat on the hat \n",
+        "return 12345; x = 1; the mat, the cat … naïve café the cat sat ",
+        "hello world hello world 😀 hello world on the cat; on the mat",
+    ]
+    for domain in ("a", "b"):
+        (place / "text" / domain).mkdir(parents=True)
+    for k in range(8):
+        (place / "text" / "ab"[k % 2] / f"{k}.txt").write_text(" ".join(texts[(k + j) % 3] for j in range(1 + k % 3)))
+    build_index(
+        of_gpt2.encode(["the cat sat on the mat " * 3, "hello world"]),
+        place / "index",
+        vocab_size=of_gpt2.vocab_size,
+        tokenizer="gpt2",
+        tokenizer_fingerprint=of_gpt2.fingerprint,
+        sources=["train"],
+    )
+    return place
+
+
+def spec(place: Path, **changed) -> EvaluationSpec:
+    return EvaluationSpec(**{"data": (str(place / "text"),), "seq_len": SEQ_LEN, "packing": "packed", **changed})
+
+
+@pytest.fixture(scope="module")
+def scored(place, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scored")
+    gap = score_models(
+        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    return out, gap
+
+
+def ends_of(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids and byte ends of byte-level BPE or byte fallback, from the bytes that each token spells."""
+    (ids,) = tokenizer.encode([text])
+    spelled = [tokenizer.piece_bytes[token] for token in ids.tolist()]
+    added = len(b"".join(spelled)) - len(text.encode())
+    ends = np.maximum(np.cumsum([len(piece) for piece in spelled]) - added, 0)
+    return ids.tolist(), ends.tolist()
+
+
+def logprobs_of(folder: Path, ids: list[int]) -> list[float]:
+    """The log-prob of each token but the first, by transformers, in float64."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return [math.nan, *(float(logits[k - 1, token]) for k, token in enumerate(ids) if k)]
+
+
+def brute_force(place: Path, names: list[str], counts: dict, tau: float) -> list[dict]:
+    """Every scored segment of the packed text: bytes, log-prob by model, whether one of its tokens is an AR hit.
+
+    From the definition, byte by byte: a stream of symbols (bytes, and one symbol for each EOS).
+    """
+    tokenizers = [load_tokenizer(place / name) for name in names]
+    files = sorted((place / "text").rglob("*.txt"))
+    streams: list[list[tuple[int, int]]] = [[] for _ in names]  # (id, end in the stream)
+    eos_at, at = set(), 0
+    for file in files:
+        text = file.read_text()
+        for stream, tokenizer in zip(streams, tokenizers, strict=True):
+            ids, ends = ends_of(text, tokenizer)
+            stream += [(token, at + end) for token, end in zip(ids, ends, strict=True)]
+            assert tokenizer.eos is not None
+            stream.append((tokenizer.eos, at + len(text.encode()) + 1))
+        at += len(text.encode()) + 1
+        eos_at.add(at)
+    common = [end for end in range(1, at + 1) if all(end in {e for _, e in stream} for stream in streams)]
+    cuts = [[[e for _, e in stream].index(end) + 1 for end in common] for stream in streams]
+    segments, first = [], 0  # number of the first segment of the window
+    while first < len(common):
+        last = first
+        while last + 1 < len(common) and all(
+            cut[last + 1] - (cut[first - 1] if first else 0) <= SEQ_LEN for cut in cuts
+        ):
+            last += 1
+        begin = [cut[first - 1] if first else 0 for cut in cuts]
+        windows = [[t for t, _ in stream[b : cut[last]]] for stream, b, cut in zip(streams, begin, cuts, strict=True)]
+        scores = [logprobs_of(place / name, ids) for name, ids in zip(names, windows, strict=True)]
+        ids, hits = windows[0], []
+        for k in range(1, len(ids)):
+            pair = (ids[k - 1], ids[k])
+            again = tokenizers[0].eos not in pair and any((ids[j - 1], ids[j]) == pair for j in range(1, k))
+            hits.append(again and counts.get(pair, 0) <= tau)
+        hits = [False, *hits]
+        for s in range(first + 1, last + 1):
+            if common[s] in eos_at:
+                continue
+            spans = [slice(cut[s - 1] - b, cut[s] - b) for cut, b in zip(cuts, begin, strict=True)]
+            segments.append(
+                {
+                    "bytes": common[s] - common[s - 1],
+                    "hit": any(hits[spans[0]]),
+                    **{name: sum(lp[span]) for name, lp, span in zip(names, scores, spans, strict=True)},
+                }
+            )
+        first = last + 1
+    return segments
+
+
+def index_counts(place: Path) -> dict:
+    import duckdb
+
+    rows = duckdb.sql(f"SELECT first, second, count FROM '{place}/index/*.parquet'").fetchall()
+    return {(a, b): n for a, b, n in rows}
+
+
+def test_the_gap_is_that_of_brute_force(place, scored):
+    _, gap = scored
+    segments = brute_force(place, ["gpt2", "llama"], index_counts(place), tau=2)
+    assert any(each["bytes"] > 1 for each in segments)
+    whole, hits = segments, [each for each in segments if each["hit"]]
+    other = [each for each in segments if not each["hit"]]
+    assert hits
+    assert other
+    assert gap.unit == "byte"
+    for row in gap.rows:
+        for part, of in ((row.overall, whole), (row.ar_hits, hits), (row.other, other)):
+            assert part.n == sum(each["bytes"] for each in of)
+            assert part.nll == pytest.approx(-sum(each[row.model] for each in of) / part.n, abs=1e-5)
+    lost = {id(each): each["gpt2"] - each["llama"] for each in whole}
+    total = sum(lost.values())
+    due = gap.row("llama").gap_due_to_ar
+    assert due is not None
+    assert due.raw == pytest.approx(sum(lost[id(each)] for each in hits) / total, abs=1e-4)
+    assert gap.evaluation.scored == sum(each["bytes"] for each in whole)
+    for parts in (gap.breakdowns.frequency, gap.breakdowns.distance, gap.breakdowns.position, gap.breakdowns.domain):
+        assert sum(part.contribution["llama"] for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
+        assert sum(part.n for part in parts) == gap.row("llama").overall.n
+
+
+def numbers(gap) -> list:
+    """All figures of a result, by model."""
+    names = ("model", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar")
+    return [*([getattr(row, name) for name in names] for row in gap.rows), gap.breakdowns]
+
+
+def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path):
+    out, gap = scored
+    before = {path: path.stat().st_mtime_ns for path in out.glob("own-tokens/*/tokens/*.parquet")}
+    assert len(before) == 2
+    again = score_models(
+        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    assert numbers(again) == numbers(gap)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    of_segments = compare_runs([str(out / "llama")], str(out / "gpt2"), tmp_path / "a", threshold=2)
+    own = out / "own-tokens"
+    of_tokens = compare_runs([str(own / "llama")], str(own / "gpt2"), tmp_path / "b", threshold=2)
+    assert numbers(of_segments) == numbers(of_tokens) == numbers(gap)
+
+
+def test_counts_are_added_later(place, scored, tmp_path):
+    _, gap = scored
+    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    assert numbers(label_result(tmp_path, str(place / "index"), threshold=2)) == numbers(gap)
+    assert read_gap(tmp_path).unit == "byte"
+
+
+def test_a_segment_is_a_hit_where_one_of_its_tokens_is(scored):
+    out, _ = scored
+    labels = read_labels(out / "labels")
+    assert labels.segment_bytes is not None
+    rows = np.flatnonzero(labels.scored)
+    segment = np.cumsum(labels.segment_bytes[rows] > 0) - (labels.segment_bytes[rows] > 0)
+    for threshold in (0, 1, 2, 1250, None):
+        hit = labels.ar_hit(threshold)
+        assert [any(hit[rows][segment == k]) for k in range(segment[-1] + 1)] == hit[labels.shown].tolist()
+    assert len(labels.shown) < len(rows)
+
+
+def test_a_slice_has_the_segments_with_one_of_its_tokens(place, scored):
+    """By SQL, by a function, and the built-in hits, against the brute-force segments and a plain loop."""
+    out, gap = scored
+    result = open_result(out)
+    slices = result.slices(
+        {
+            "hits": "repeated AND train_count <= 2",
+            "has_t": lambda batch: np.array(["t" in piece for piece in batch["piece"].to_pylist()]),
+            "hard": "nll.gpt2 > 5",
+        }
+    )
+    of = {each.name: each for each in slices}
+    nll = {(each.name, model.model): model.nll for each in slices for model in each.models}
+    for row in gap.rows:
+        for name in ("hits", "ar_hits"):
+            assert of[name].n == row.ar_hits.n
+            assert nll[name, row.model] == pytest.approx(row.ar_hits.nll, abs=1e-12)
+        assert of["all"].n == row.overall.n
+    tokens = result.tokens().to_pylist()
+    for name, holds in (("has_t", lambda row: "t" in row["piece"]), ("hard", lambda row: row["nll"]["gpt2"] > 5)):
+        chosen = {row["segment"] for row in tokens if holds(row)}
+        ends = [row for row in tokens if row["segment_bytes"] and row["segment"] in chosen]
+        assert 0 < len(ends) < len({row["segment"] for row in tokens})
+        assert of[name].n == sum(row["segment_bytes"] for row in ends)
+        lost = sum(row["nll"]["llama"] for row in ends)
+        assert nll[name, "llama"] == pytest.approx(lost / of[name].n, abs=1e-6)
+    assert len(result.discover("llama", min_share=0.01)) > 0
+
+
+def test_columns_and_limits_of_documents(place, tmp_path):
+    rows = [
+        {
+            "text": "the cat sat on the mat " * 4 + "wörld",
+            "topic": "cats",
+            "spans": [{"start": 4, "end": 7, "label": "c"}],
+        },
+        {"text": "hello world, hello 日本語 " * 5, "topic": "greetings", "spans": []},
+    ]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
+    chosen = spec(
+        place,
+        data=(str(tmp_path / "text.jsonl"),),
+        keep=("topic", "spans"),
+        limit_document_tokens=30,
+        packing="document",
+    )
+    gap = score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
+    assert gap.evaluation.tokens <= 6 * 30
+    slices = open_result(tmp_path / "out").slices({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
+    cats, labelled = slices[2:]
+    assert 0 < labelled.n <= 3 * len(" cat ")
+    assert labelled.n < cats.n < gap.evaluation.scored
+
+
+def test_outputs_say_bytes(scored, tmp_path):
+    out, gap = scored
+    write_report(out, out=tmp_path)
+    page, table = ((tmp_path / name).read_text() for name in ("report.html", "table.md"))
+    assert f"Bits per byte (NLL in nats per byte) on {gap.evaluation.scored:,} bytes" in table
+    assert ">Bytes</th>" in page
+    assert "per token" not in page
+    assert "nats per byte" in (tmp_path / "figures" / "gap_by_distance.svg").read_text()
+    examples = read_record(out / "examples.json", Examples)
+    assert examples.windows
+    for window in examples.windows:
+        assert window.logprob["llama"][window.focus] < window.logprob["gpt2"][window.focus]
+
+
+def test_models_of_one_tokenizer_are_compared_by_tokens(place, tmp_path):
+    gap = score_models([str(place / "gpt2-b")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    assert gap.unit == "token"
+    assert "unit" not in (tmp_path / "gap.json").read_text()
+    assert not (tmp_path / "own-tokens").exists()
+
+
+def test_three_models_of_two_tokenizers(place, scored, tmp_path):
+    """A model with the reference's tokenizer changes nothing for the others."""
+    _, gap = scored
+    names = [str(place / "gpt2-b"), str(place / "llama")]
+    three = score_models(
+        names, str(place / "gpt2"), tmp_path, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    assert three.fingerprint == gap.fingerprint
+    assert numbers(three)[0] == numbers(gap)[0]
+    assert three.row("llama").overall == gap.row("llama").overall
+
+
+def test_normalised_and_unknown_text(place, tmp_path):
+    """WordPiece drops white space and case, has no 😀, and takes at most 24 tokens at once."""
+    score_models([str(place / "bert")], str(place / "gpt2"), tmp_path, spec=spec(place))
+    own = {name: open_run(tmp_path / "own-tokens" / name).record.evaluation for name in ("gpt2", "bert")}
+    assert own["gpt2"].windows == own["bert"].windows
+    assert (own["gpt2"].seq_len, own["bert"].seq_len) == (SEQ_LEN, 24)
+    labels = read_labels(tmp_path / "labels")
+    bytes_ = load_tokenizer(place / "gpt2").piece_bytes
+    logprob, _ = read_logprobs(open_run(tmp_path / "bert"))
+    tokens = read_token_ids(open_run(tmp_path / "bert"))
+    assert labels.segment_bytes is not None
+    scored = b"".join(bytes_[token] for token in tokens[labels.scored].tolist())
+    assert len(scored) == labels.weight.sum()
+    assert "😀".encode() not in scored
+    assert np.isfinite(logprob[labels.weight > 0]).all()
+    assert np.isnan(logprob[labels.weight == 0]).all()
+
+
+def test_runs_made_apart(place, tmp_path):
+    """Whole documents in a window are the same bytes for every tokenizer; a packed stream in equal windows is not."""
+    for packing, seq_len in (("document", 400), ("packed", SEQ_LEN)):
+        for name in ("gpt2", "llama"):
+            out = tmp_path / packing / name
+            long = save_long(place, tmp_path, name)
+            score_models([], str(long), out, spec=spec(place, packing=packing, seq_len=seq_len))
+    document, packed = tmp_path / "document", tmp_path / "packed"
+    gap = compare_runs([str(document / "llama" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "compared")
+    together = score_models(
+        [str(tmp_path / "long" / "llama")],
+        str(tmp_path / "long" / "gpt2"),
+        tmp_path / "together",
+        spec=spec(place, packing="document", seq_len=400),
+    )
+    assert numbers(gap) == numbers(together)
+    with_run = score_models([str(tmp_path / "long" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "with-run")
+    assert numbers(with_run) == numbers(together)
+    with pytest.raises(MismatchError, match=r"gpt2: its windows do not hold the same bytes .*`argap score CKPT --ref"):
+        compare_runs([str(packed / "llama" / "llama")], str(packed / "gpt2" / "gpt2"), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def save_long(place: Path, folder: Path, name: str) -> Path:
+    """The same kind of model for windows of 400 tokens."""
+    tokenizer = load_tokenizer(place / name)
+    config = gpt2(tokenizer.vocab_size) if name == "gpt2" else llama(tokenizer.vocab_size, 400)
+    config.max_position_embeddings = 400
+    return save_model(folder / "long" / name, config, tokenizer, 0)
+
+
+def test_refusals(place, scored, tmp_path):
+    out, _ = scored
+    pair = [str(place / "llama")], str(place / "gpt2")
+    with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
+        score_models([str(place / "bert")], str(out / "gpt2"), tmp_path / "o", spec=spec(place))
+    (tmp_path / "ids.npy").parent.mkdir(exist_ok=True)
+    np.save(tmp_path / "ids.npy", np.arange(40, dtype=np.uint16))
+    with pytest.raises(ArgapError, match=r"ids\.npy: tokens of one tokenizer; expected text"):
+        score_models(*pair, tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "ids.npy"),)))
+    (tmp_path / "odd.txt").write_text("☃☃☃ ☄☄☄")
+    with pytest.raises(ArgapError, match=r"does not know bytes 0 to 9 of .*odd.txt \('☃☃☃'\)"):
+        score_models(
+            [str(place / "bert")], pair[1], tmp_path / "o", spec=EvaluationSpec(data=(str(tmp_path / "odd.txt"),))
+        )
+    score_models([], str(place / "llama"), tmp_path / "taken", spec=spec(place))
+    with pytest.raises(MismatchError, match=r"taken/llama: holds a run with evaluation set"):
+        score_models(*pair, tmp_path / "taken", spec=spec(place))
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,192 @@
+"""Checkpoints beside plain folders: GGUF files, quantised ones, revisions, several devices, and settings per model."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import argap
+from argap import checkpoint
+from argap.batches import Batches
+from argap.checkpoint import find_checkpoint, load_model, runs_native
+from argap.cli import main
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, FormatError
+from argap.evaluation import build_evaluation_set
+from argap.heads import find_head
+from argap.runs import open_run, read_logprobs
+from argap.tokenizer import load_tokenizer
+from tests.gguf_files import small_llama, write_gguf
+
+METHODS = {
+    "gptq": ({"quant_method": "gptq", "bits": 4}, "optimum|gptqmodel"),
+    "awq": ({"quant_method": "awq", "bits": 4}, "gptqmodel|autoawq"),
+    "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes"),
+    "compressed-tensors": ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
+    "nothing": ({"quant_method": "nothing"}, "Unknown quantization type"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tokenizer) -> Path:
+    """``full``, a Llama, ``f32.gguf`` of the same weights, ``full/q8.gguf`` beside its tokenizer, and ``other``."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    model = small_llama()
+    model.save_pretrained(folder / "full")
+    tokenizer.save(folder / "full")
+    small_llama(seed=5).save_pretrained(folder / "other")
+    tokenizer.save(folder / "other")
+    for name, eight_bits in (("f32", False), ("full/q8", True)):
+        write_gguf(folder / f"{name}.gguf", model, folder / "full", add_bos=False, eight_bits=eight_bits)
+    texts = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+def score(place: Path, out: Path, model: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"data": place / "text.jsonl", "seq_len": 32, "device": "cpu"}
+    return argap.score(model, place / "full", out=out, **given | options)
+
+
+def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
+    result = score(place, tmp_path / "out", [place / "f32.gguf", place / "full" / "q8.gguf"])
+    assert result.models == ["full", "f32.gguf", "q8.gguf"]
+    full, exact, eight = (read_logprobs(open_run(tmp_path / "out" / name))[0] for name in result.models)
+    np.testing.assert_allclose(exact, full, atol=1e-5)
+    assert 1e-4 < np.nanmax(np.abs(eight - full)) < 1
+    model = load_model(find_checkpoint(place / "full" / "q8.gguf"), dtype=torch.float32, device="cpu")
+    own = small_llama().lm_head.weight.detach()
+    assert float((model.lm_head.weight.detach() - own).abs().max()) < float(own.abs().max()) / 127
+
+
+def test_a_gguf_file_that_is_none_and_one_that_is_not_there_are_named(place, tmp_path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"<html>")
+    with pytest.raises(FormatError, match=r"x\.gguf: not a GGUF file \(begins with b'<htm'\)"):
+        find_checkpoint(tmp_path / "x.gguf")
+    with pytest.raises(ArgapError, match=r"expected one, or OWNER/REPOSITORY/NAME\.gguf"):
+        find_checkpoint("nowhere.gguf")
+    with pytest.raises(ArgapError, match="transformers runs GGUF files"):
+        runs_native(find_checkpoint(place / "full" / "q8.gguf"), "native")
+    (tmp_path / "cut.gguf").write_bytes((place / "f32.gguf").read_bytes()[:200])
+    with pytest.raises(ArgapError, match=r"cut\.gguf: "):
+        score(place, tmp_path / "out", tmp_path / "cut.gguf")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_quantised_checkpoint_that_cannot_run_here_is_one_line(place, tmp_path, method: str) -> None:
+    given, said = METHODS[method]
+    shutil.copytree(place / "full", tmp_path / "quantised")
+    config = json.loads((tmp_path / "quantised" / "config.json").read_text())
+    (tmp_path / "quantised" / "config.json").write_text(json.dumps(config | {"quantization_config": given}))
+    with pytest.raises(ArgapError, match=f"quantised: quantised by {method}, which does not run here .*({said})") as no:
+        score(place, tmp_path / "out", tmp_path / "quantised", data=tmp_path / "nowhere")  # before any text is read
+    assert "\n" not in str(no.value)
+    with pytest.raises(ArgapError, match="transformers runs GGUF files and quantised checkpoints"):
+        runs_native(find_checkpoint(tmp_path / "quantised"), "native")
+
+
+@pytest.mark.filterwarnings("ignore")  # torchao's own
+def test_torchao_weights_of_8_bits_are_scored_as_transformers_runs_them(place, tmp_path, tokenizer) -> None:
+    quantization = pytest.importorskip("torchao.quantization", exc_type=ImportError)
+    from transformers import AutoModelForCausalLM, TorchAoConfig
+
+    settings: Any = TorchAoConfig(quantization.Int8WeightOnlyConfig())
+    model: Any = AutoModelForCausalLM.from_pretrained(place / "full", quantization_config=settings, dtype=torch.float32)
+    model.save_pretrained(tmp_path / "int8")
+    tokenizer.save(tmp_path / "int8")
+    score(place, tmp_path / "out", tmp_path / "int8")
+    logprob, full = (read_logprobs(open_run(tmp_path / "out" / name))[0] for name in ("int8", "full"))
+    data = build_evaluation_set(open_corpus(place / "text.jsonl"), tokenizer, seq_len=32)
+    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        ids = torch.from_numpy(data.tokens[first:last].astype(np.int64))
+        with torch.inference_mode():
+            rows = model(ids[None]).logits[0, :-1].log_softmax(-1)
+        np.testing.assert_allclose(logprob[first + 1 : last], rows.gather(1, ids[1:, None])[:, 0], atol=1e-4)
+    assert np.nanmax(np.abs(logprob - full)) > 1e-3
+
+
+@torch.inference_mode()
+def test_a_quantised_head_is_not_taken_apart() -> None:
+    model = small_llama()
+    ids = torch.arange(1, 9)[None]
+    assert find_head(model, ids) is not None
+
+    class Quantised(torch.Tensor):
+        """As torchao's weights are: a subclass."""
+
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.data.as_subclass(Quantised))
+    assert find_head(model, ids) is None
+
+
+def test_a_revision_of_the_hub_is_asked_for(place, tmp_path, monkeypatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot(name: str, revision: str | None = None, allow_patterns: Any = None) -> str:
+        asked.append((name, revision))
+        return str(place if "x.gguf" in allow_patterns or "f32.gguf" in allow_patterns else place / "full")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    assert find_checkpoint("EleutherAI/pythia-70m@step1000").folder == place / "full"
+    assert find_checkpoint("EleutherAI/pythia-70m").name == "EleutherAI/pythia-70m"
+    assert find_checkpoint("owner/repository/f32.gguf@main").gguf == place / "f32.gguf"
+    with pytest.raises(ArgapError, match=r"the hub's owner/repository has no x\.gguf"):
+        find_checkpoint("owner/repository/x.gguf")
+    names = ["EleutherAI/pythia-70m"] * 2 + ["owner/repository"] * 2
+    assert asked == list(zip(names, ["step1000", None, "main", None], strict=True))
+    out = tmp_path / "out"
+    assert score(place, out, "EleutherAI/pythia-70m@step1000", tokenizer=str(place / "full")).models[0] == "full"
+
+
+def test_a_checkpoint_takes_the_tokenizer_that_it_lacks_or_that_is_named(place, tmp_path) -> None:
+    bare, wrong = tmp_path / "bare", tmp_path / "wrong"
+    for folder in (bare, wrong):
+        small_llama(seed=len(folder.name)).save_pretrained(folder)
+    state = json.loads((place / "full" / "tokenizer.json").read_text())
+    state["model"]["merges"] = state["model"]["merges"][:100]
+    (wrong / "tokenizer.json").write_text(json.dumps(state))
+    (wrong / "tokenizer_config.json").write_text((place / "full" / "tokenizer_config.json").read_text())
+    right = str(place / "full")
+    with pytest.raises(ArgapError):
+        score(place, tmp_path / "out", bare)
+    assert score(place, tmp_path / "out", bare, tokenizer=right).models == ["full", "bare"]
+    assert score(place, tmp_path / "out", wrong, tokenizer={"wrong": right}).models == ["full", "wrong"]
+    run = open_run(tmp_path / "out" / "wrong").record.evaluation
+    assert run.tokenizer_fingerprint == load_tokenizer(right).fingerprint
+    with pytest.raises(ArgapError, match=r"`tokenizer` x=.*: no model x; expected full, wrong"):
+        score(place, tmp_path / "out", wrong, tokenizer={"x": right})
+
+
+def test_a_dtype_may_be_one_models_own(place, tmp_path, monkeypatch, capsys) -> None:
+    out = tmp_path / "out"
+    command = f"score {place}/other --ref {place}/full --data {place}/text.jsonl --seq-len 32 --device cpu --out {out}"
+    for flags, dtypes in (("--dtype other=bfloat16", ("bfloat16", "float32")), ("--dtype fp16 --dtype fp16", ())):
+        monkeypatch.setattr("sys.argv", ["argap", *command.split(), *flags.split()])
+        with pytest.raises(SystemExit, match="0" if dtypes else "1"):
+            main()
+        if dtypes:
+            assert tuple(open_run(out / name).record.identity.dtype for name in ("other", "full")) == dtypes
+    assert "--dtype fp16: given twice for all models" in capsys.readouterr().err
+
+
+def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, tokenizer, capsys) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    score(place, tmp_path / "out", place / "other", device_map=True)  # one device here: all on the CPU
+    data = build_evaluation_set(open_corpus(place / "text.jsonl"), tokenizer, seq_len=32)
+    places = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu", "model.norm": "cpu"}
+    places |= {"lm_head": "cpu", "model.rotary_emb": "cpu"}
+    spread: Any = accelerate.dispatch_model(small_llama(), places, offload_dir=tmp_path / "disk", main_device="cpu")
+    logprob, top1 = Batches(spread, data, "cpu", 2, "spread").score(range(data.windows)).arrays()
+    assert "spread: lies on several devices" in capsys.readouterr().err
+    own = Batches(small_llama(), data, "cpu", 2, "own").score(range(data.windows)).arrays()
+    np.testing.assert_allclose(logprob, own[0], atol=1e-5)
+    np.testing.assert_array_equal(top1, own[1])
+
+
+def test_native_models_are_not_spread(tmp_path) -> None:
+    with pytest.raises(ArgapError, match="argap's own code runs it on one device; `device_map` needs"):
+        argap.score("attention", "attention", device_map=True, device="cpu", out=tmp_path / "out")
+    assert checkpoint.Checkpoint("x", Path(), "x").gguf is None

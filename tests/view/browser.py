@@ -1,0 +1,187 @@
+"""A headless Chromium, driven over the DevTools protocol through two pipes: no package, no port, no download."""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+KEYS = {
+    "Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "Backspace": (8, ""),
+    "ArrowLeft": (37, ""), "ArrowUp": (38, ""), "ArrowRight": (39, ""), "ArrowDown": (40, ""),
+    "End": (35, ""), "Home": (36, ""),
+}  # fmt: skip
+"""Windows virtual key codes, and the text that a key types."""
+
+
+def find_chromium() -> str | None:
+    """``$ARGAP_CHROMIUM``, or a Chromium on the path."""
+    named = os.environ.get("ARGAP_CHROMIUM")
+    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One browser process. Use as a context manager."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+        flags = [
+            "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-extensions",
+            "--hide-scrollbars", "--force-color-profile=srgb", f"--user-data-dir={profile}", "about:blank",
+        ]  # fmt: skip
+        # The protocol's pipes are the descriptors 3 and 4 of the browser.
+        script = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
+        self._process = subprocess.Popen(
+            ["/bin/bash", "-c", script, program, *flags],
+            pass_fds=(to_browser, from_browser),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._numbers = itertools.count(1)
+        self._buffer = b""
+        self._pages: dict[str, Page] = {}
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        os.close(self._write)
+        os.close(self._read)
+
+    def page(self, width: int = 1440, height: int = 900, *, dark: bool = False) -> "Page":
+        """A new page, with cookies of its own."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = self._pages[session] = Page(self, session, context)
+        page.resize(width, height, dark=dark)
+        return page
+
+    def call(self, method: str, session: str | None = None, /, **parameters: Any) -> dict[str, Any]:
+        """Send a command and return its result; events that come first go to their pages."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+            if (page := self._pages.get(answer.get("sessionId", ""))) is not None:
+                page.heard(answer["method"], answer["params"])
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            part = os.read(self._read, 2**20)
+            if not part:
+                raise RuntimeError("the browser went away")
+            self._buffer += part
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+
+class Page:
+    """A page, what it logged and what it asked for."""
+
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
+        self._browser = browser
+        self._session = session
+        self.context = context
+        self.errors: list[str] = []
+        """Messages of the console at level error or warning, uncaught exceptions, and what the policy blocked."""
+        self.requested: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        return self._browser.call(method, self._session, **parameters)
+
+    def heard(self, method: str, event: dict[str, Any]) -> None:
+        if method == "Runtime.exceptionThrown":
+            details = event["exceptionDetails"]
+            self.errors.append(details.get("exception", {}).get("description", details["text"]))
+        elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):
+            self.errors.append(" ".join(str(each.get("value", each.get("description"))) for each in event["args"]))
+        elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
+            self.errors.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
+        elif method == "Network.requestWillBeSent":
+            self.requested.append(event["request"]["url"])
+
+    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call(
+            "Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}]
+        )
+
+    def open(self, address: str) -> None:
+        self.call("Page.navigate", url=address)
+        self.wait_for("document.readyState === 'complete'")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression; a promise is awaited. Raises `RuntimeError` for what it throws."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            raise RuntimeError(details.get("exception", {}).get("description", details["text"]))
+        return answer["result"].get("value")
+
+    def wait_for(self, expression: str, *, seconds: float = 20.0) -> Any:
+        """The first true value of an expression. Raises `TimeoutError`."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if value := self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"):
+                return value
+            time.sleep(0.03)
+        raise TimeoutError(f"{expression}; the page says: {self.evaluate('document.body.innerText')[:600]}")
+
+    def text(self, selector: str) -> str:
+        return self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+
+    def texts(self, selector: str) -> list[str]:
+        return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.innerText)")
+
+    def click(self, selector: str) -> None:
+        """Click the middle of an element as a mouse does; the element is scrolled into view."""
+        self._mouse(selector, lambda x, y: [("mousePressed", x, y), ("mouseReleased", x, y)])
+
+    def hover(self, selector: str) -> None:
+        self._mouse(selector, lambda x, y: [("mouseMoved", x, y)])
+
+    def _mouse(self, selector: str, events: Callable[[float, float], list[tuple[str, float, float]]]) -> None:
+        place = self.wait_for(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null;"
+            " e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getClientRects()[0];"
+            " return [r.left + r.width / 2, r.top + r.height / 2]; })()"
+        )
+        for kind, x, y in events(*place):
+            button = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    def press(self, *keys: str) -> None:
+        """Type keys: names as `KeyboardEvent.key` has them."""
+        for key in keys:
+            code, text = KEYS.get(key, (ord(key.upper()[0]) if len(key) == 1 else 0, key))
+            typed = {"text": text} if text else {}
+            common = {"key": key, "windowsVirtualKeyCode": code}
+            self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **common, **typed)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        made = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(made["data"]))

@@ -1,0 +1,232 @@
+"""What the server answers, compared with the Python surface."""
+
+import io
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from argap.reports.formats import markdown
+from argap.reports.tables import gap_table
+from argap.result import open_result
+
+
+@pytest.fixture(scope="module")
+def result(token_result):
+    return open_result(token_result)
+
+
+def ask(client, path, **parameters):
+    answer = client.get(f"/api/{path}", params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_overview_is_gap_json_and_what_the_page_may_do(client, result):
+    made = ask(client, "overview")
+    assert made["gap"]["rows"][1]["gap_due_to_ar"]["value"] == result.record.rows[1].gap_due_to_ar.value
+    assert made["thresholds"][:4] == [0, 1, 2, 5]
+    assert [mark["threshold"] for mark in made["marks"]] == [1250, 0]  # 1,250 in 10 B, scaled to some thousand tokens
+    assert made["name"].endswith("/out")
+    assert "no_tokens" not in made or made["no_tokens"] is None
+    assert {"repeated", "digits"} < {each["name"] for each in made["library"]}
+
+
+@pytest.mark.parametrize("tau", [0, 2, 10])
+def test_thresholds_are_those_of_result_gap(client, result, tau):
+    made = ask(client, "thresholds", intervals=1)
+    (at,) = [each for each in made["at"] if each["threshold"] == tau]
+    frame = result.gap({}, threshold=tau)
+    expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == "m2")].iloc[0]
+    (own,) = [each for each in at["ar_hits"]["models"] if each["model"] == "m2"]
+    assert own["gap_due_to"]["value"] == pytest.approx(expected["gap_due_to"], rel=1e-6)
+    assert own["gap_due_to"]["ci95"] == pytest.approx(
+        [expected["gap_due_to_low"], expected["gap_due_to_high"]], rel=1e-6
+    )
+    assert at["ar_hits"]["share"] == expected["share"]
+
+
+@pytest.mark.parametrize("by", ["frequency", "distance", "position", "domain", "slice"])
+@pytest.mark.parametrize("threshold", [2, 10])
+def test_a_bins_condition_selects_its_tokens(client, result, by, threshold):
+    made = ask(client, "breakdown", by=by, threshold=threshold)
+    named = {f"bin {k}": bar["where"] for k, bar in enumerate(made["bars"])}
+    _, _, *slices = result.slices(named, threshold=threshold)
+    assert [each.n for each in slices] == [bar["part"]["n"] for bar in made["bars"]]
+    assert sum(bar["part"]["contribution"]["m2"] for bar in made["bars"]) == pytest.approx(result.record.deltas["m2"])
+
+
+def test_a_breakdown_against_another_reference(client, result):
+    made = ask(client, "breakdown", by="distance", reference="m2")
+    total = sum(bar["part"]["contribution"]["ref"] for bar in made["bars"])
+    assert total == pytest.approx(result.record.row("ref").overall.nll - result.record.row("m2").overall.nll)
+
+
+def test_slices_are_those_of_result_gap(client, result):
+    where = "repeated AND train_count < 10"
+    (made,) = ask(client, "slices", where=where, name="rare", model="m-1")
+    expected = result.gap({"rare": where})
+    row = next(row for _, row in expected.iterrows() if (row["slice"], row["model"]) == ("rare", "m-1"))
+    own = made["models"][1]
+    assert (made["n"], made["share"], made["ar_hits"]) == (row["n"], row["share"], row["ar_hits"])
+    assert own["gap_due_to"]["value"] == pytest.approx(row["gap_due_to"], rel=1e-9)
+    assert own["contribution"]["ci95"] == pytest.approx([row["contribution_low"], row["contribution_high"]], rel=1e-9)
+
+
+def test_a_condition_may_name_models_that_are_not_shown(client, result):
+    where = "nll.m2 > nll.{reference} + 1"
+    (made,) = ask(client, "slices", where=where, name="hard", model="m-1", reference="m-1")
+    assert [each["model"] for each in made["models"]] == ["m-1"]
+    expected = result.tokens('nll.m2 > nll."m-1" + 1', columns=["pos"])
+    assert made["n"] == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("repeated AND", "does not parse"),
+        ("nothing = 1", "known columns are window"),
+        ("piece IN (SELECT 1)", "holds a subquery"),
+        ("piece = 'not there at all'", "selects no token"),
+        ("read_text('/etc/passwd') = ''", "condition"),
+        ("", "is empty"),
+    ],
+)
+def test_refused_conditions_are_one_line(client, where, message):
+    made = ask(client, "slices", where=where, name="slice", model="m2")
+    assert message in made["error"]
+    assert "\n" not in made["error"]
+
+
+def test_a_window_has_every_token_with_its_figures(client, result):
+    made = ask(client, "window", window=3, model="m2", reference="ref")
+    rows = result.tokens('"window" = 3', models=["m2", "ref"]).to_pandas()
+    assert len(made["tokens"]) == len(rows) + 1  # position 0 is context
+    own, reference = made["models"]
+    assert (own["model"], reference["model"]) == ("m2", "ref")
+    assert own["nll"][0] is None
+    assert own["nll"][1:] == pytest.approx([each["m2"] for each in rows["nll"]])
+    assert own["right"][1:] == [each["m2"] == token for each, token in zip(rows["top1"], rows["token"], strict=True)]
+    for name in ("repeated", "distance", "occurrences", "train_count"):
+        assert made[name][1:] == rows[name].tolist()
+    assert made["ids"][1:] == rows["token"].tolist()
+    assert made["document"] == rows["document"][0]
+
+
+def test_every_window_is_found_wherever_the_shards_end(client, result):
+    """The shards of the three runs end at multiples of 20, 27 and 34 windows."""
+    counts = result.tokens(columns=["window"]).to_pandas()["window"].value_counts()
+    for window in (0, 19, 20, 26, 27, 33, 34, 54, result.evaluation.windows - 1):
+        made = ask(client, "window", window=window, model=["m-1", "m2"])
+        assert len(made["tokens"]) == counts[window] + 1
+
+
+def test_worst_windows_are_ordered_by_loss(client, result):
+    made = ask(client, "windows", model="m2", reference="ref")
+    rows = result.tokens(columns=["window", "nll"]).to_pandas()
+    lost = rows["nll"].map(lambda each: each["m2"] - each["ref"]).groupby(rows["window"].to_numpy()).mean()
+    assert [each["window"] for each in made[:3]] == lost.sort_values(ascending=False).index[:3].tolist()
+    assert made[0]["delta"] == pytest.approx(lost.max(), rel=1e-5)
+
+
+def test_largest_losses_come_first(client, result):
+    made = ask(client, "losses", where="ar_hits", model="m2", reference="ref")
+    rows = result.tokens("repeated AND train_count <= 2", columns=["window", "pos", "piece", "nll"]).to_pandas()
+    rows["lost"] = rows["nll"].map(lambda each: each["m2"] - each["ref"])
+    rows = rows.sort_values("lost", ascending=False, kind="stable")
+    first = made["matches"][0]
+    assert (first["window"], first["pos"]) == (rows.iloc[0]["window"], rows.iloc[0]["pos"])
+    assert first["nll"][0] - first["nll"][1] == pytest.approx(rows.iloc[0]["lost"])
+    assert made["more"] == (len(rows) > len(made["matches"]))
+    ordered = ask(client, "losses", where="ar_hits", model="m2", reference="ref", in_order=1)["matches"]
+    assert [(each["window"], each["pos"]) for each in ordered] == sorted(
+        (each["window"], each["pos"]) for each in ordered
+    )
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("Ada Lovelace met", 3), ("ada lovelace", 2), ("言葉. Then", 2)])
+def test_search_reaches_over_tokens(client, result, text, tokens):
+    made = ask(client, "search", text=text)
+    assert made["matches"]
+    for each in made["matches"]:
+        window = ask(client, "window", window=each["window"], model="ref")["tokens"]
+        joined = "".join(window[each["pos"] : each["pos"] + each["tokens"]]).replace("⋯", "")
+        assert text.lower() in joined.lower()
+        assert each["tokens"] >= tokens
+        assert each["text"].lower() == text.lower()
+
+
+def test_search_counts_every_occurrence_once(client, result):
+    """Of capitals: Ada Lovelace stands in the text 30 / 3 times with 1 to 5 repeats; a small letter matches both."""
+    exact, folded = (ask(client, "search", text=text)["matches"] for text in ("Ada", "ada"))
+    assert len(exact) == len(folded)
+    assert ask(client, "search", text="ADA")["matches"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("window?window=999&model=m2", "window 999: expected one of 0 to"),
+        ("window?window=-1&model=m2", "`window` -1: expected a whole number"),
+        ("window?window=x&model=m2", "`window` x: expected a whole number"),
+        ("window?model=m2", "`window` is missing"),
+        ("window?window=0&model=gone", "`models` gone: not compared here"),
+        ("breakdown?by=colour", "`by` colour: expected"),
+        ("breakdown?by=distance&threshold=3", "`threshold` 3: expected the upper end of a bin"),
+        ("thresholds?reference=gone", "`reference` gone: not one of the models"),
+        ("search?text=", "`text` is empty"),
+        ("slices?where=repeated", "`where` and `name` come in pairs"),
+        ("losses?model=m2", "`where` is missing"),
+    ],
+)
+def test_bad_questions_are_one_line(client, path, message):
+    answer = client.get(f"/api/{path}")
+    assert answer.status_code == 200
+    assert answer.json()["error"].startswith(message)
+
+
+def test_an_unknown_answer_is_a_404(client):
+    assert client.get("/api/nothing").status_code == 404
+
+
+def test_the_table_is_kept_as_it_is_printed(client, result):
+    answer = client.get("/api/keep/table?format=md")
+    assert answer.text == markdown(gap_table(result.record))
+    assert 'filename="' in answer.headers["content-disposition"]
+    tex = client.get("/api/keep/table?format=tex&threshold=10&reference=m2").text
+    assert r"\begin{tabular}{lrrrrrr}" in tex
+    assert r"\% of gap due to AR" in tex
+
+
+@pytest.mark.parametrize("wanted", ["csv", "parquet"])
+def test_frames_are_those_of_the_result(client, result, wanted):
+    def frame(path):
+        content = client.get(f"/api/keep/{path}&format={wanted}").content
+        return pd.read_csv(io.BytesIO(content)) if wanted == "csv" else pd.read_parquet(io.BytesIO(content))
+
+    def assert_same(kept, expected):
+        kept, expected = (each.astype(object).where(each.notna(), "none") for each in (kept, expected))
+        pd.testing.assert_frame_equal(kept, expected, check_dtype=False)
+
+    assert_same(frame("table?"), result.table())
+    assert_same(frame("breakdown?by=distance"), result.breakdown("distance"))
+    other = frame("table?threshold=10&reference=m2")
+    assert other["slice"].tolist().count("ar_hits") == 3
+    kept = frame("slices?where=word_start&name=starts&model=m2")
+    assert set(kept["slice"]) == {"starts"}
+    assert set(kept["model"]) == {"ref", "m2"}
+
+
+def test_tokens_are_kept_with_every_column(client, result):
+    content = client.get("/api/keep/tokens?where=ar_hits&model=m2&format=parquet").content
+    rows = pq.read_table(io.BytesIO(content))
+    assert rows.equals(result.tokens("repeated AND train_count <= 2", models=["m2"]))
+    text = client.get("/api/keep/tokens?where=ar_hits&model=m2&format=csv").text
+    assert len(text.splitlines()) >= len(rows)
+    assert '"nll.m2"' in text.splitlines()[0]
+
+
+def test_kept_files_refuse_as_an_error(client):
+    answer = client.get("/api/keep/tokens?where=ar_hits&model=m2&format=md")
+    assert (answer.status_code, answer.json()["error"]) == (400, "`format` md: tokens are kept as csv or parquet")
+    assert client.get("/api/keep/table?format=doc").status_code == 400

@@ -1,0 +1,284 @@
+"""The page in a real browser: what a user clicks, types and reads. Skipped where no Chromium is installed."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from argap.result import open_result
+from argap.tokens import TokenTable
+from argap.view.answers import Answers
+from argap.view.app import view_app
+from argap.view.serve import listen
+from tests.view.browser import Browser, Page, find_chromium
+from tests.view.conftest import HOSTILE
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM"
+)
+TOKEN = "a-token"
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a result's page, served by a thread."""
+    listening = listen(0)
+    port = listening.getsockname()[1]
+    app = view_app(Answers(open_result(folder)), token=TOKEN, port=port)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{port}/?token={TOKEN}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+
+
+@pytest.fixture(scope="module")
+def address(token_result):
+    with serving(token_result) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, address) -> Iterator[Page]:
+    """A page that must log nothing and ask nobody but its own server."""
+    page = browser.page()
+    yield page
+    origin = address.partition("/?")[0]
+    assert page.errors == []
+    assert [each for each in page.requested if not each.startswith(f"{origin}/")] == []
+
+
+def number(text: str) -> float:
+    """The first number of a text, with its percent sign."""
+    found = re.search(r"[−-]?[\d,]+\.?\d*%?", text)
+    assert found, text
+    value = found[0].replace("−", "-").replace(",", "")
+    return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
+
+
+def row(page: Page, model: str) -> list[str]:
+    """The cells of a model's row in the table."""
+    rows = page.evaluate(
+        "[...document.querySelectorAll('.models tbody tr')].map((r) => [...r.cells].map((c) => c.innerText))"
+    )
+    return next(cells for cells in rows if cells[0].startswith(model))
+
+
+def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, token_result):
+    result = open_result(token_result)
+    page.open(address)
+    page.wait_for("document.querySelectorAll('path.line').length === 1")
+    assert "token" not in page.evaluate("location.href")
+    page.click(".models tbody tr:nth-child(2) .model")  # m-1, beside the one with the largest gap
+    page.wait_for("document.querySelectorAll('path.line').length === 2")
+    page.wait_for("document.querySelector('polygon.band') !== null")
+    page.evaluate("document.getElementById('tau').focus()")
+    for presses, tau in ((1, 5), (1, 10), (0, 10)):
+        page.press(*["ArrowRight"] * presses)
+        page.wait_for(f"document.querySelector('output').innerText === '{tau}'")
+        frame = result.gap({}, threshold=tau)
+        expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == "m2")].iloc[0]
+        cells = row(page, "m2")
+        assert number(cells[6].strip("()")) == pytest.approx(expected["gap_due_to"], abs=6e-4)
+        assert number(cells[5]) == pytest.approx(result.record.deltas["m2"], abs=6e-4)
+        assert f"({expected['nll']:.2f})" in cells[3]
+        low, high = (f"{100 * expected[f'gap_due_to_{end}']:.1f}" for end in ("low", "high"))
+        assert cells[8] == f"{low}–{high}%"
+        assert f"{100 * expected['share']:.1f}% of tokens" in page.text(".finding h1")
+        assert f"tau={tau}" in page.evaluate("location.hash")
+
+
+def test_the_table_is_sorted_by_a_heading(page, address):
+    page.open(address)
+    page.click('[data-key="gap"]')
+    page.wait_for("document.querySelector('[aria-sort=descending]') !== null")
+    order = "[...document.querySelectorAll('.models tbody th bdi')].map((e) => e.innerText)"
+    assert page.evaluate(order) == ["ref", "m2", "m-1"]
+    page.press("Enter")  # the heading keeps the focus
+    page.wait_for("document.querySelector('[aria-sort=ascending]') !== null")
+    assert page.evaluate(order) == ["ref", "m-1", "m2"]
+
+
+def test_another_reference(page, address, token_result):
+    record = open_result(token_result).record
+    page.open(f"{address}#ref=m-1&model=m2")
+    expected = record.row("m2").overall.nll - record.row("m-1").overall.nll
+    page.wait_for("document.querySelector('.models .reference')?.innerText.startsWith('m-1')")
+    assert number(row(page, "m2")[5]) == pytest.approx(expected, abs=6e-4)
+    assert "gap to m-1" in page.text(".finding h1")
+
+
+def test_a_slice_and_its_refusal(page, address, token_result):
+    where = "repeated AND train_count < 10"
+    frame = open_result(token_result).gap({"rare": where})
+    expected = frame[(frame["slice"] == "rare") & (frame["model"] == "m2")].iloc[0]
+    page.open(f"{address}#view=slices&model=m2")
+    page.wait_for("document.querySelector('textarea') !== null")
+    page.evaluate("document.querySelector('textarea').focus()")
+    page.call("Input.insertText", text=where)
+    page.click(".slice-form .primary")
+    page.wait_for("document.querySelector('.slice-table td') !== null")
+    cells = page.texts(".slice-table tbody:first-of-type td")
+    assert number(cells[0]) == expected["n"]
+    assert number(cells[1]) == pytest.approx(expected["share"], abs=6e-4)
+    assert number(cells[6]) == pytest.approx(expected["contribution"], abs=6e-4)
+    assert number(cells[8].strip("()")) == pytest.approx(expected["gap_due_to"], abs=6e-4)
+    assert cells[9] == f"{100 * expected['gap_due_to_low']:.1f}–{100 * expected['gap_due_to_high']:.1f}%"
+    page.evaluate("document.querySelector('textarea').value = 'piece IN (SELECT 1)'")
+    page.click(".slice-form .primary")
+    assert "holds a subquery" in page.wait_for("document.querySelector('.alert')?.innerText")
+
+
+def test_a_bin_leads_to_its_tokens_and_a_link_to_the_same_window(page, browser, address):
+    page.open(f"{address}#view=breakdowns&by=distance&model=m2")
+    page.click("table.parts tbody tr:nth-child(3) a")
+    page.wait_for("document.querySelector('.items a') !== null")
+    where = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('where')")
+    assert where.startswith("distance")
+    page.click(".items li:nth-child(2) a")
+    page.wait_for("document.querySelector('.items li:nth-child(2) a[aria-current]') !== null")
+    window = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('window')")
+    page.wait_for(f"document.querySelector('#window-title').innerText.startsWith('Window {window} ')")
+    card = page.text(".inspector")
+    link, title = page.evaluate("location.href"), page.text("#window-title")
+    fresh = browser.page()
+    fresh.open(link)
+    assert "open the address" in fresh.wait_for("document.querySelector('.empty[role=alert]')?.innerText")
+    assert all("403" in error for error in fresh.errors)
+    fresh.open(f"{address}#{link.partition('#')[2]}")
+    fresh.wait_for(f"document.querySelector('#window-title')?.innerText === {title!r}")
+    fresh.wait_for(f"document.querySelector('.inspector').innerText === {card!r}")
+
+
+def test_hover_and_keys_show_a_token(page, address, token_result):
+    result = open_result(token_result)
+    rows = result.tokens(
+        "repeated AND train_count <= 2", columns=["window", "pos", "distance", "nll"], limit=1
+    ).to_pylist()
+    (hit,) = rows
+    page.open(f"{address}#view=tokens&model=m2&window={hit['window']}&pos=1")
+    page.wait_for("document.querySelector('.flow .current') !== null")
+    page.hover(f".flow bdi:nth-child({hit['pos'] + 1})")
+    page.wait_for("document.querySelector('.inspector .is-hit') !== null")
+    card = page.text(".inspector")
+    assert f"{hit['nll']['m2']:.2f}" in card
+    assert f"{hit['nll']['ref']:.2f}" in card
+    assert f"{hit['distance']} token" in card
+    assert page.evaluate("document.querySelectorAll('.arcs path').length") == 1
+    page.press("n")
+    page.wait_for("document.activeElement.classList.contains('hit')")
+    at = page.evaluate("document.activeElement.pos")
+    page.press("Enter")
+    page.wait_for(f"document.activeElement.pos < {at}")
+    page.press("Backspace")
+    page.wait_for(f"document.activeElement.pos === {at}")
+    page.press("ArrowRight")
+    assert page.evaluate("document.activeElement.pos") == at + 1
+    page.press("j")
+    page.wait_for(f"location.hash.includes('window={hit['window'] + 1}')")
+
+
+def test_search_by_keyboard(page, address):
+    page.open(f"{address}#view=tokens&model=m2")
+    page.wait_for("document.querySelector('.flow .current') !== null")
+    page.press("/")
+    page.wait_for("document.activeElement.type === 'search'")
+    page.call("Input.insertText", text="ada lovelace")
+    page.press("Enter")
+    page.wait_for("document.querySelectorAll('.items .this').length > 1")
+    assert set(page.texts(".items .this")) == {"Ada Lovelace"}
+    page.click(".items li:nth-child(2) a")
+    page.wait_for("document.querySelector('.flow .current')?.innerText.trim().startsWith('A')")
+
+
+def test_everything_is_within_reach_of_the_tab_key(page, address):
+    """The order of the page: skip link, views, tools, models, reference, τ, the copies, the table."""
+    page.open(address)
+    page.wait_for("document.querySelector('path.line') !== null")
+    seen = []
+    for _ in range(26):
+        page.press("Tab")
+        seen.append(
+            page.evaluate("document.activeElement.innerText?.trim().split('\\n')[0] || document.activeElement.id")
+        )
+    order = ["Skip to the content", "Overview", "Tokens", "Copy link", "tau", "Markdown", "Parquet"]
+    assert [seen.index(each) for each in order] == sorted(seen.index(each) for each in order)
+    assert {"m2", "m-1"} < set(seen)
+
+
+READY = {
+    "overview": "document.querySelector('polygon.band') !== null",
+    "breakdowns": "document.querySelector('table.parts') !== null",
+    "slices": "document.querySelector('.slice-table') !== null",
+    "tokens": "document.querySelector('.flow .current') !== null",
+}
+
+
+@pytest.mark.parametrize("view", READY)
+def test_the_page_fits_and_its_text_has_contrast(page, address, view):
+    page.open(f"{address}#view={view}&model=m2&model=m-1&sql=repeated")
+    page.wait_for(READY[view])
+    for width in (1440, 390):
+        for dark in (False, True):
+            page.resize(width, 844, dark=dark)
+            assert page.wait_for(f"innerWidth === {width}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(CONTRAST) == [], (width, dark)
+
+
+def test_hostile_texts_are_shown_as_text(browser, hostile_result):
+    with serving(hostile_result) as address:
+        page = browser.page(390, 844)
+        page.open(f"{address}#view=tokens&model=m2&pos=9")
+        page.wait_for("document.querySelector('.flow .current') !== null")
+        assert page.texts(".flow bdi")[:2] == [HOSTILE["markup"], HOSTILE["entity"]]
+        assert page.evaluate("document.querySelectorAll('.flow script, .flow b').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("[...document.querySelectorAll('.flow bdi')].every((e) => e.innerText.length < 410)")
+        page.evaluate("location.hash = '#view=tokens&model=m2&pos=7'")
+        assert page.wait_for("document.querySelector('.inspector').innerText.includes('100,000 characters')")
+        page.evaluate("location.hash = '#view=tokens&model=m2&window=77'")
+        assert "window 77: expected one of 0 to 1" in page.wait_for(
+            "document.querySelector('.empty[role=alert]')?.innerText"
+        )
+        assert page.errors == []
+
+
+def test_a_browser_that_goes_away_stops_its_query(browser, address, monkeypatch):
+    """The tokens are slow here, as those of a result that is ten thousand times as large."""
+    asked, ended = threading.Event(), threading.Event()
+    batches = TokenTable.batches
+
+    def slow(self, *arguments, **named):
+        asked.set()
+        try:
+            for batch in list(batches(self, *arguments, **named)) * 1000:
+                time.sleep(0.01)
+                yield batch
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(TokenTable, "batches", slow)
+    page = browser.page()
+    page.open(f"{address}#view=slices&model=m2&sql=word_start")
+    assert asked.wait(10)
+    page.open("about:blank")
+    assert ended.wait(5)

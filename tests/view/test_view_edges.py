@@ -1,0 +1,140 @@
+"""Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
+
+import json
+import shutil
+
+import pytest
+
+from argap.atomic import read_json
+from argap.errors import ArgapError, FormatError
+from argap.result import open_result
+from argap.view.serve import listen, serve
+from tests.view.conftest import HOSTILE, client_of, write_result
+
+
+def test_hostile_texts_are_answered_as_visible_text(hostile_result):
+    window = client_of(hostile_result).get("/api/window?window=0&model=m2").json()
+    shown = dict(zip(HOSTILE, window["tokens"], strict=False))
+    assert shown["markup"] == HOSTILE["markup"]
+    assert shown["right to left"] == HOSTILE["right to left"]
+    assert shown["override"] == "a⟨202E⟩b"
+    assert shown["control"] == "␀␇␛[31m"
+    assert shown["lines"] == "one↵\n→two↵\n"
+    assert shown["long"] == "x" * 400 + "…"
+    assert window["cut"] == {"7": 100_000, "15": 100_000}
+    assert "\u200d" not in shown["emoji"]  # a joiner is a format character, and visible as one
+
+
+def test_one_token(tmp_path, tokenizer):
+    made = client_of(write_result(tmp_path, tokenizer, ["a b"]))
+    assert made.get("/api/overview").json()["gap"]["rows"][0]["overall"]["n"] == 1
+    window = made.get("/api/window?window=0&model=m2&model=ref").json()
+    assert len(window["tokens"]) == 2
+    (only,) = made.get("/api/thresholds?intervals=1").json()["at"]
+    assert only["threshold"] is None
+    assert only["ar_hits"]["n"] == 0
+
+
+def test_no_hits_and_no_counts(tmp_path, tokenizer):
+    made = client_of(write_result(tmp_path, tokenizer, ["one two three", "four five six", "seven eight"]))
+    overview = made.get("/api/overview").json()
+    assert (overview["hits"], overview["thresholds"], overview["marks"]) == ("repeated bigrams", [], [])
+    assert made.get("/api/losses?where=ar_hits&model=m2").json() == {"matches": [], "more": False}
+    assert "no training counts" in made.get("/api/breakdown?by=frequency").json()["error"]
+    assert "no training counts" in made.get("/api/breakdown?by=distance&threshold=10").json()["error"]
+    assert made.get("/api/breakdown?by=distance").json()["bars"][0]["part"]["bin"] == "not repeated"
+
+
+def test_one_model(tmp_path, tokenizer):
+    made = client_of(write_result(tmp_path, tokenizer, ["one two one two", "three four"], models=("ref",)))
+    assert len(made.get("/api/overview").json()["gap"]["rows"]) == 1
+    window = made.get("/api/window?window=0&model=ref&reference=ref").json()
+    assert [each["model"] for each in window["models"]] == ["ref"]
+    assert made.get("/api/breakdown?by=distance").json()["bars"][0]["part"]["contribution"] == {}
+    (scored,) = made.get("/api/slices?where=word_start&name=starts").json()
+    assert [each["model"] for each in scored["models"]] == ["ref"]
+
+
+def test_sixty_models(tmp_path, tokenizer):
+    models = ["ref", *(f"model {k:02d} with a name that is rather long" for k in range(59))]
+    made = client_of(write_result(tmp_path, tokenizer, ["one two one two " * 9, "three four " * 9], models=models))
+    answer = made.get("/api/thresholds?intervals=1").json()
+    assert len(answer["whole"]["models"]) == 60
+    (scored,) = made.get("/api/slices", params={"where": "repeated", "name": "again", "model": models[7]}).json()
+    assert [each["model"] for each in scored["models"]] == ["ref", models[7]]
+
+
+def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
+    for name in ("gap.json", "cells.parquet"):
+        shutil.copy(token_result / name, tmp_path / name)
+    gap = read_json(tmp_path / "gap.json")
+    for row in gap["rows"]:
+        row["run"] = ""
+    (tmp_path / "gap.json").write_text(json.dumps(gap))
+    made = client_of(tmp_path)
+    assert "the tokens of this result are not here" in made.get("/api/overview").json()["no_tokens"]
+    assert made.get("/api/thresholds?intervals=1").json()["at"]
+    assert made.get("/api/breakdown?by=distance&threshold=5").json()["bars"]
+    for path in ("window?window=0&model=m2", "slices?where=repeated&name=x", "search?text=a", "windows?model=m2"):
+        assert "the tokens of this result are not here" in made.get(f"/api/{path}").json()["error"]
+
+
+def test_missing_or_broken_cells_are_one_line(token_result, tmp_path):
+    shutil.copytree(token_result, tmp_path / "out")
+    (tmp_path / "out" / "cells.parquet").write_bytes(b"PAR1 no more")
+    made = client_of(tmp_path / "out")
+    assert made.get("/api/overview").json()["gap"]["rows"]
+    for path in ("thresholds", "breakdown?by=distance&threshold=5", "windows?model=m2"):
+        error = made.get(f"/api/{path}").json()["error"]
+        assert "cells.parquet: not a complete" in error
+        assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no gap.json there; expected a folder"),
+        ("{", "gap.json"),
+        ('{"format": 99}', "written by a newer argap (format 99"),
+        ('{"format": 2}', "missing required field"),
+    ],
+)
+def test_half_written_and_newer_results_are_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "gap.json").write_text(content)
+    with pytest.raises(FormatError) as refused:
+        open_result(tmp_path)
+    assert message in str(refused.value)
+
+
+def test_a_broken_shard_is_one_line(token_result, tmp_path):
+    shutil.copytree(token_result, tmp_path / "out")
+    gap = read_json(tmp_path / "out" / "gap.json")
+    for row in gap["rows"]:
+        row["run"] = str(tmp_path / "out" / row["model"])
+    (tmp_path / "out" / "gap.json").write_text(json.dumps(gap))
+    next((tmp_path / "out" / "m2" / "tokens").glob("*.parquet")).write_bytes(b"PAR1")
+    made = client_of(tmp_path / "out")
+    for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2", "losses?where=ar_hits&model=m2"):
+        assert "damaged, its checksum is not" in made.get(f"/api/{path}").json()["error"]
+
+
+def test_a_taken_port_is_one_line():
+    with listen(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ArgapError, match=rf"^`port` {port}: Address already in use on 127.0.0.1; use `port=0`"):
+            listen(port)
+    with pytest.raises(ArgapError, match="`port` 70000: expected 0 to 65535"):
+        listen(70000)
+
+
+def test_a_missing_package_is_one_line(token_result, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    with pytest.raises(ArgapError, match=r"^uvicorn is not installed; run `pip install starlette uvicorn`$"):
+        serve(open_result(token_result), browser=False, ready=print)
+
+
+def test_two_listeners_get_two_ports():
+    with listen(None) as one, listen(None) as other:
+        assert one.getsockname()[1] != other.getsockname()[1]
+        assert one.getsockname()[0] == "127.0.0.1"
