@@ -82,7 +82,7 @@ def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = N
     """The cells, some rows at a time; ``columns``: some of them."""
     if isinstance(cells, CellFile):
         return cells.parts(columns)
-    return [cells if columns is None else cells[list(columns)]]
+    return [cells if columns is None else cast(pd.DataFrame, cells[list(columns)])]
 
 
 def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:

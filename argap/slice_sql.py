@@ -177,12 +177,12 @@ def sums(
     tokens is in a slice where one of them is, and has the value of its last. Raises `FailsOnToken`, naming slice and
     condition, for one that fails on a token.
     """
-    slices = {name: looked_up(table, each) or each for name, each in slices.items()}
-    masks = {name: each for name, each in slices.items() if not isinstance(each, Condition)}
+    found = {name: looked_up(table, each) or each for name, each in slices.items()}
+    masks = {name: each for name, each in found.items() if not isinstance(each, Condition)}
     conditions = {
-        name: each.sql if isinstance(each, Condition) else quoted(MASK + name) for name, each in slices.items()
+        name: each.sql if isinstance(each, Condition) else quoted(MASK + name) for name, each in found.items()
     }
-    named = {name for each in slices.values() if isinstance(each, Condition) for name in each.columns} | {by}
+    named = {name for each in found.values() if isinstance(each, Condition) for name in each.columns} | {by}
     logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
     named |= set(SEGMENTED if table.by_segment else ())
     columns = [name for name in table.columns if name in named]
@@ -255,7 +255,7 @@ def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | 
         connection.register(TABLE, pa.table({"token": token, "piece": piece, "previous": piece}))
         query = f"SELECT coalesce((\n{condition.sql}\n), false) AS holds FROM {TABLE}"
         try:
-            return OfVocabulary(connection.execute(query).fetchnumpy()["holds"], previous)
+            return OfVocabulary(np.asarray(connection.execute(query).fetchnumpy()["holds"]), previous)
         except duckdb.Error:
             return None
 
