@@ -139,5 +139,5 @@ def write_drawn_result(
             write_shard(path, data, range(first, last), -np.abs(lost[rows]).astype(np.float32), top1[rows])
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
-    write_gap(runs, labels, tokenizer, out, threshold=2, base=None)
+    write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out
