@@ -104,7 +104,9 @@ export function text({ moved, looked, leave }) {
     if (skip) return;
     const rect = token.getBoundingClientRect();
     const top = document.getElementById("header").getBoundingClientRect().bottom + 60;
-    if (rect.top < top || rect.bottom > innerHeight - 40) scrollBy({ top: rect.top - (top + innerHeight) / 2 + 60, behavior: "instant" });
+    const card = document.querySelector(".inspector");
+    const bottom = card && getComputedStyle(card).bottom === "0px" ? innerHeight - card.offsetHeight : innerHeight;
+    if (rect.top < top || rect.bottom > bottom - 40) scrollBy({ top: rect.top - (top + bottom) / 2 + 30, behavior: "instant" });
   }
 
   function nextHit(step) {
