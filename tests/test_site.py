@@ -44,6 +44,11 @@ def test_a_notebook_is_a_page_of_its_cells(site: ModuleType):
     assert "~~~~python\nresult = argap.open_result(out)\nresult\n~~~~" in page
 
 
+def test_bars_of_code_in_tables_lose_their_backslash(site: ModuleType):
+    page = "| `a\\|b` | one\\|two |\n\n`c\\|d`\n"
+    assert site.plain_bars(page) == "| `a|b` | one\\|two |\n\n`c\\|d`\n"
+
+
 def leaves(command: object, words: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     if children := getattr(command, "commands", None):
         for name, child in children.items():

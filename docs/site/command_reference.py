@@ -58,8 +58,11 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Help is plain text: signs of Markdown are escaped, except in backticks."""
+    """Help is plain text: flags become code, signs of Markdown are escaped, except in backticks."""
     parts = re.split(r"(`[^`]+`)", text.replace("\b", "").strip())
-    return "".join(
-        part if part[:1] == "`" else re.sub(r"[*_\[\]#]", r"\\\g<0>", escape(part, quote=False)) for part in parts
-    )
+    return "".join(part if part[:1] == "`" else _escape(part) for part in parts)
+
+
+def _escape(text: str) -> str:
+    text = re.sub(r"[*_\[\]#]", r"\\\g<0>", escape(text, quote=False))
+    return re.sub(r"(?<![\w-])--[a-z][a-z-]*[a-z]", r"`\g<0>`", text)

@@ -10,7 +10,7 @@ from command_reference import command_reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from python_reference import python_reference
-from repository import append_unnamed, as_page, linked, named
+from repository import append_unnamed, as_page, linked, named, plain_bars
 
 GENERATED = {"docs/commands.md": command_reference, "docs/python.md": python_reference}
 
@@ -40,6 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         result.append(page)
     append_unnamed(config.nav, {f"docs/{file.src_uri}" for file in own if file.is_documentation_page()})
     return result
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    return plain_bars(markdown)
 
 
 def _file(path: Path, root: Path, config: MkDocsConfig, in_navigation: list[str]) -> File:

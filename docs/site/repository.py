@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
+CODE = re.compile(r"`[^`]+`")
 LANGUAGES = {".py": "python", ".yaml": "yaml"}
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 
@@ -59,6 +60,11 @@ def as_page(path: Path, root: Path) -> str | None:
     if language := LANGUAGES.get(path.suffix):
         return f"{UNSEARCHED}# `{name}`\n\n~~~~{language}\n{path.read_text(encoding='utf-8').rstrip()}\n~~~~\n"
     return None
+
+
+def plain_bars(markdown: str) -> str:
+    r"""Code in tables with ``|`` for ``\|``: GitHub needs the backslash, Python-Markdown shows it."""
+    return re.sub(r"(?m)^\|.*$", lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def _notebook(path: Path, name: str) -> str:
