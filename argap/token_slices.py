@@ -1,5 +1,6 @@
 """Slices by conditions on the tokens of a result: where its tokens lie, and what every slice says of every model."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -145,22 +146,29 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     if len(values) > MOST_BINS:
         raise ArgapError(f"`by` {column}: {len(values):,} values; expected at most {MOST_BINS}: slice by conditions")
     of_type = table.schema().field(column).type
-    is_text = pa.types.is_dictionary(of_type)
-    text = quoted(column) if is_text else as_text(column, table)
-    chosen: list[tuple[Slice, np.ndarray]] = []
-    for value in values:
-        if value is None:
-            chosen.append((Slice(NONE, f"{text} IS NULL"), groups.value == value))
-            continue
-        literal = "'" + value.replace("'", "''") + "'"
-        name = NONE if not value and not is_text else literal if value in ("", NONE) else value
-        chosen.append((Slice(name, f"{text} = {literal}"), groups.value == value))
-    whole, hits, *scored = _score(table, groups, chosen)
-    if is_text or pa.types.is_list(of_type):
-        scored.sort(key=lambda each: (each.name == NONE, -each.n))
-    elif not pa.types.is_temporal(of_type) and of_type != pa.bool_():
-        scored.sort(key=lambda each: (each.name == NONE, each.name == NONE or float(each.name)))
-    return [whole, hits, *scored]
+    bins = [(_bin(column, value, of_type, table), groups.value == value) for value in values]
+    whole, hits, *scored = _score(table, groups, bins)
+
+    def order(each: SliceResult) -> tuple[bool, float | str]:
+        if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
+            return each.name == NONE, -each.n
+        number = (pa.types.is_integer(of_type) or pa.types.is_floating(of_type)) and each.name != NONE
+        return each.name == NONE, float(each.name) if number else each.name
+
+    return [whole, hits, *sorted(scored, key=order)]
+
+
+def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable) -> Slice:
+    """The slice of the tokens with a value, whose text `argap.slice_sql.as_text` gives."""
+    if value is None:
+        return Slice(NONE, f"{quoted(column)} IS NULL")
+    literal = "'" + value.replace("'", "''") + "'"
+    if pa.types.is_list(of_type):
+        return Slice(value or NONE, f"{as_text(column, table)} = {literal}")
+    if pa.types.is_boolean(of_type):
+        return Slice(value, quoted(column) if value == "true" else f"NOT {quoted(column)}")
+    plain = pa.types.is_integer(of_type) or (pa.types.is_floating(of_type) and math.isfinite(float(value)))
+    return Slice(literal if value in ("", NONE) else value, f"{quoted(column)} = {value if plain else literal}")
 
 
 def _hits(threshold: int | None) -> Slice:

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import math
 import re
 from datetime import UTC, date, datetime
 from itertools import accumulate
@@ -23,6 +24,7 @@ from argap.evaluation import build_evaluation_set, check_spec, open_evaluation_s
 from argap.intervals import effective_documents
 from argap.labels import read_labels
 from argap.records import EvaluationSpec
+from argap.token_slices import score_by
 
 from .conftest import write_drawn_result  # isort: skip
 from .test_slices import recompute, run_command  # isort: skip
@@ -350,6 +352,7 @@ def test_types_of_parquet(tmp_path, tokenizer):
         "seen": pa.array([datetime(2020, 1, 2, 3, tzinfo=UTC)] * 2, pa.timestamp("ns", "Europe/Berlin")),
         "good": [True, None],
         "size": pa.array([1, 2], pa.int8()),
+        "ratio": [-0.1, math.nan],
         "lang": pa.array(["x", "y"]).dictionary_encode(),
         "spans": pa.array([[{"start": 2, "end": 3, "label": "b"}], []], spans),
         "select": ["x", "y"],
@@ -371,9 +374,21 @@ def test_types_of_parquet(tmp_path, tokenizer):
     }
     slices = result.slices({f"slice {k}": where for k, where in enumerate(found)})[2:]
     assert {each.where: each.n for each in slices} == found
-    assert read_labels(out / "labels").kept.table.equals(data.kept.table)
+    read = read_labels(out / "labels").kept.table
+    assert read.drop_columns("ratio").equals(data.kept.table.drop_columns("ratio"))  # NaN equals nothing
     assert list(dict.fromkeys(result.breakdown("select")["bin"])) == ["y", "x"]
-    assert list(dict.fromkeys(result.breakdown("on")["bin"])) == ["2020-01-02", "none"]
+    for by, bins in {
+        "on": {"2020-01-02": "\"on\" = '2020-01-02'", "none": '"on" IS NULL'},
+        "good": {"true": "good", "none": "good IS NULL"},
+        "size": {"1": "size = 1", "2": "size = 2"},
+        "ratio": {"-0.1": "ratio = -0.1", "nan": "ratio = 'nan'"},
+        "seen": {"2020-01-02 03:00:00": "seen = '2020-01-02 03:00:00'"},
+        "spans": {"none": "array_to_string(spans, ' + ') = ''", "b": "array_to_string(spans, ' + ') = 'b'"},
+    }.items():
+        parts = score_by(result.token_table, by, threshold=2)[2:]
+        assert {each.name: each.where for each in parts} == bins
+        again = result.slices({f"bin {k}": where for k, where in enumerate(bins.values())})[2:]
+        assert {each.where: each.n for each in again} == {each.where: each.n for each in parts}
 
 
 def test_a_limit_of_each_document(tmp_path, tokenizer):

@@ -1,6 +1,7 @@
 """What a user sees when something goes wrong: one line and an exit code, never a traceback."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -210,3 +211,32 @@ def test_a_full_disk_that_a_library_reports_is_an_expected_failure(tmp_path: Pat
     with pytest.raises(ArgapError, match=r"model: could not be written \(No space left on device\)"):
         write()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_before_the_command_begins_is_no_traceback(monkeypatch, capsys) -> None:
+    def interrupted(app: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main, "get_command", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    from argap.models.configuration import read_native
+
+    whole = {"model_type": "argap", "hidden_size": 8, "num_hidden_layers": 1, "mixers": ["attention"]}
+    for change, message in (
+        ({"dtype": []}, "config.json: "),
+        ({"mixers": 1e308}, "mixers: expected a list of at least one entry, found 1e+308"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers: Expected `int`, got `str`, found 2"),
+        ({"hidden_size": 16 * 10**9}, "hidden_size: Expected `int` <= 131072, found 16000000000"),
+        ({"max_position_embeddings": {}}, "max_position_embeddings: Expected `int`, got `object`"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(whole | change))
+        with pytest.raises(ArgapError) as error:
+            read_native(tmp_path)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)

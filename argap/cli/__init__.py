@@ -86,11 +86,12 @@ def _options(
 
 def main() -> None:
     """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
-    command = commands()
+    command = None
     try:
+        command = commands()
         command()
     except (Exception, KeyboardInterrupt) as error:
-        sys.exit(fail(error, _flags(command, sys.argv[1:])))
+        sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
 
 
 def commands() -> Any:

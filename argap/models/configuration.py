@@ -98,7 +98,9 @@ def read_native(folder: Path) -> ArgapConfig:
     """The configuration in ``config.json``. Raises `ArgapError`, one line that names the file and the key."""
     path = folder / "config.json"
     try:
-        return ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
+        config = ArgapConfig(**{key: value for key, value in read_json(path).items() if key != "model_type"})
+        config.to_dict()  # a model does this with transformers' own keys, such as dtype
+        return config
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
     except Exception as error:  # what transformers raises for its own keys has no common type

@@ -12,7 +12,7 @@ some servers scale log-probs by it.
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -49,10 +49,8 @@ class Scored(NamedTuple):
 class Dialect(NamedTuple):
     """A way to ask."""
 
-    logprobs: str
-    """``prompt_logprobs`` or ``echo``."""
-    prompts: str
-    """``token ids`` or ``text``."""
+    logprobs: Literal["prompt_logprobs", "echo"]
+    prompts: Literal["token ids", "text"]
     bos: bool = False
     """Whether the server puts a token of its own before each prompt."""
 

@@ -195,7 +195,8 @@ class Answers:
         """Columns of the tokens that break the gap down, besides the partitions that every result has."""
         if self._no_tokens():
             return ()
-        return tuple(name for name in (*GROUPED, *self.result.token_table.kept) if name not in get_args(By))
+        same = {*get_args(By), *(("repeated",) if self.result.threshold is None else ())}
+        return tuple(name for name in (*GROUPED, *self.result.token_table.kept) if name not in same)
 
     def _by_column(self, column: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
         self.check(setting)

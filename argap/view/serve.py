@@ -35,7 +35,9 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     listening = listen(port)
     number = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
-    app = view_app(Answers(result), token=token, port=number)
+    answers = Answers(result)
+    _ = answers.overview  # so that the page is there at once
+    app = view_app(answers, token=token, port=number)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
     )

@@ -30,7 +30,7 @@ class ModelInWindow(Record, frozen=True):
 
     model: str
     nll: tuple[float | None, ...]
-    """−log p in nats; None at position 0, which is context."""
+    """−log p in nats; None where a token is not scored: position 0 is context."""
     right: tuple[bool, ...]
     """Whether the model's most likely token is the true one."""
     top1: tuple[str, ...]
@@ -76,7 +76,8 @@ class WindowReader:
         if not 0 <= window < count:
             raise ArgapError(f"window {window}: expected one of 0 to {count - 1:,}")
         table = self._table.among(models)
-        labels = self._labels.of(window, [*KEYS, *LABELLED, "domain"])
+        by_segment = "segment_bytes" in table.columns
+        labels = self._labels.of(window, [*KEYS, *LABELLED, "domain", *(["segment_bytes"] if by_segment else [])])
         runs = tuple(self._runs[model].of(window, [*KEYS, "token", "logprob", "top1"]) for model in models)
         if any(len(run) != len(labels) for run in runs):
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
@@ -84,6 +85,7 @@ class WindowReader:
         rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
         ids = rows["token"].to_numpy()
         texts, cut = _texts(ids, table)
+        scored = labels["segment_bytes"].is_valid().to_numpy() if by_segment else labels["pos"].to_numpy() > 0
         counted = rows["train_count"].null_count == 0
         return Window(
             window=window,
@@ -98,16 +100,18 @@ class WindowReader:
             occurrences=tuple(rows["occurrences"].to_pylist()),
             train_count=tuple(rows["train_count"].to_pylist()) if counted else None,
             kept={name: tuple(map(_value, rows[name].to_pylist())) for name in table.kept},
-            models=tuple(_of_model(model, rows, ids, table) for model in models),
+            models=tuple(_of_model(model, rows, ids, scored, table) for model in models),
         )
 
 
-def _of_model(model: str, rows: pa.RecordBatch, ids: np.ndarray, table: TokenTable) -> ModelInWindow:
+def _of_model(
+    model: str, rows: pa.RecordBatch, ids: np.ndarray, scored: np.ndarray, table: TokenTable
+) -> ModelInWindow:
     nll = rows["nll"].field(model).to_numpy(zero_copy_only=False)
     top1 = rows["top1"].field(model).fill_null(-1).to_numpy(zero_copy_only=False)
     return ModelInWindow(
         model=model,
-        nll=tuple(None if np.isnan(value) else value for value in nll.tolist()),
+        nll=tuple(value if of else None for value, of in zip(nll.tolist(), scored.tolist(), strict=True)),
         right=tuple((top1 == ids).tolist()),
         top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
     )

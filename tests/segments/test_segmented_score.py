@@ -1,5 +1,6 @@
 """``argap score`` where tokenizers differ, against a brute-force computation of segments and their log-probs."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -12,12 +13,13 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from argap.bigram_index.build import build_index
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
+from argap.importing import import_run
 from argap.labels import read_labels
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, Examples, read_gap, read_record
 from argap.reports.write import write_report
 from argap.result import open_result
-from argap.runs import open_run, read_logprobs, read_token_ids
+from argap.runs import open_run, read_logprobs, read_token_ids, read_window_offsets
 from argap.tokenizer import Tokenizer, load_tokenizer
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
 
@@ -353,6 +355,26 @@ def test_runs_made_apart(place, tmp_path):
     assert numbers(gap) == numbers(together)
     with_run = score_models([str(tmp_path / "long" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "with-run")
     assert numbers(with_run) == numbers(together)
+    # Log-probs of the second model that were made elsewhere.
+    run = open_run(document / "llama" / "llama")
+    logprob, tokens, offsets = read_logprobs(run)[0], read_token_ids(run), read_window_offsets(run)
+    rows = [
+        {
+            "tokens": tokens[a:b].tolist(),
+            "logprobs": [None if math.isnan(value) else value for value in logprob[a:b].tolist()],
+        }
+        for a, b in itertools.pairwise(offsets)
+    ]
+    (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    imported = import_run(
+        tmp_path / "elsewhere.jsonl",
+        tmp_path / "imported",
+        tokenizer=str(place / "llama"),
+        spec=spec(place, packing="document", seq_len=400),
+    )
+    from_file = compare_runs([str(imported.folder)], str(document / "gpt2" / "gpt2"), tmp_path / "from-file")
+    assert from_file.row("elsewhere").overall == gap.row("llama").overall
+    assert from_file.row("elsewhere").gap_due_to_ar == gap.row("llama").gap_due_to_ar
     with pytest.raises(MismatchError, match=r"gpt2: its windows do not hold the same bytes .*`argap score CKPT --ref"):
         compare_runs([str(packed / "llama" / "llama")], str(packed / "gpt2" / "gpt2"), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()

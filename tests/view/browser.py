@@ -129,6 +129,10 @@ class Page:
             "Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}]
         )
 
+    def allow(self, *permissions: str) -> None:
+        """Grant what the browser would ask its user for."""
+        self._browser.call("Browser.grantPermissions", permissions=list(permissions), browserContextId=self.context)
+
     def open(self, address: str) -> None:
         self.call("Page.navigate", url=address)
         self.wait_for("document.readyState === 'complete'")

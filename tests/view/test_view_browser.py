@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from argap.reports.formats import markdown
+from argap.reports.tables import gap_table
+from argap.restated import restate
 from argap.result import open_result
 from argap.tokens import TokenTable
 from argap.view.answers import Answers
@@ -117,6 +120,18 @@ def test_the_table_is_sorted_by_a_heading(page, address):
     assert page.evaluate(order) == ["ref", "m-1", "m2"]
 
 
+def test_the_table_is_copied_as_it_is_printed(page, address, token_result):
+    page.allow("clipboardReadWrite", "clipboardSanitizedWrite")
+    page.open(f"{address}#tau=10")
+    page.wait_for("document.querySelector('polygon.band') !== null")
+    page.click("[aria-label='Copy as Markdown']")
+    page.wait_for("document.querySelector('#status').innerText === 'Markdown copied'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    result = open_result(token_result)
+    gap = restate(result.record, result.cells, threshold=10, reference="ref")
+    assert copied.split("\n- ")[0] == markdown(gap_table(gap)).split("\n- ")[0]
+
+
 def test_another_reference(page, address, token_result):
     record = open_result(token_result).record
     page.open(f"{address}#ref=m-1&model=m2")
@@ -136,12 +151,11 @@ def test_a_slice_and_its_refusal(page, address, token_result):
     page.call("Input.insertText", text=where)
     page.click(".slice-form .primary")
     page.wait_for("document.querySelector('.slice-table td') !== null")
-    cells = page.texts(".slice-table tbody:first-of-type td")
-    assert number(cells[0]) == expected["n"]
-    assert number(cells[1]) == pytest.approx(expected["share"], abs=6e-4)
-    assert number(cells[6]) == pytest.approx(expected["contribution"], abs=6e-4)
-    assert number(cells[8].strip("()")) == pytest.approx(expected["gap_due_to"], abs=6e-4)
-    assert cells[9] == f"{100 * expected['gap_due_to_low']:.1f}–{100 * expected['gap_due_to_high']:.1f}%"
+    assert number(page.text(".slice .n")) == expected["n"]
+    assert number(page.text(".slice .share")) == pytest.approx(expected["share"], abs=6e-4)
+    assert number(page.text(".part")) == pytest.approx(expected["contribution"], abs=6e-4)
+    assert number(page.text(".due").strip("()")) == pytest.approx(expected["gap_due_to"], abs=6e-4)
+    assert page.text(".due-ci") == f"{100 * expected['gap_due_to_low']:.1f}–{100 * expected['gap_due_to_high']:.1f}%"
     page.evaluate("document.querySelector('textarea').value = 'piece IN (SELECT 1)'")
     page.click(".slice-form .primary")
     assert "holds a subquery" in page.wait_for("document.querySelector('.alert')?.innerText")

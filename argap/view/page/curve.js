@@ -21,12 +21,10 @@ export function curve(overview) {
   return {
     element,
     draw(thresholds) {
+      element.hidden = overview.gap.rows.length < 2;
       if (!overview.thresholds.length) {
-        element.hidden = false;
         fill(drawing, h("p.empty", {}, "No curve: this result has no training counts. ", h("code", {}, "argap label RESULT --index DIR"), " adds them without running a model."));
         words.textContent = "";
-      } else if (overview.gap.rows.length < 2) {
-        element.hidden = true;
       } else if (thresholds) {
         made = thresholds;
         redraw();
@@ -61,15 +59,15 @@ function draw(element, words, made, overview) {
   const labels = [];
   for (const each of series) {
     const k = chosen.indexOf(each.model);
-    const line = path(points.map((point, i) => [at(point.threshold), raw(each.due[i]) === null ? null : y(clamp(raw(each.due[i]), low, high))]));
+    const line = path(points.map((point, i) => [at(point.threshold), raw(each.due[i]) === null ? null : y(raw(each.due[i]))]));
     if (k < 0) {
       layers.others.push(svg("path.other", { d: line }, svg("title", {}, each.model)));
       continue;
     }
     const band = points.map((point, i) => ({ x: at(point.threshold), ends: each.due[i]?.ci95, value: raw(each.due[i]) })).filter((p) => p.ends && p.value !== null);
     if (band.length) {
-      const top = band.map((p) => `${p.x},${y(clamp(p.ends[1], low, high))}`);
-      const bottom = band.map((p) => `${p.x},${y(clamp(p.ends[0], low, high))}`).reverse();
+      const top = band.map((p) => `${p.x},${y(p.ends[1])}`);
+      const bottom = band.map((p) => `${p.x},${y(p.ends[0])}`).reverse();
       layers.chosen.push(svg("polygon.band", { class: `m${k}`, points: [...top, ...bottom].join(" ") }));
     }
     layers.chosen.push(svg("path.line", { class: `m${k}`, d: line }));
@@ -85,10 +83,11 @@ function draw(element, words, made, overview) {
   const share = path(points.map((point) => [at(point.threshold), s(point.ar_hits.share)]));
   const shareNow = points.find((point) => point.threshold === threshold())?.ar_hits.share;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${foot + SHARE + 26}`, width, height: foot + SHARE + 26, role: "img", "aria-label": describe(series, chosen, points, overview) },
-    layers.grid, layers.others,
+    svg("clipPath", { id: "panel" }, svg("rect", { x: MARGIN.left, y: MARGIN.top, width: Math.max(width - right - MARGIN.left, 0), height: HEIGHT })),
+    layers.grid, svg("g", { "clip-path": "url(#panel)" }, layers.others),
     overview.marks.filter((mark) => logPosition(mark.threshold) <= logPosition(known.at(-1))).map((mark) => svg("g.mark", {}, svg("line", { x1: at(mark.threshold), x2: at(mark.threshold), y1: MARGIN.top, y2: foot + SHARE }), svg("title", {}, `${mark.title}: τ = ${whole(mark.threshold)}`))),
     svg("line.now", { x1: at(threshold()), x2: at(threshold()), y1: MARGIN.top, y2: foot + SHARE }),
-    layers.chosen, layers.marks,
+    svg("g", { "clip-path": "url(#panel)" }, layers.chosen), layers.marks,
     labels.map((each) => svg("text.label", { class: `m${each.k}`, x: width - right + 8, y: each.y + 4 }, clip(each.text))),
     svg("line.axis", { x1: MARGIN.left, x2: width - right, y1: y(0), y2: y(0) }),
     svg("text.tick", { x: MARGIN.left, y: foot - 2 }, `share of the tokens that are ${overview.hits}`),
@@ -97,7 +96,7 @@ function draw(element, words, made, overview) {
     svg("path.share", { d: share }),
     shareNow !== undefined && [svg("circle.dot", { cx: at(threshold()), cy: s(shareNow), r: 3.5 }), svg("text.value", { x: at(threshold()) + (at(threshold()) > width - right - 60 ? -8 : 8), y: Math.max(s(shareNow) - 6, foot + 10), "text-anchor": at(threshold()) > width - right - 60 ? "end" : null }, percent(shareNow))],
     known.filter(isDecade).map((value) => svg("text.tick", { x: at(value), y: foot + SHARE + 18, "text-anchor": "middle" }, short(value))),
-    width - right - at(known.at(-1)) > -1 && right > 40 && svg("text.tick", { x: width - right + 8, y: foot + SHARE + 18 }, "τ, exposures"),
+    width - right - at(known.at(-1)) > -1 && right > 40 && svg("text.tick", { x: width - right + 26, y: foot + SHARE + 18 }, "τ, exposures"),
     svg("rect.catch", {
       x: MARGIN.left, y: MARGIN.top, width: Math.max(width - right - MARGIN.left, 0), height: HEIGHT + SHARE + 30,
       onpointerdown: (event) => {

@@ -32,7 +32,9 @@ export const thresholds = () => known.get(reference());
 export function rows(overview) {
   const { gap } = overview;
   const parameters = new Map(gap.rows.map((row) => [row.model, row.parameters]));
-  if (threshold() === gap.threshold && reference() === gap.reference) {
+  // An older gap.json does not say which shares must not be claimed; the cells do.
+  const recorded = gap.documents || !thresholds()?.intervals;
+  if (recorded && threshold() === gap.threshold && reference() === gap.reference) {
     return gap.rows.map((row) => ({
       model: row.model, reference: row.reference, parameters: row.parameters, overall: row.overall, ar_hits: row.ar_hits,
       other: row.other, share: row.share_ar_hits, n: row.ar_hits.n, gap: row.delta, part: row.delta_ar, due: row.gap_due_to_ar, pending: false,

@@ -43,7 +43,7 @@ function card(window, pos, jump) {
       h("tbody", {}, (single ? [own] : [own, other]).map((each) => h("tr", {}, h("th.left", { scope: "row" }, name(each.model)), h("td", {}, nats(each.nll[pos], 2)), h("td", {}, chance(each.nll[pos])), h("td.left", {}, each.right[pos] ? h("span.right", {}, "right") : h("bdi.wrong", { title: "its most likely token" }, inline(each.top1[pos]) || "∅"))))),
       !single && h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "Δ NLL"), h("td", {}, signed(nll - other.nll[pos])), h("td.left", { colspan: 2 }, "nats")))),
     h("dl.labels", {},
-      h("dt", {}, "earlier in the window"), h("dd", {}, repeated ? [plural(window.distance[pos], "token"), " back", window.occurrences[pos] > 1 ? `; ${times(window.occurrences[pos])} in all` : ""] : "no"),
+      h("dt", {}, "earlier in the window"), h("dd", {}, repeated ? [plural(window.distance[pos], "token"), " back", window.occurrences[pos] > 1 ? `, ${times(window.occurrences[pos])} in all` : ""] : "no"),
       h("dt", {}, "seen in training"), h("dd", {}, count === undefined ? "not counted" : times(count)),
       h("dt", {}, "position"), h("dd", {}, `${whole(pos)} of ${whole(window.tokens.length - 1)}`),
       h("dt", {}, "token id"), h("dd", {}, window.ids[pos]),

@@ -53,7 +53,7 @@ export function showHelp() {
     dialog = h("dialog", { "aria-labelledby": "keys-title" },
       h("h2", { id: "keys-title" }, "Keys"),
       h("dl.keys", {}, LISTED.map((each) => (each ? [h("dt", {}, each[0].split(" ").map((key) => [h("kbd", {}, key), " "])), h("dd", {}, each[1])] : [h("dt.rule"), h("dd.rule", {}, "In Tokens")]))),
-      h("p", {}, h("label", {}, box, " single keys")),
+      h("p", {}, h("label", {}, box, " single keys are shortcuts")),
       h("form", { method: "dialog" }, h("button", {}, "Close")));
     document.body.append(dialog);
   }

@@ -4,7 +4,7 @@ import { ask, Superseded } from "./api.js";
 import { announce, fill, h, name } from "./dom.js";
 import { signed, whole } from "./numbers.js";
 import { shade } from "./shade.js";
-import { against, link, model, state, threshold, update } from "./state.js";
+import { against, link, model, natsA, state, threshold, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const TABS = [["windows", "Worst windows"], ["losses", "Largest losses"], ["search", "Search"]];
@@ -78,15 +78,15 @@ export function lists(overview, { open }) {
 
   function drawWindows(made) {
     words.textContent = made.length ? "" : "No windows.";
-    fill(words, made.length && [name(model()), " loses most to ", name(against()), ", nats a token"]);
-    fill(items, made.map((each) => item(each.window, null, h("span.what", {}, h("b", {}, `Window ${whole(each.window)}`), h("span.faint", {}, name(each.domain), " · ", name(each.source))), each.delta)));
+    fill(words, made.length && [name(model()), " loses most to ", name(against()), `, ${natsA()}`]);
+    fill(items, made.map((each) => item(each.window, null, h("span.what", {}, h("b", {}, `Window ${whole(each.window)}`), h("span.faint", {}, name(each.domain), " · ", h("span", { title: each.source }, name(each.source.split("/").slice(-2).join("/"))))), each.delta)));
   }
 
   function drawMatches(made, kind) {
     const found = made.matches.length;
     const many = made.more ? `the first ${whole(found)}` : whole(found);
-    words.textContent = !found ? (kind === "search" ? `“${state().q}” is not in the text.` : "No token is in this slice.") : kind === "search" ? `${many} found` : `${made.more ? `${whole(found)} of many` : many}, ΔNLL in nats`;
-    fill(items, made.matches.map((each) => item(each.window, each.pos, h("span.what", {}, h("span.context", {}, h("bdi", {}, each.before), h("bdi.this", {}, each.text), h("bdi", {}, each.after)), h("span.faint", {}, `window ${whole(each.window)}, position ${whole(each.pos)}`)), each.nll && each.nll[0] - each.nll[1])));
+    words.textContent = !found ? (kind === "search" ? `“${state().q}” is not in the text.` : "No token is in this slice.") : kind === "search" ? `${many} found` : `${many}, ΔNLL in nats`;
+    fill(items, made.matches.map((each) => item(each.window, each.pos, h("span.what", {}, h("span.context", {}, h("bdi", {}, each.before.slice(-14)), h("bdi.this", {}, each.text), h("bdi", {}, each.after)), h("span.faint", {}, `window ${whole(each.window)}, position ${whole(each.pos)}`)), each.nll && each.nll[0] - each.nll[1])));
   }
 
   const item = (window, pos, what, delta) => h("li", { "data-window": window, "data-pos": pos },

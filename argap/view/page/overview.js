@@ -4,7 +4,7 @@ import { fill, h, name } from "./dom.js";
 import { curve } from "./curve.js";
 import { loadThresholds, rows, thresholds } from "./figures.js";
 import { nats, natsRange, percent, percentRange, whole } from "./numbers.js";
-import { model, reference, threshold } from "./state.js";
+import { model, natsA, reference, threshold, unit } from "./state.js";
 import { table } from "./table.js";
 
 export function overviewView(overview) {
@@ -46,9 +46,9 @@ function drawFinding(element, made, overview) {
     return;
   }
   const facts = [
-    ["gap", row.gap && nats(row.gap.nll), "nats a token", row.gap?.ci95 && natsRange(row.gap.ci95)],
-    [`of it on ${hits}`, row.part && nats(row.part.nll), "nats a token", row.part?.ci95 && natsRange(row.part.ci95)],
-    [hits, percent(row.share), "of the tokens", `${whole(row.n)} of ${whole(row.overall.n ?? overview.gap.rows[0].overall.n)}`],
+    ["gap", row.gap && nats(row.gap.nll), natsA(), row.gap?.ci95 && natsRange(row.gap.ci95)],
+    [`of it on ${hits}`, row.part && nats(row.part.nll), natsA(), row.part?.ci95 && natsRange(row.part.ci95)],
+    [hits, percent(row.share), `of the ${unit()}s`, `${whole(row.n)} of ${whole(row.overall.n ?? overview.gap.rows[0].overall.n)}`],
   ];
   fill(
     element,
@@ -64,8 +64,8 @@ function sentence(row, hits) {
   if (row.n === 0) return ["No token here is ", hits === "AR hits" ? "an AR hit" : "a repeated bigram", ": none of ", own, "’s gap to ", other, " can be associative recall."];
   if (!due || due.case === "no_gap" || due.value === null) return [own, " has no gap to ", other, `: it is at least as good overall and on the ${hits}.`];
   if (due.unresolved && !row.pending) return ["How much of ", own, "’s gap to ", other, ` sits on the ${hits} is not resolved: ${due.unresolved}.`];
-  if (due.case === "recall_only") return [own, " is at least as good as ", other, ` overall, but worse on the ${share} of tokens that are ${hits}.`];
-  if (due.case === "reversed") return [own, " is worse than ", other, ` overall, but better on the ${share} of tokens that are ${hits}.`];
+  if (due.case === "recall_only") return [own, " is at least as good as ", other, ` overall, but worse on the ${share} of ${unit()}s that are ${hits}.`];
+  if (due.case === "reversed") return [own, " is worse than ", other, ` overall, but better on the ${share} of ${unit()}s that are ${hits}.`];
   const within = due.ci95 ? [" (95% interval ", h("span.nowrap", {}, percentRange(due.ci95)), ")"] : "";
-  return [h("strong", {}, due.value < 1 ? percent(due.value, 0) : "All"), " of ", own, "’s gap to ", other, within, ` sits on the ${share} of tokens that are ${hits}${threshold() === null ? "" : ` at τ = ${whole(threshold())}`}.`];
+  return [h("strong", {}, due.value < 1 ? percent(due.value, 0) : "All"), " of ", own, "’s gap to ", other, within, ` sits on the ${share} of ${unit()}s that are ${hits}${threshold() === null ? "" : ` at τ = ${whole(threshold())}`}.`];
 }

@@ -79,7 +79,9 @@ export function slicesView(overview) {
   }
 
   function draw() {
-    const shown = [...asked.values()].reverse();
+    const all = [...asked.values()];
+    const own = (each) => /^slice( \d+)?$/.test(each.name);
+    const shown = [...all.filter(own).reverse(), ...all.filter((each) => !own(each))];
     const recorded = threshold() === overview.gap.threshold && reference() === overview.gap.reference ? (overview.gap.slices ?? []) : [];
     const others = recorded.filter((each) => !shown.some((one) => one.where === each.where)).map((result) => ({ name: result.title || result.name, where: result.where, result }));
     fill(results, !shown.length && !others.length ? null : sliceTable([...shown, ...others], overview));
@@ -120,32 +122,35 @@ function columns(overview) {
 
 function sliceTable(shown, overview) {
   const chosen = models();
-  const titles = ["Tokens", "Share", overview.hits];
+  const titles = ["Tokens", "Share", overview.hits, "PPL (NLL)", "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"];
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Slices" }, h("table.parts.slice-table", {},
-    h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice"), titles.map((each) => h("th", { scope: "col" }, each)), h("th.left", { scope: "col" }, "Model"), ["PPL (NLL)", "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"].map((each) => h("th", { scope: "col" }, each)))),
+    h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice, model"), titles.map((each) => h("th", { scope: "col" }, each)))),
     shown.map((each) => body(each, chosen, overview))));
 }
 
+/** A slice: what it selects, then a row for each chosen model. */
 function body(each, chosen, overview) {
   const { result } = each;
   const rows = result.models.filter((one) => chosen.includes(one.model));
-  const lines = rows.length ? rows : result.models;
   const to = { view: "tokens", list: "losses", where: each.where ?? "ar_hits", window: null, pos: null };
   const title = /^slice( \d+)?$/.test(each.name) ? null : each.name === "ar_hits" ? overview.hits : each.name;
-  return h("tbody", {}, lines.map((one, k) => h("tr", {},
-    k === 0 && h("th.left", { scope: "rowgroup", rowspan: lines.length }, title && h("span", {}, title, h("br")), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && [h("br"), h("a", { href: link(to), onclick: (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-      event.preventDefault();
-      update(to);
-    } }, "its tokens")]),
-    k === 0 && [whole(result.n), percent(result.share), percent(result.ar_hits)].map((text) => h("td", { rowspan: lines.length }, text)),
-    h("td.left", {}, name(one.model)),
-    h("td", {}, perplexityCell(one)),
-    h("td", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
-    h("td", {}, one.contribution ? nats(one.contribution.nll) : DASH),
-    h("td.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),
-    h("td", {}, h("b", {}, dueText(one.gap_due_to))),
-    h("td.faint", { title: one.gap_due_to?.reason ?? one.gap_due_to?.unresolved ?? null }, one.gap_due_to?.ci95 && one.gap_due_to.value !== null ? percentRange(one.gap_due_to.ci95) : one.gap_due_to?.reason ?? DASH))));
+  const tokens = h("a", { href: link(to), onclick: (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    update(to);
+  } }, "its tokens");
+  return h("tbody", {},
+    h("tr.slice", {},
+      h("th.left", { scope: "rowgroup" }, title && h("span.slice-name", {}, title), each.where && h("code", {}, each.where), !overview.no_tokens && result.n > 0 && tokens),
+      h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
+    (rows.length ? rows : result.models).map((one) => h("tr", {},
+      h("th.left.of", { scope: "row" }, name(one.model)), h("td", { colspan: 3 }),
+      h("td.ppl", {}, perplexityCell(one)),
+      h("td.delta-nll", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
+      h("td.part", {}, one.contribution ? nats(one.contribution.nll) : DASH),
+      h("td.part-ci.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),
+      h("td.due", {}, h("b", {}, dueText(one.gap_due_to))),
+      h("td.due-ci.faint", { title: one.gap_due_to?.reason ?? one.gap_due_to?.unresolved ?? null }, one.gap_due_to?.ci95 && one.gap_due_to.value !== null ? percentRange(one.gap_due_to.ci95) : one.gap_due_to?.reason ?? DASH))));
 }
 
 function dueText(due) {

@@ -151,9 +151,8 @@ export function keepers(kind, more, formats = ["md", "tex", "csv", "parquet"]) {
   };
   const verb = (format) => (format === "md" || format === "tex" ? "Copy as" : "Download as");
   return h("div.keepers", { role: "group", "aria-label": "Copy or download" },
-    h("span.faint", { "aria-hidden": "true" }, "Copy"),
-    formats.map((format, k) => [
-      format === "csv" && h("span.faint", { "aria-hidden": "true" }, k ? "Download" : ""),
+    formats.map((format) => [
+      (format === "md" || format === "csv") && h("span.faint", { "aria-hidden": "true" }, format === "md" ? "Copy" : "Download"),
       h("button.quiet", { type: "button", "aria-label": `${verb(format)} ${titles[format]}`, onclick: () => act(format) }, titles[format]),
     ]));
 }

@@ -5,7 +5,7 @@ import { fill, h, name } from "./dom.js";
 import { lists } from "./lists.js";
 import { inspector } from "./inspector.js";
 import { nats, plural, whole } from "./numbers.js";
-import { against, compared, link, listen, model, reference, state, threshold, update } from "./state.js";
+import { against, compared, link, listen, model, natsA, reference, state, threshold, update } from "./state.js";
 import { STEPS, range } from "./shade.js";
 import { text } from "./text.js";
 
@@ -93,7 +93,7 @@ function drawTitle(element, window, overview, beside) {
         h("button", { type: "button", disabled: window.window === 0, onclick: () => beside(-1), "aria-label": "Window before (k)" }, "←"),
         h("button", { type: "button", disabled: window.window === last, onclick: () => beside(1), "aria-label": "Next window (j)" }, "→"))),
     h("p.detail", {}, name(window.domain), " · ", name(window.source), ` · document ${whole(window.document)} · ${plural(window.tokens.length, "token")} · `,
-      own.model === other.model ? `NLL ${nats(own.nll.reduce((sum, value) => sum + (value ?? 0), 0) / Math.max(scored, 1), 2)}` : [name(own.model), ` loses ${nats(lost, 3)} nats a token to `, name(other.model)]));
+      own.model === other.model ? `NLL ${nats(own.nll.reduce((sum, value) => sum + (value ?? 0), 0) / Math.max(scored, 1), 2)}` : [name(own.model), ` loses ${nats(lost, 3)} ${natsA()} to `, name(other.model)]));
 }
 
 function legend(overview) {
@@ -102,6 +102,7 @@ function legend(overview) {
   const swatches = [-4, -3, -2, -1, 0, 1, 2, 3, 4].map((k) => h("span", { class: `d${k}`, title: range(k) }, k === 0 ? "0" : Math.abs(k) === 4 ? `${k < 0 ? "−" : "+"}${STEPS[3]}` : ""));
   const element = h("div.legend", {}, h("span.scale", {}, h("span.end", {}), ...swatches, h("span.end", {})), h("span", {}, h("span.sample.hit", {}, overview.hits), h("span.faint", {}, " underlined")), h("label", {}, "shaded against ", select));
   const draw = () => {
+    element.classList.toggle("single", model() === against());
     fill(select, [reference(), ...compared()].filter((each) => each !== model()).map((each) => h("option", {}, each)));
     select.value = against();
     const [left, right] = element.querySelectorAll(".end");
