@@ -90,10 +90,10 @@ class Batches:
             max(1, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len) if batch == "auto" else batch
         )
         self.head = None
+        self._without_gradients = torch.no_grad if live else torch.inference_mode
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             say(f"{name}: lies on several devices; scoring one window at a time")
             return
-        self._without_gradients = torch.no_grad if live else torch.inference_mode
         with self._without_gradients():
             probe = torch.from_numpy(data.tokens[None, :PROBE_TOKENS].astype(np.int64)).to(self.device)
             if not live:

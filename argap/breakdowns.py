@@ -3,13 +3,14 @@
 For any partition into slices s with shares p_s, the contributions p_s·Δnll_s add up to the gap Δnll.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 
-from argap.cells import ar_hits
-from argap.records import Bins, Breakdowns, Part, SliceResult, ThresholdShare
+from argap.cells import CellFile, ar_hits
+from argap.records import Bins, Part, SliceResult, ThresholdShare
 from argap.slices import slices_of_cells
 
 By = Literal["slice", "frequency", "distance", "position", "domain"]
@@ -18,35 +19,61 @@ Key = tuple[str, bool | None]
 """The label of a bin and, by frequency, whether the bigrams are repeated."""
 
 
-def breakdowns(cells: pd.DataFrame, bins: Bins, *, reference: str, threshold: int | None) -> Breakdowns:
-    """The gap by slice, frequency (repeated and other tokens apart), distance, position and domain.
+class Partitions:
+    """The cells of each group of some partitions, and the parts that their slices are.
 
-    ``bins``: those that the cells refer to.
+    Partitions: by slice, frequency (repeated and other tokens apart), distance, position and domain. ``bins``: those
+    that the cells refer to.
     """
-    parts = {by: partition(cells, bins, by, reference=reference, threshold=threshold) for by in get_args(By)}
-    return Breakdowns(**parts)
+
+    def __init__(self, bins: Bins, threshold: int | None, chosen: Sequence[By] = get_args(By)) -> None:
+        self._bins = bins
+        self._threshold = threshold
+        self._keys: dict[By, dict[str, Key]] = {by: {} for by in chosen}
+
+    def masks(self, cells: pd.DataFrame) -> dict[str, np.ndarray]:
+        """By the name of a slice, the cells of a group (bool ``[C]``)."""
+        masks: dict[str, np.ndarray] = {}
+        for by, keys in self._keys.items():
+            for key, mask in _groups(cells, self._bins, by, self._threshold).items():
+                name = f"{by} {key}"
+                keys[name], masks[name] = key, mask
+        return masks
+
+    def parts(self, by: By, scored: Mapping[str, SliceResult]) -> tuple[Part, ...]:
+        """One of the partitions: a part for each group that holds tokens."""
+        keys = self._keys[by]
+        names = sorted(keys, key=lambda name: keys[name]) if by == "domain" else keys
+        return tuple(as_part(keys[name], scored[name]) for name in names if scored[name].n)
 
 
-def partition(cells: pd.DataFrame, bins: Bins, by: By, *, reference: str, threshold: int | None) -> tuple[Part, ...]:
-    """One of the `breakdowns`: a part for each group that holds tokens."""
-    masks = {key: mask for key, mask in _groups(cells, bins, by, threshold).items() if mask.any()}
-    _, *results = slices_of_cells(cells, {str(key): mask for key, mask in masks.items()}, reference)
-    return tuple(as_part(key, result) for key, result in zip(masks, results, strict=True))
+def partition(
+    cells: pd.DataFrame | CellFile, bins: Bins, by: By, *, reference: str, threshold: int | None
+) -> tuple[Part, ...]:
+    """A part for each group of one of the `Partitions` that holds tokens."""
+    partitions = Partitions(bins, threshold, [by])
+    _, *scored = slices_of_cells(cells, partitions.masks, reference)
+    return partitions.parts(by, {each.name: each for each in scored})
 
 
-def share_by_threshold(cells: pd.DataFrame, bins: Bins, *, reference: str) -> tuple[ThresholdShare, ...]:
-    """The AR hits with the upper end of each frequency bin as τ, up to the first that all repeated bigrams meet.
-
-    Empty without training counts.
-    """
+def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[str, np.ndarray]:
+    """The cells of the AR hits (bool ``[C]``) with the upper end of each frequency bin as τ."""
     if not bins.frequency:
-        return ()
+        return {}
     repeated, number = cells["repeated"].to_numpy(), cells["frequency"].to_numpy()
-    highest = int(number[repeated].max(initial=0))
-    ends = {each.high: k for k, each in enumerate(bins.frequency[: highest + 1]) if each.high is not None}
-    masks = {str(high): repeated & (number <= k) for high, k in ends.items()}
-    _, *results = slices_of_cells(cells, masks, reference)
-    return tuple(threshold_share(high, result) for high, result in zip(ends, results, strict=True))
+    return {_at(each.high): repeated & (number <= k) for k, each in enumerate(bins.frequency) if each.high is not None}
+
+
+def share_by_threshold(bins: Bins, scored: Mapping[str, SliceResult]) -> tuple[ThresholdShare, ...]:
+    """The slices of `hits_by_threshold`, up to the first that all repeated bigrams are in."""
+    ends = [each.high for each in bins.frequency if each.high is not None]
+    most = max((scored[_at(high)].n for high in ends), default=0)
+    last = next((k for k, high in enumerate(ends) if scored[_at(high)].n == most), 0)
+    return tuple(threshold_share(high, scored[_at(high)]) for high in ends[: last + 1])
+
+
+def _at(threshold: int) -> str:
+    return f"τ {threshold}"
 
 
 def threshold_share(threshold: int, hits: SliceResult) -> ThresholdShare:

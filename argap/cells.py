@@ -6,18 +6,21 @@ frequency. The file has the bounds of the bins beside their numbers, so that it 
 byte, a row counts the bytes of segments (`argap.labels.Labels.shown` says which labels a segment has).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.checksums import check_files
 from argap.errors import FormatError
 from argap.labels import Labels
-from argap.parquet import read_frame, read_schema, write_parquet
+from argap.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.records import Bins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
@@ -27,7 +30,10 @@ REMEDY = "run the command that wrote it again"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
-    """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``)."""
+    """The cells of some models' log-probs (each float32 ``[N]``, in the order of ``labels``).
+
+    Cells of different windows are apart, so that those of portions of whole windows are together those of all.
+    """
     seq_len = labels.record.evaluation.seq_len
     rows, shown = np.flatnonzero(labels.weight), labels.shown
     window = labels.window[shown]
@@ -36,16 +42,30 @@ def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int 
         "window": window.astype(np.int32),
         "domain": labels.domain[shown].astype(np.int32),
         "repeated": labels.repeated[shown],
+        "frequency": None,
         "distance": distance_bins(seq_len).index(labels.distance[shown]),
         "position": position_bins(seq_len).index(labels.position[shown]),
     }
     if labels.train_count is not None and threshold is not None:
         keys["frequency"] = frequency_bins(threshold).index(labels.train_count[shown])
-    sums = {PREFIX + model: values[rows].astype(np.float64) for model, values in logprobs.items()}
-    frame = pd.DataFrame({**keys, "n": labels.weight[rows], **sums})
-    cells = sum_by(frame, [key for key in KEYS if key in keys])
-    cells["domain"] = pd.Categorical.from_codes(cells["domain"], pd.Index(labels.domains, dtype="str"))
-    return cells
+    keys = {name: values for name, values in keys.items() if values is not None}
+    order, starts = _groups(list(keys.values()))
+    columns: dict[str, Any] = {name: values[order[starts]] for name, values in keys.items()}
+    columns["domain"] = pd.Categorical.from_codes(columns["domain"], pd.Index(labels.domains, dtype="str"))
+    columns["n"] = np.add.reduceat(labels.weight[rows][order], starts)
+    for model, values in logprobs.items():
+        columns[PREFIX + model] = np.add.reduceat(values[rows].astype(np.float64)[order], starts)
+    return pd.DataFrame(columns)
+
+
+def _groups(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """A stable order of the rows by ``keys``, and where in it each combination starts."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    for values in keys:
+        low = int(values.min(initial=0))
+        code = code * (int(values.max(initial=0)) - low + 1) + (values - low)
+    order = np.argsort(code, kind="stable")
+    return order, np.flatnonzero(np.diff(code[order], prepend=-1))
 
 
 def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -53,9 +73,16 @@ def sum_by(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return cast(pd.DataFrame, frame.groupby(by, sort=True, observed=True).sum()).reset_index()
 
 
-def models_of(cells: pd.DataFrame) -> list[str]:
+def models_of(cells: "pd.DataFrame | CellFile") -> list[str]:
     """The models whose sums the cells hold, in order."""
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
+
+
+def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = None) -> Iterable[pd.DataFrame]:
+    """The cells, some rows at a time; ``columns``: some of them."""
+    if isinstance(cells, CellFile):
+        return cells.parts(columns)
+    return [cells if columns is None else cast(pd.DataFrame, cells[list(columns)])]
 
 
 def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
@@ -95,22 +122,61 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
     """Write Parquet that pandas, Polars and DuckDB read, with ``NAME_low`` and ``NAME_high`` (null: no upper end)
-    behind the number ``NAME`` of each bin.
+    behind the number ``NAME`` of each bin."""
+    with CellWriter(path, bins) as writer:
+        writer.add(cells)
+
+
+class CellWriter:
+    """A file of cells, written some rows at a time, whole or not at all.
 
     The sums are split by byte before compression: sums of few float32 numbers end in zeros, and the file is a third
     smaller.
     """
-    columns: dict[str, Any] = {}
-    for name in cells.columns:
-        columns[name] = cells[name]
-        if name in BINNED:
-            described = getattr(bins, name)
-            number = cells[name].to_numpy()
-            for end in ("low", "high"):
-                bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
-                columns[f"{name}_{end}"] = pd.Series(bounds[number], index=cells.index)
-    sums = [name for name in columns if name.startswith(PREFIX)]
-    write_parquet(path, pd.DataFrame(columns), split_by_byte=sums)
+
+    def __init__(self, path: Path, bins: Bins) -> None:
+        self._writer = ParquetPortions(path, split_by_byte=lambda name: name.startswith(PREFIX))
+        self._bins = bins
+
+    def add(self, cells: pd.DataFrame) -> None:
+        """Append cells, of windows that are not there yet."""
+        columns: dict[str, Any] = {}
+        for name in cells.columns:
+            columns[name] = cells[name]
+            if name in BINNED:
+                described = getattr(self._bins, name)
+                number = cells[name].to_numpy()
+                for end in ("low", "high"):
+                    bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
+                    columns[f"{name}_{end}"] = pd.Series(bounds[number], index=cells.index)
+        self._writer.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
+
+    def __enter__(self) -> "CellWriter":
+        self._writer.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
+
+
+@dataclass(frozen=True)
+class CellFile:
+    """The cells of a file, read some rows at a time; ``models``: those to read (None: all)."""
+
+    path: Path
+    models: tuple[str, ...] | None = None
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
+        skipped = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
+        kept = None if self.models is None else {PREFIX + model for model in self.models}
+        names = [name for name in read_schema(self.path).names if name not in skipped]
+        return [name for name in names if kept is None or not name.startswith(PREFIX) or name in kept]
+
+    def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+        for table in read_portions(self.path, self.columns if columns is None else columns):
+            yield table.to_pandas()
 
 
 def read_cells(path: Path) -> pd.DataFrame:

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from argap.bigram_index.store import open_index
-from argap.cells import build_cells, write_cells
+from argap.bigram_index.store import check_tokenizer, open_index
+from argap.bins import bins_of
+from argap.cells import CellFile, CellWriter, build_cells
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError
-from argap.example_windows import choose_examples
-from argap.labels import Labels, index_record, read_labels, with_counts, write_labels
+from argap.example_windows import ExampleChooser
+from argap.labels import index_record, with_counts, write_labels
+from argap.portions import read_portions
 from argap.progress import say
-from argap.records import Gap, GapRow, IndexRecord, SliceResult, read_gap, write_record
+from argap.records import Gap, GapRow, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_ids
+from argap.runs import Run, check_same_set, open_run
 from argap.segments.runs import align_finished
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.tokenizer import Tokenizer
+from argap.tokens import TokenTable
 
 if TYPE_CHECKING:
     from argap.slice_library import SliceSpec
@@ -54,16 +57,15 @@ def compare_runs(
         by_name[run.model] = run
     base_name = open_run(base).model if base else None
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
-        opened, labels, tokenizer = align_finished(opened, out)
+        opened, folder = align_finished(opened, out).runs, out / "labels"
     else:
         folder = labels_of(opened)
-        labels = read_labels(folder)
-        tokenizer = load_tokenizer(folder, name=labels.record.evaluation.tokenizer)
+    table = TokenTable(tuple(opened), folder)
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, [run.model for run in opened], labels.record.evaluation, labels.further_columns)
-    return write_gap(opened, labels, tokenizer, out, threshold=threshold, base=base_name, slices=slices)
+        check_slices(slices, table.models, table.record.evaluation, table.further)
+    return write_gap(opened, folder, table.tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
 def labels_of(runs: Sequence[Run]) -> Path:
@@ -77,7 +79,7 @@ def labels_of(runs: Sequence[Run]) -> Path:
 
 def write_gap(
     runs: Sequence[Run],
-    labels: Labels,
+    labels: Path,
     tokenizer: Tokenizer,
     out: Path,
     *,
@@ -87,21 +89,30 @@ def write_gap(
 ) -> Gap:
     """Write the result of ``runs``, the reference first, and return it; an earlier report there is removed.
 
-    ``labels``: those that are in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier
-    result in ``out`` has.
+    ``labels``: a folder in ``out`` or beside a run. ``slices``: recorded as well; None: those that an earlier result in
+    ``out`` has. The files are read some windows at a time.
     """
-    evaluation = labels.record.evaluation
+    table = TokenTable(tuple(runs), labels)
+    evaluation, index = table.record.evaluation, table.record.index
     for run in runs:
-        _check_labels(run, labels, runs[0])
-    tau = threshold_of(threshold, labels.record.index)
-    scores = {run.model: read_logprobs(run) for run in runs}
-    cells = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, tau)
+        _check_labels(run, table.record, runs[0])
+    tau = threshold_of(threshold, index)
+    bins = bins_of(tau, evaluation.seq_len)
+    earlier = _recorded(out) if slices is None else ()
+    chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
+    with CellWriter(out / "cells.parquet", bins) as cells:
+        for portion in read_portions(table):
+            cells.add(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
+            filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
+            chooser.add(portion.tokens, portion.labels, filled)
+        (out / "gap.json").unlink(missing_ok=True)
+        remove_report(out)
     gap = summarize(
-        cells,
+        CellFile(out / "cells.parquet"),
         reference=runs[0].model,
         threshold=tau,
         evaluation=msgspec.structs.replace(evaluation, data=runs[0].record.source.data),
-        index=labels.record.index,
+        index=index,
         base=base,
         run=str(out),
         runs={run.model: str(run.folder) for run in runs},
@@ -109,35 +120,30 @@ def write_gap(
             run.model: run.finished.parameters for run in runs if run.finished and run.finished.parameters is not None
         },
     )
-    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, labels, slices))
-    (out / "gap.json").unlink(missing_ok=True)
-    remove_report(out)
-    write_cells(cells, out / "cells.parquet", gap.bins)
+    gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
     write_checksums(out, [out / "cells.parquet"])
-    tokens = read_token_ids(runs[0])
-    scores = {name: (labels.over_segments(logprob), top1) for name, (logprob, top1) in scores.items()}
-    examples = choose_examples(tokens, labels, scores, tokenizer, reference=runs[0].model, threshold=tau)
-    write_record(out / "examples.json", examples, indent=None)
+    write_record(out / "examples.json", chooser.examples(), indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
     return gap
 
 
-def _slices(gap: Gap, out: Path, labels: Labels, slices: "Sequence[SliceSpec] | None") -> tuple[SliceResult, ...]:
-    """The AR hits and ``slices``; None: those recorded earlier that can still be computed. Nothing without any."""
-    recorded = _recorded(out) if slices is None else ()
+def _slices(
+    gap: Gap, out: Path, table: TokenTable, slices: "Sequence[SliceSpec] | None", recorded: Sequence[SliceResult]
+) -> tuple[SliceResult, ...]:
+    """The AR hits and ``slices``, or those ``recorded`` earlier that can still be computed. Nothing without any."""
     if not slices and not recorded:
         return ()
     from argap.slice_library import SliceSpec
-    from argap.token_slices import as_slices, check_slices, open_tokens, score_slices
+    from argap.token_slices import as_slices, check_slices, score_slices
 
     chosen = list(slices or ())
     for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
         try:
-            check_slices([each], gap.models, labels.record.evaluation, labels.further_columns)
+            check_slices([each], gap.models, table.record.evaluation, table.further)
             chosen.append(each)
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
-    scored = score_slices(open_tokens(out, gap), as_slices(chosen), threshold=gap.threshold, empty=slices is None)
+    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None)
     return tuple(scored[1:])
 
 
@@ -163,14 +169,16 @@ def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRES
     opened = open_index(index)
     threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
     runs = [_run_of(row, folder) for row in gap.rows]
-    old = read_labels(beside)
-    tokenizer = load_tokenizer(beside, name=old.record.evaluation.tokenizer)
-    labels = with_counts(old, read_token_ids(runs[0]), opened)
+    table = TokenTable(tuple(runs), beside)
+    evaluation = table.record.evaluation
+    check_tokenizer(opened, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     for run in runs:
-        _check_labels(run, labels, runs[0])
-    write_labels(labels, tokenizer, beside)
-    return write_gap(runs, labels, tokenizer, folder, threshold=threshold, base=base)
+        _check_labels(run, table.record, runs[0])
+    tokenizer = table.tokenizer
+    counted = (with_counts(portion.labels, portion.tokens, opened) for portion in read_portions(table))
+    write_labels(counted, tokenizer, beside)
+    return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
 
 
 def _run_of(row: GapRow, folder: Path) -> Run:
@@ -189,5 +197,5 @@ def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:
     return None
 
 
-def _check_labels(run: Run, labels: Labels, reference: Run) -> None:
-    check_same_set(run, labels.record.evaluation, f"the labels (and {reference.folder}) hold")
+def _check_labels(run: Run, labels: LabelsRecord, reference: Run) -> None:
+    check_same_set(run, labels.evaluation, f"the labels (and {reference.folder}) hold")

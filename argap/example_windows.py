@@ -5,7 +5,7 @@ taken per (domain, distance band) and per document, so that a single hard page c
 are extremes, not a sample.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +37,151 @@ class Scores(NamedTuple):
     """int32 ``[N]``: the model's most likely id; -1 at position 0."""
 
 
+class Candidate(NamedTuple):
+    """An AR hit that may be chosen, with the model that does worse than the reference there."""
+
+    loss: float
+    """Reference minus model, in nats."""
+    row: int
+    """In the evaluation set."""
+    model: int
+    stratum: tuple[str, int]
+    document: int
+    window: ExampleWindow | None
+
+    @property
+    def order(self) -> tuple[float, int, int]:
+        """Largest loss first; ties go to the earlier token, then the earlier model."""
+        return -self.loss, self.row, self.model
+
+
+class ExampleChooser:
+    """Chooses excerpts by `RULE` from the tokens of whole windows, given some at a time and in order.
+
+    Of each stratum (domain, distance band) only the best hits of ``count`` documents can be chosen. Of all strata, only
+    those at least as bad as the last of ``2 · count`` picks of the rule: the rule picks greedily, so that at least half
+    as many picks are possible whatever comes later.
+    """
+
+    def __init__(
+        self, models: Sequence[str], tokenizer: Tokenizer, *, reference: str, threshold: int | None, count: int = COUNT
+    ) -> None:
+        self._names = list(models)
+        self._models = [name for name in models if name != reference]
+        self._reference = reference
+        self._tokenizer = tokenizer
+        self._threshold = threshold
+        self._count = count
+        self._kept: list[Candidate] = []
+        self._least = 0.0
+        self._rows = 0
+        self._ended = 0  # documents that ended with an EOS
+
+    def add(self, tokens: np.ndarray, labels: Labels, scores: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        """``tokens``: int32 ``[N]``, the ids. ``scores``: for each model the arrays of `Scores`, in their order."""
+        document = self._documents(tokens, labels)
+        ar_hit = labels.ar_hit(self._threshold)
+        found = self._candidates(labels, document, ar_hit, scores)
+        kept = self.shortened(sorted([*self._kept, *found], key=lambda each: each.order))
+        pairs = {model: Scores(*pair) for model, pair in scores.items()}
+        self._kept = [
+            each
+            if each.window is not None
+            else each._replace(
+                window=_window(
+                    _Hit(each.row - self._rows, self._models[each.model]),
+                    tokens,
+                    labels,
+                    ar_hit,
+                    document,
+                    pairs,
+                    self._tokenizer,
+                )
+            )
+            for each in kept
+        ]
+        self._rows += len(tokens)
+
+    def examples(self) -> Examples:
+        """The content of ``examples.json``."""
+        return Examples(
+            tokenizer=self._tokenizer.name,
+            models=tuple(self._names),
+            reference=self._reference,
+            rule=RULE,
+            windows=tuple(each.window for each in self.picks(self._kept, self._count) if each.window is not None),
+        )
+
+    def _documents(self, tokens: np.ndarray, labels: Labels) -> np.ndarray:
+        """The document of each token, int32 ``[N]``. With packing, each document ends with one EOS."""
+        if labels.record.evaluation.packing == "document":
+            return labels.document_of_window[labels.window]
+        ends = tokens == self._tokenizer.eos
+        document = self._ended + np.cumsum(ends) - ends
+        self._ended += int(ends.sum())
+        return document.astype(np.int32)
+
+    def _candidates(
+        self,
+        labels: Labels,
+        document: np.ndarray,
+        ar_hit: np.ndarray,
+        scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ) -> list[Candidate]:
+        """The best hit of each stratum in each document."""
+        rows = np.flatnonzero(ar_hit & labels.scored & (scores[self._reference][0] >= np.log(KNOWN)))
+        if not self._models or not len(rows):
+            return []
+        loss = np.stack([scores[self._reference][0][rows] - scores[m][0][rows] for m in self._models], axis=1)
+        order = np.flatnonzero((loss.ravel() > 0) & (loss.ravel() >= self._least))
+        order = order[np.argsort(-loss.ravel()[order], kind="stable")]
+        hit, model = np.divmod(order, len(self._models))
+        row = rows[hit]
+        band = distance_bins(labels.record.evaluation.seq_len).index(labels.distance[row])
+        pairs = np.stack([labels.domain[row], band, document[row]], axis=1)
+        first = np.unique(pairs, axis=0, return_index=True)[1]
+        return [
+            Candidate(
+                float(loss.flat[order[k]]),
+                self._rows + int(row[k]),
+                int(model[k]),
+                (labels.domains[labels.domain[row[k]]], int(band[k])),
+                int(document[row[k]]),
+                None,
+            )
+            for k in first.tolist()
+        ]
+
+    def shortened(self, ordered: list[Candidate]) -> list[Candidate]:
+        """Those that can still be chosen."""
+        documents: dict[tuple[str, int], set[int]] = {}
+        kept = []
+        for each in ordered:
+            seen = documents.setdefault(each.stratum, set())
+            if each.document not in seen and len(seen) < self._count:
+                seen.add(each.document)
+                kept.append(each)
+        picks = self.picks(kept, 2 * self._count)
+        if len(picks) == 2 * self._count:
+            self._least = picks[-1].loss
+        return [each for each in kept if each.loss >= self._least]
+
+    @staticmethod
+    def picks(ordered: list[Candidate], count: int) -> list[Candidate]:
+        """Up to ``count`` by `RULE`."""
+        chosen: list[Candidate] = []
+        strata: set[tuple[str, int]] = set()
+        documents: set[int] = set()
+        for each in ordered:
+            if len(chosen) < count and each.stratum not in strata and each.document not in documents:
+                strata.add(each.stratum)
+                documents.add(each.document)
+                chosen.append(each)
+        return chosen
+
+
 class _Hit(NamedTuple):
-    """A chosen AR hit: its row in the evaluation set and the model that does worse than the reference there."""
+    """A chosen AR hit: its row among the tokens given and the model that does worse than the reference there."""
 
     row: int
     model: str
@@ -60,59 +203,9 @@ def choose_examples(
     the row order of ``labels``. There are fewer than ``count`` if documents, domains and distance bands run out or
     no model is worse than the reference on more hits that it knows; none without a model besides the reference.
     """
-    scores = {model: Scores(*pair) for model, pair in scores.items()}
-    document = _documents(tokens, labels, tokenizer)
-    hits = _choose(labels, document, scores, reference, threshold, count)
-    ar_hit = labels.ar_hit(threshold)
-    return Examples(
-        tokenizer=tokenizer.name,
-        models=tuple(scores),
-        reference=reference,
-        rule=RULE,
-        windows=tuple(_window(hit, tokens, labels, ar_hit, document, scores, tokenizer) for hit in hits),
-    )
-
-
-def _documents(tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> np.ndarray:
-    """The document of each token, int32 ``[N]``. With packing, each document ends with one EOS."""
-    if labels.record.evaluation.packing == "document":
-        return labels.document_of_window[labels.window]
-    ends = tokens == tokenizer.eos
-    return (np.cumsum(ends) - ends).astype(np.int32)
-
-
-def _choose(
-    labels: Labels,
-    document: np.ndarray,
-    scores: dict[str, Scores],
-    reference: str,
-    threshold: int | None,
-    count: int,
-) -> list[_Hit]:
-    """The hits chosen by `RULE`, largest difference first; ties go to the earlier token, then the earlier model."""
-    known = scores[reference].logprob >= np.log(KNOWN)
-    rows = np.flatnonzero(labels.ar_hit(threshold) & labels.scored & known)
-    models = [name for name in scores if name != reference]
-    if not models or not len(rows):
-        return []
-    loss = np.stack([scores[reference].logprob[rows] - scores[m].logprob[rows] for m in models], axis=1)
-    order = np.argsort(-loss, axis=None, kind="stable")
-    band = distance_bins(labels.record.evaluation.seq_len).index(labels.distance[rows])
-    chosen: list[_Hit] = []
-    strata: set[tuple[int, int]] = set()
-    documents: set[int] = set()
-    for index in order.tolist():
-        if len(chosen) == count or loss.flat[index] <= 0:
-            break
-        hit, model = divmod(index, len(models))
-        row = int(rows[hit])
-        stratum = (int(labels.domain[row]), int(band[hit]))
-        if stratum in strata or int(document[row]) in documents:
-            continue
-        strata.add(stratum)
-        documents.add(int(document[row]))
-        chosen.append(_Hit(row, models[model]))
-    return chosen
+    chooser = ExampleChooser(list(scores), tokenizer, reference=reference, threshold=threshold, count=count)
+    chooser.add(tokens, labels, scores)
+    return chooser.examples()
 
 
 def _window(

@@ -34,15 +34,16 @@ class DocumentBootstrap:
         self.units = min(documents, GROUPS)
         self.resamples = resamples
         self._seed = seed
-        self._unit = np.arange(documents)
+        self.unit = np.arange(documents)
+        """``[D]``: the unit of each document."""
         if documents > GROUPS:
-            self._unit = np.random.default_rng(seed).permutation(documents) * GROUPS // documents
+            self.unit = np.random.default_rng(seed).permutation(documents) * GROUPS // documents
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
         """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""
         if self.units == self.documents:
             return np.asarray(sums, dtype=np.float64)
-        return np.stack([np.bincount(self._unit, column, minlength=self.units) for column in sums.T], axis=1)
+        return np.stack([np.bincount(self.unit, column, minlength=self.units) for column in sums.T], axis=1)
 
     def resample(self, sums: np.ndarray) -> np.ndarray:
         """Sums by unit ``[U, K]`` over each resample: float64 ``[R, K]``."""

@@ -9,6 +9,7 @@ repeated bigram is a hit. Where models of different tokenizers are compared (`ar
 segment is scored.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
-from argap.parquet import read_parquet, write_parquet
+from argap.parquet import ParquetPortions, read_parquet, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
 from argap.token_columns import SEGMENTED
@@ -173,11 +174,27 @@ def index_record(index: BigramIndex) -> IndexRecord:
     )
 
 
-def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
+def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder: Path) -> None:
     """Write the folder; ``labels.json`` comes last, so that a folder with it is whole.
 
-    The tokenizer goes with it, so that the tokens can be read where the checkpoint is not.
+    ``labels``: all, or those of some windows after another, which may be read from the folder itself. The tokenizer
+    goes with them, so that the tokens can be read where the checkpoint is not.
     """
+    portion: Labels | None = None
+    with ParquetPortions(folder / "labels.parquet") as file:
+        for portion in [labels] if isinstance(labels, Labels) else labels:
+            file.add(_table(portion))
+        assert portion is not None  # an evaluation set has windows
+        (folder / "labels.json").unlink(missing_ok=True)
+    windows = {"window": np.arange(len(portion.document_of_window)), "document": portion.document_of_window}
+    write_parquet(folder / "windows.parquet", pa.table(windows))
+    write_documents(portion.kept, folder)
+    tokenizer.save(folder)
+    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
+    write_record(folder / "labels.json", portion.record)
+
+
+def _table(labels: Labels) -> pa.Table:
     columns = {
         "window": labels.window,
         "pos": labels.position,
@@ -189,14 +206,7 @@ def write_labels(labels: Labels, tokenizer: Tokenizer, folder: Path) -> None:
     }
     if labels.segment_bytes is not None:
         columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
-    windows = {"window": np.arange(len(labels.document_of_window)), "document": labels.document_of_window}
-    (folder / "labels.json").unlink(missing_ok=True)
-    write_parquet(folder / "labels.parquet", pa.table(columns))
-    write_parquet(folder / "windows.parquet", pa.table(windows))
-    write_documents(labels.kept, folder)
-    tokenizer.save(folder)
-    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
-    write_record(folder / "labels.json", labels.record)
+    return pa.table(columns)
 
 
 def read_labels(folder: Path) -> Labels:
@@ -209,7 +219,7 @@ def read_labels(folder: Path) -> Labels:
     columns = [*COLUMNS, *(["segment_bytes"] if by_segment else [])]
     rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
     windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
-    domain = rows["domain"].combine_chunks()
+    domain = rows["domain"].unify_dictionaries().combine_chunks()
     counted = rows["train_count"].null_count == 0
     return Labels(
         window=rows["window"].to_numpy(),

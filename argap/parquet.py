@@ -3,9 +3,11 @@
 Pages are written with a CRC-32 that every read checks, so that a flipped bit is an error; files without are read too.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +18,9 @@ from argap.errors import FormatError
 if TYPE_CHECKING:
     import pandas as pd
 
+ROWS = 2**20
+"""In a group of rows, and of a portion."""
+
 
 def read_parquet(
     path: Path, columns: Sequence[str] | None = None, *, schema: pa.Schema | None = None, remedy: str = ""
@@ -25,21 +30,10 @@ def read_parquet(
     Raises `FormatError`, one line that names the file.
     """
     expected = schema.names if columns is None and schema is not None else columns or ()
-    try:
+    with _readable(path, remedy):
         names = None if columns is None else list(columns)
         check_columns(path, pq.read_schema(path).names if expected else (), expected, remedy=remedy)
         return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
-
-
-def read_schema(path: Path) -> pa.Schema:
-    """The columns of a file. Raises `FormatError` as `read_parquet`."""
-    try:
-        return pq.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
 
 
 def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, remedy: str = "") -> None:
@@ -56,19 +50,90 @@ def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "
     return table.to_pandas()
 
 
-def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
-    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd, each page with a checksum.
+def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
+    """The schema of a file. Raises `FormatError` as `read_parquet` does."""
+    with _readable(path, remedy):
+        return pq.read_schema(path)
 
-    ``split_by_byte``: columns of floats whose bytes are stored apart (BYTE_STREAM_SPLIT), which compress better so.
-    """
+
+def count_rows(path: Path, *, remedy: str = "") -> int:
+    """The rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
+    with _readable(path, remedy):
+        return pq.read_metadata(path).num_rows
+
+
+def read_portions(path: Path, columns: Sequence[str], *, rows: int = ROWS, remedy: str = "") -> Iterator[pa.Table]:
+    """Some columns of a file, at most ``rows`` rows at a time. Raises `FormatError` as `read_parquet` does."""
+    with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(rows, columns=list(columns)):
+            yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _readable(path: Path, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
+
+
+def write_parquet(path: Path, table: "pa.Table | pd.DataFrame") -> None:
+    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd, each page with a checksum."""
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
-    with replacing(path) as temporary:
-        pq.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            write_page_checksum=True,
-            use_dictionary=[name for name in table.column_names if name not in split_by_byte],  # pyright: ignore[reportArgumentType]
-            column_encoding=dict.fromkeys(split_by_byte, "BYTE_STREAM_SPLIT") or None,
-        )
+    with ParquetPortions(path) as file:
+        file.add(table)
+
+
+class ParquetPortions:
+    """A file as `write_parquet` writes it, some rows at a time; portions are gathered to groups of `ROWS` rows.
+
+    ``split_by_byte``: says of a column of floats whether its bytes are stored apart (BYTE_STREAM_SPLIT), which
+    compress better so. A block that ends without a portion is an error.
+    """
+
+    def __init__(self, path: Path, *, split_by_byte: Callable[[str], bool] = lambda name: False) -> None:
+        self._path = path
+        self._split = split_by_byte
+        self._open = ExitStack()
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._written = False
+
+    def __enter__(self) -> "ParquetPortions":
+        self._temporary = self._open.enter_context(replacing(self._path))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if error[0] is None:
+                self._write()
+        except BaseException:
+            self._open.__exit__(*sys.exc_info())
+            raise
+        self._open.__exit__(*error)
+
+    def add(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        if sum(map(len, self._waiting)) >= ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        table = pa.concat_tables(self._waiting).unify_dictionaries()
+        self._waiting = []
+        if self._writer is None:
+            split = [name for name in table.column_names if self._split(name)]
+            self._writer = self._open.enter_context(
+                pq.ParquetWriter(
+                    self._temporary,
+                    table.schema,
+                    compression="zstd",
+                    write_page_checksum=True,
+                    use_dictionary=[name for name in table.column_names if name not in split],  # pyright: ignore[reportArgumentType]
+                    column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT") or None,
+                )
+            )
+        if len(table) or not self._written:
+            self._writer.write_table(table, row_group_size=ROWS)
+            self._written = True

@@ -118,7 +118,7 @@ def score_models(
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
-        write_gap(runs, labels, tokenizer, out, threshold=threshold, base=base, slices=slices)
+        write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
         parallel.wait()
     return read_gap(out)

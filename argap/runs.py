@@ -19,7 +19,7 @@ import pyarrow as pa
 from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
-from argap.parquet import read_parquet, write_parquet
+from argap.parquet import count_rows, read_parquet, write_parquet
 from argap.progress import say
 from argap.records import EvaluationRecord, RunRecord, RunResult, as_json, read_record
 from argap.resumable import begin, environment, finish, folder_name
@@ -31,6 +31,7 @@ FORMAT = 1
 OWN = "own-tokens"
 """Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.segments.runs`)."""
 SHARD_TOKENS = 2**17
+REMEDY = "repeat its `argap score` command, which makes damaged parts again"
 SCHEMA = pa.schema(
     [
         ("window", pa.int32()),
@@ -200,19 +201,30 @@ def _read_columns(
     run: Run, columns: list[str], *, check: Callable[[Run, Path, pa.Table], None] = lambda run, path, table: None
 ) -> pa.Table:
     """Columns of all parts, one after the other; ``check`` raises for a part with values that cannot be."""
-    parts = token_parts(run.folder)
-    remedy = "repeat its `argap score` command, which makes damaged parts again"
-    tables = [read_parquet(path, columns, schema=SCHEMA, remedy=remedy) for path in parts]
-    check_files(run.folder, parts, remedy=remedy)
+    parts = check_parts(run)
+    tables = [read_parquet(path, columns, schema=SCHEMA, remedy=REMEDY) for path in parts]
     for path, table in zip(parts, tables, strict=True):
         check(run, path, table)
+    return pa.concat_tables(tables)
+
+
+def check_parts(run: Run) -> list[Path]:
+    """The parts of a run. Raises `FormatError` naming one that is damaged, and where some are missing."""
+    parts = token_parts(run.folder)
+    rows = sum(count_rows(path, remedy=REMEDY) for path in parts)
+    check_files(run.folder, parts, remedy=REMEDY)
     expected = run.record.evaluation.tokens
-    rows = sum(len(table) for table in tables)
     if rows != expected:
         raise FormatError(
             f"{run.folder}: {rows} rows in {len(parts)} parts, expected {expected}; repeat its `argap score` command"
         )
-    return pa.concat_tables(tables)
+    return parts
+
+
+def check_logprobs(run: Run) -> None:
+    """Raise `FormatError`, naming part, window and position, for a scored token without a finite log-prob."""
+    for path in token_parts(run.folder):
+        _check_finite(run, path, read_parquet(path, ["logprob"], schema=SCHEMA, remedy=REMEDY))
 
 
 def _check_finite(run: Run, path: Path, table: pa.Table) -> None:

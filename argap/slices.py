@@ -6,14 +6,14 @@ contributions of a partition add up to the gap. Everything is computed from sums
 its interval.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from argap.cells import PREFIX, models_of
+from argap.cells import PREFIX, CellFile, models_of, parts_of
 from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar, perplexity
 from argap.intervals import DocumentBootstrap, effective_documents, interval, unresolved
@@ -44,12 +44,23 @@ class SliceScorer:
     Legend: D documents, U units of the bootstrap, R resamples, M models, the reference among them.
     """
 
-    def __init__(self, models: Sequence[str], reference: str, n: np.ndarray, logprob: np.ndarray) -> None:
-        """``n [D]`` and ``logprob [D, M]``: scored tokens and sums of log p (nats) of each document."""
+    def __init__(
+        self,
+        models: Sequence[str],
+        reference: str,
+        n: np.ndarray,
+        logprob: np.ndarray,
+        *,
+        by_unit: tuple[DocumentBootstrap, float] | None = None,
+    ) -> None:
+        """``n [D]`` and ``logprob [D, M]``: scored tokens and sums of log p (nats) of each document.
+
+        ``by_unit``: a bootstrap and its documents' effective number; all sums are then by its units, ``[U]``.
+        """
         self.models = list(models)
         self.reference = self.models.index(reference)
-        self._bootstrap = DocumentBootstrap(len(n))
-        self._worth = effective_documents(n)
+        self._folded = by_unit is not None
+        self._bootstrap, self._worth = by_unit or (DocumentBootstrap(len(n)), effective_documents(n))
         self._slices: list[_Sums] = []
         self.add(ALL, n, logprob)
 
@@ -71,7 +82,8 @@ class SliceScorer:
         """
         if any(each.name == name for each in self._slices):
             raise ArgapError(f"slice {name}: a second slice of that name; give each slice its own name")
-        columns = self._bootstrap.by_unit(np.column_stack([n, logprob]))
+        columns = np.column_stack([n, logprob])
+        columns = columns if self._folded else self._bootstrap.by_unit(columns)
         self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:], title, note, ar_hits))
 
     def results(self) -> list[SliceResult]:
@@ -180,18 +192,42 @@ def _intervals(
     return on_slice, interval(-part), interval(value[~np.isnan(value)]), None
 
 
-def slices_of_cells(cells: pd.DataFrame, masks: Mapping[str, np.ndarray], reference: str) -> list[SliceResult]:
-    """The slices that boolean ``masks [C]`` over the cells select; the first result is `ALL`."""
+Masks = Callable[[pd.DataFrame], Mapping[str, np.ndarray]]
+"""Of some cells ``[C]``, those of each slice (bool ``[C]``)."""
+
+
+def slices_of_cells(
+    cells: pd.DataFrame | CellFile, masks: Masks | Mapping[str, np.ndarray], reference: str
+) -> list[SliceResult]:
+    """The slices that boolean ``masks`` over the cells select; the first result is `ALL`.
+
+    The cells are read twice, some rows at a time. With a function, a slice that none of them names is not there.
+    """
     models = models_of(cells)
-    names, code = np.unique(cells["document"].to_numpy(), return_inverse=True)
-    n = cells["n"].to_numpy(dtype=np.float64)
-    logprob = cells[[PREFIX + model for model in models]].to_numpy()
-
-    def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-        sums = [np.bincount(code[rows], column, minlength=len(names)) for column in (n[rows], *logprob[rows].T)]
-        return sums[0], np.column_stack(sums[1:])
-
-    scorer = SliceScorer(models, reference, *by_document(slice(None)))
-    for name, mask in masks.items():
-        scorer.add(name, *by_document(mask))
+    names, n = documents_of(cells)
+    bootstrap = DocumentBootstrap(len(names))
+    sums: dict[str, np.ndarray] = {}
+    for part in parts_of(cells):
+        unit = bootstrap.unit[np.searchsorted(names, part["document"].to_numpy())]
+        columns = [part["n"].to_numpy(dtype=np.float64), *part[[PREFIX + model for model in models]].to_numpy().T]
+        chosen = masks(part) if callable(masks) else masks
+        for name, mask in {ALL: np.ones(len(part), dtype=bool), **chosen}.items():
+            rows = np.flatnonzero(mask)
+            added = [np.bincount(unit[rows], column[rows], minlength=bootstrap.units) for column in columns]
+            sums[name] = sums.get(name, 0) + np.column_stack(added)
+    whole = sums.pop(ALL)
+    scorer = SliceScorer(models, reference, whole[:, 0], whole[:, 1:], by_unit=(bootstrap, effective_documents(n)))
+    for name, columns in sums.items():
+        scorer.add(name, columns[:, 0], columns[:, 1:])
     return scorer.results()
+
+
+def documents_of(cells: pd.DataFrame | CellFile) -> tuple[np.ndarray, np.ndarray]:
+    """The documents in the cells, ascending, and the tokens of each."""
+    parts = [np.empty((2, 0), dtype=np.int64)]
+    for part in parts_of(cells, ["document", "n"]):
+        names, code = np.unique(part["document"].to_numpy(), return_inverse=True)
+        parts.append(np.stack([names, np.bincount(code, part["n"].to_numpy()).astype(np.int64)]))
+    document, n = np.concatenate(parts, axis=1)
+    names, code = np.unique(document, return_inverse=True)
+    return names, np.bincount(code, n)

@@ -1,19 +1,20 @@
 """GAP: from cells to the rows of the Zoology paper's Table 1, one for each model, with their parts."""
 
 from datetime import UTC, datetime
-from typing import TypedDict, cast
+from typing import TypedDict, get_args
 
 import numpy as np
 import pandas as pd
 
 from argap.bins import bins_of
-from argap.breakdowns import breakdowns, share_by_threshold
-from argap.cells import ar_hits, models_of, sum_by
+from argap.breakdowns import By, Partitions, hits_by_threshold, share_by_threshold
+from argap.cells import CellFile, ar_hits, models_of
 from argap.errors import ArgapError
 from argap.gap import share_closed
 from argap.intervals import effective_documents
 from argap.records import (
     GAP_FORMAT,
+    Breakdowns,
     Closed,
     ClosedShare,
     EvaluationRecord,
@@ -25,11 +26,11 @@ from argap.records import (
     SliceScores,
 )
 from argap.resumable import environment
-from argap.slices import slices_of_cells
+from argap.slices import documents_of, slices_of_cells
 
 
 def summarize(
-    cells: pd.DataFrame,
+    cells: pd.DataFrame | CellFile,
     *,
     reference: str,
     threshold: int | None,
@@ -46,24 +47,33 @@ def summarize(
     folder; ``runs`` and ``parameters``: of each model. Without an ``index`` the ``threshold`` is None, and the hits are
     all repeated bigrams.
     """
+    if base is not None:
+        check_base(base, models_of(cells))
     bins = bins_of(threshold, evaluation.seq_len)
-    rows = gap_rows(cells, reference=reference, threshold=threshold, base=base, parameters=parameters, runs=runs)
+    partitions = Partitions(bins, threshold)
+
+    def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
+        return _hits(part, threshold) | partitions.masks(part) | hits_by_threshold(part, bins)
+
+    whole, *others = slices_of_cells(cells, masks, reference)
+    scored = {each.name: each for each in others}
+    rows = _rows(whole, scored, base, parameters or {}, runs or {})
     return Gap(
         format=GAP_FORMAT,
         rows=tuple(rows),
         reference=reference,
         threshold=threshold,
         bins=bins,
-        breakdowns=breakdowns(cells, bins, reference=reference, threshold=threshold),
+        breakdowns=Breakdowns(**{by: partitions.parts(by, scored) for by in get_args(By)}),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         fingerprint=evaluation.fingerprint,
         run=run,
         evaluation=evaluation,
         index=index,
         versions=environment()["versions"],
-        curve=share_by_threshold(cells, bins, reference=reference),
+        curve=share_by_threshold(bins, scored),
         unit=evaluation.unit,
-        **documents_of(cells),
+        **count_documents(cells),
     )
 
 
@@ -74,9 +84,9 @@ class Documents(TypedDict):
     effective_documents: float
 
 
-def documents_of(cells: pd.DataFrame) -> Documents:
+def count_documents(cells: pd.DataFrame | CellFile) -> Documents:
     """The number of documents in ``cells``, and how many of equal size they are worth."""
-    n = sum_by(cast(pd.DataFrame, cells[["document", "n"]]), ["document"])["n"].to_numpy()
+    _, n = documents_of(cells)
     return {"documents": len(n), "effective_documents": effective_documents(n)}
 
 
@@ -91,14 +101,29 @@ def gap_rows(
 ) -> list[GapRow]:
     """The rows of ``gap.json``, the reference's first, from cells with at least ``document``, ``repeated`` and
     ``frequency``. Raises `ArgapError` where ``base`` is not one of the models."""
-    names = sorted(models_of(cells), key=lambda m: m != reference)
     if base is not None:
-        check_base(base, names)
+        check_base(base, models_of(cells))
+    whole, *others = slices_of_cells(cells, _hits(cells, threshold), reference)
+    return _rows(whole, {each.name: each for each in others}, base, parameters or {}, runs or {})
+
+
+def _hits(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
     hits = ar_hits(cells, threshold)
-    whole, on_hits, other = slices_of_cells(cells, {"ar_hits": hits, "other": np.logical_not(hits)}, reference)
+    return {"ar_hits": hits, "other": np.logical_not(hits)}
+
+
+def _rows(
+    whole: SliceResult,
+    scored: dict[str, SliceResult],
+    base: str | None,
+    parameters: dict[str, int],
+    runs: dict[str, str],
+) -> list[GapRow]:
+    on_hits, other = scored["ar_hits"], scored["other"]
     overall, ar, rest = ({m.model: m for m in part.models} for part in (whole, on_hits, other))
+    reference = next(name for name, model in overall.items() if model.reference)
     rows = []
-    for name in names:
+    for name in sorted(overall, key=lambda m: m != reference):
         closed = _closed(name, base, reference, overall, ar)
         rows.append(
             GapRow(
@@ -112,8 +137,8 @@ def gap_rows(
                 delta=overall[name].contribution,
                 delta_ar=ar[name].contribution,
                 closed=closed,
-                run=(runs or {}).get(name, ""),
-                parameters=(parameters or {}).get(name),
+                run=runs.get(name, ""),
+                parameters=parameters.get(name),
             )
         )
     return rows

@@ -64,9 +64,11 @@ OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of further columns, one for each model by its index, that no condition can name."""
+UNIT = "unit of the bootstrap"
+"""A further column, the unit that the token's document belongs to (`argap.intervals`)."""
 MASK = "in slice "
 """Prefix of the columns that functions make; no condition can name them either."""
-RESERVED = (LOGPROB, MASK)
+RESERVED = (LOGPROB, MASK, UNIT)
 
 
 def schema_of(
@@ -76,4 +78,5 @@ def schema_of(
     field for each of ``models``."""
     structs = {name: pa.struct([(model, each) for model in models]) for name, each in OF_MODELS.items()}
     known = TYPES | structs | dict(kept or {})
-    return pa.schema([(name, known.get(name, pa.float32())) for name in (known if columns is None else columns)])
+    types = known | {UNIT: pa.int32()}
+    return pa.schema([(name, types.get(name, pa.float32())) for name in (known if columns is None else columns)])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from argap.checksums import check_files
 from argap.errors import ArgapError, MismatchError
+from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import TABLES
 from argap.lockstep import REMEDY
 from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
@@ -119,16 +120,37 @@ def score_slices(
     """
     check_names(each.name for each in slices)
     conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
-    groups = sums(table, conditions)
-    if among is not None:
-        groups = groups.among(among(groups.document))
+    units = _units(table, among)
+    groups = sums(table, conditions, units.of_document)
     chosen: list[tuple[Slice, np.ndarray]] = []
     for k, each in enumerate(slices, start=1):
         member, text = groups.member[:, k], _text(each.where, conditions[each.name])
         if not empty and not member.any():
             raise ArgapError(f"slice {each.name}: selects no token ({text})")
         chosen.append((each._replace(where=text), member))
-    return _score(table, groups, chosen)
+    return _score(table, units, groups, chosen)
+
+
+class _Units(NamedTuple):
+    """Legend: D documents, U units of the bootstrap."""
+
+    of_document: np.ndarray
+    """int32 ``[D]``; -1 for documents that are left out."""
+    bootstrap: DocumentBootstrap
+    worth: float
+    """The effective number of documents."""
+
+
+def _units(table: TokenTable, among: Callable[[np.ndarray], np.ndarray] | None = None) -> _Units:
+    """The bootstrap over the documents with scored tokens, or over some of them."""
+    n = table.scored_of_document
+    documents = np.flatnonzero(n)
+    if among is not None:
+        documents = documents[among(documents)]
+    bootstrap = DocumentBootstrap(len(documents))
+    of_document = np.full(len(n), -1, dtype=np.int32)
+    of_document[documents] = bootstrap.unit
+    return _Units(of_document, bootstrap, effective_documents(n[documents]))
 
 
 def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[SliceResult]:
@@ -141,13 +163,14 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     """
     if column not in (known := (*GROUPED, *table.kept)):
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
-    groups = sums(table, {AR_HITS: checked(table, _hits(threshold).where)}, by=column)
+    units = _units(table)
+    groups = sums(table, {AR_HITS: checked(table, _hits(threshold).where)}, units.of_document, by=column)
     values = list(dict.fromkeys(groups.value.tolist()))
     if len(values) > MOST_BINS:
         raise ArgapError(f"`by` {column}: {len(values):,} values; expected at most {MOST_BINS}: slice by conditions")
     of_type = table.schema().field(column).type
     bins = [(_bin(column, value, of_type, table), groups.value == value) for value in values]
-    whole, hits, *scored = _score(table, groups, bins)
+    whole, hits, *scored = _score(table, units, groups, bins)
 
     def order(each: SliceResult) -> tuple[bool, float | str]:
         if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
@@ -175,22 +198,24 @@ def _hits(threshold: int | None) -> Slice:
     return Slice(AR_HITS, "repeated" if threshold is None else f"repeated AND train_count <= {threshold}")
 
 
-def _score(table: TokenTable, groups: Sums, slices: Iterable[tuple[Slice, np.ndarray]]) -> list[SliceResult]:
+def _score(
+    table: TokenTable, units: _Units, groups: Sums, slices: Iterable[tuple[Slice, np.ndarray]]
+) -> list[SliceResult]:
     """All tokens, the first slice of ``groups`` as the AR hits, and ``slices``, each with its groups (bool ``[G]``)."""
-    documents, code = np.unique(groups.document, return_inverse=True)
 
-    def by_document(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+    def by_unit(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         columns = (groups.n[rows], *groups.logprob[rows].T)
-        added = [np.bincount(code[rows], column, minlength=len(documents)) for column in columns]
+        added = [np.bincount(groups.unit[rows], column, minlength=units.bootstrap.units) for column in columns]
         return added[0], np.column_stack(added[1:])
 
     is_hit = groups.member[:, 0]
-    scorer = SliceScorer(table.models, table.models[0], *by_document(slice(None)))
-    scorer.add(AR_HITS, *by_document(is_hit), ar_hits=int(groups.n[is_hit].sum()))
+    known = (units.bootstrap, units.worth)
+    scorer = SliceScorer(table.models, table.models[0], *by_unit(slice(None)), by_unit=known)
+    scorer.add(AR_HITS, *by_unit(is_hit), ar_hits=int(groups.n[is_hit].sum()))
     for each, member in slices:
         scorer.add(
             each.name,
-            *by_document(member),
+            *by_unit(member),
             where=str(each.where),
             title=each.title,
             note=each.note,

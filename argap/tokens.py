@@ -13,21 +13,35 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from argap.content import content_bigrams, has_letters
 from argap.documents import Documents, read_documents
 from argap.errors import ArgapError
 from argap.labels import FORMAT, further_columns
 from argap.lockstep import REMEDY, Rows, read_rows
-from argap.parquet import read_parquet
+from argap.parquet import read_parquet, read_portions
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
-from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, schema_of
+from argap.token_columns import COLUMNS, LABELLED, LOGPROB, MASK, OF_MODELS, OF_TOKEN, UNIT, schema_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes, Words, seen_earlier
 
 SHARED = {"record", "documents", "kept", "tokenizer", "document_of_window", "pieces", "piece_bytes", "has_letters"}
 """What a `TokenTable` keeps that does not depend on its runs."""
+
+
+@dataclass(frozen=True)
+class OfVocabulary:
+    """A slice by what one token is, or the one before it."""
+
+    holds: np.ndarray
+    """bool ``[vocab]``."""
+    previous: bool
+    """Whether of the token before."""
+
+
+pc: Any = pyarrow.compute
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""
 
@@ -81,26 +95,42 @@ class TokenTable:
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def batches(
-        self, columns: Sequence[str], *, masks: Mapping[str, Mask] | None = None, models: Sequence[str] | None = None
+        self,
+        columns: Sequence[str],
+        *,
+        masks: "Mapping[str, Mask | OfVocabulary] | None" = None,
+        models: Sequence[str] | None = None,
+        units: np.ndarray | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The scored tokens, some windows at a time: the named ones of `columns`, or `LOGPROB` and a number.
+        """The scored tokens, some windows at a time: the named ones of `columns`, `LOGPROB` and a number, or `UNIT`.
 
-        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `columns`.
+        ``masks``: further boolean columns, `MASK` and a name, each made by a function of a batch with all of `columns`,
+        or looked up by id. ``units``: the unit of each document (int32 ``[D]``) in the column `UNIT`.
         ``models``: those with a field in ``nll`` and ``top1``; None: all. Raises `FormatError` for files that are
         broken or hold other tokens, `ArgapError` for masks of the wrong length or type, and what the functions raise.
         """
         models = self.models if models is None else models
         masks = masks or {}
-        needed = list(dict.fromkeys([*columns, *(self.columns if masks else ())]))
-        of_runs = [_of_run(needed, k, model in models) for k, model in enumerate(self.models)]
+        functions = [mask for mask in masks.values() if not isinstance(mask, OfVocabulary)]
+        needed = list(dict.fromkeys([*columns, *(self.columns if functions else ())]))
+        read = [*needed, "token"] if len(functions) < len(masks) else needed
+        of_runs = [_of_run(read, k, model in models) for k, model in enumerate(self.models)]
         of_labels = [name for name in (*LABELLED, "domain") if name in needed]
         of_labels += ["segment_bytes"] if self.by_segment else []
         folders = [run.folder for run in self.runs]
         start = 0
         for rows in read_rows(folders, self.labels, of_runs=of_runs, of_labels=of_labels):
-            batch = self.batch_of(rows, needed, models, start).filter(pa.array(self._scored(rows)))
+            source = _Columns(self, rows, models, start, units)
             start += len(rows.pos)
-            made = [call(name, mask, batch.select(list(self.columns))) for name, mask in masks.items()]
+            scored = self._scored(rows)
+            batch = pa.RecordBatch.from_arrays([source.column(name) for name in needed], names=needed)
+            batch = batch.filter(pa.array(scored))
+            made = [
+                source.looked_up(mask, scored)
+                if isinstance(mask, OfVocabulary)
+                else call(name, mask, batch.select(list(self.columns)))
+                for name, mask in masks.items()
+            ]
             yield pa.RecordBatch.from_arrays(
                 [*(batch[name] for name in columns), *made], names=[*columns, *(MASK + name for name in masks)]
             )
@@ -120,8 +150,18 @@ class TokenTable:
 
     def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:
         """``columns`` of whole windows, position 0 included, which has no NLL (NaN); ``start``: tokens before them."""
-        source = _Columns(self, rows, models, start)
+        source = _Columns(self, rows, models, start, None)
         return pa.RecordBatch.from_arrays([source.column(name) for name in columns], names=list(columns))
+
+    @cached_property
+    def scored_of_document(self) -> np.ndarray:
+        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document."""
+        n = np.zeros(len(self.document_of_window), dtype=np.int64)
+        columns = ["window", "pos", *(["segment_bytes"] if self.by_segment else [])]
+        for rows in read_portions(self.labels / "labels.parquet", columns, remedy=REMEDY):
+            weight = rows["segment_bytes"].fill_null(0) if self.by_segment else pc.greater(rows["pos"], 0)
+            n += np.bincount(rows["window"].to_numpy(), weight.to_numpy(), minlength=len(n)).astype(np.int64)
+        return np.bincount(self.document_of_window, n).astype(np.int64)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
@@ -146,8 +186,11 @@ class TokenTable:
 class _Columns:
     """The columns of some rows, each made when it is asked for."""
 
-    def __init__(self, table: TokenTable, rows: Rows, models: Sequence[str], start: int) -> None:
+    def __init__(
+        self, table: TokenTable, rows: Rows, models: Sequence[str], start: int, units: np.ndarray | None
+    ) -> None:
         self._table = table
+        self._units = units
         self._rows = rows
         self._models = models
         self._start = start
@@ -173,9 +216,16 @@ class _Columns:
             return _whole(self._rows.labels[name])
         if name in OF_MODELS:
             return self._of_models(name)
+        if name == UNIT and self._units is not None:
+            return pa.array(self._units[self._documents], pa.int32())
         if name.startswith(LOGPROB):
             return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
+
+    def looked_up(self, mask: OfVocabulary, scored: np.ndarray) -> pa.Array:
+        """Whether it holds of the ``scored`` tokens (bool ``[N]``)."""
+        tokens = np.roll(self._rows.tokens, 1) if mask.previous else self._rows.tokens
+        return pa.array(mask.holds[tokens[scored]])
 
     def _of_models(self, name: str) -> pa.Array:
         tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,12 @@ MAX_WORKERS = 8
 # for each core. OMP_NUM_THREADS=2 runs the tests with two threads of torch.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+import torch  # noqa: E402
+
+# Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -53,8 +58,7 @@ def own_home(tmp_path_factory, monkeypatch):
 @pytest.fixture(autouse=True)
 def drawn_alike():
     """A test's draws from torch's global generator do not depend on the tests before it."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -139,5 +143,5 @@ def write_drawn_result(
             write_shard(path, data, range(first, last), -np.abs(lost[rows]).astype(np.float32), top1[rows])
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
-    write_gap(runs, labels, tokenizer, out, threshold=2, base=None)
+    write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out

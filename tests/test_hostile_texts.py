@@ -48,7 +48,7 @@ def renamed(value: object, names: dict[str, str]) -> object:
 def hostile(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result whose models, domains, sources and tokens are hostile texts, and its report."""
     folder = tmp_path_factory.mktemp("hostile")
-    names = dict(zip(("m-1", "m2", "ref", "code", "prose"), HOSTILE, strict=True))
+    names: dict[str, str] = dict(zip(("m-1", "m2", "ref", "code", "prose"), HOSTILE, strict=True))
     gap = read_gap(token_result)
     gap = replace(gap, evaluation=replace(gap.evaluation, data=HOSTILE, tokenizer=HOSTILE[0]))
     write_record(folder / "gap.json", msgspec.convert(renamed(json.loads(msgspec.json.encode(gap)), names), Gap))

@@ -342,7 +342,7 @@ def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypat
     def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("argap.comparison.choose_examples", killed)
+    monkeypatch.setattr("argap.comparison.summarize", killed)
     with pytest.raises(KeyboardInterrupt):
         compare_runs(runs[:1], runs[1], tmp_path, threshold=7)
     assert not (tmp_path / "gap.json").exists()

@@ -79,7 +79,7 @@ def tries(count: int, *, fresh: bool) -> settings:
         derandomize=not fresh,
         database=None,
         deadline=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
     )
 
 

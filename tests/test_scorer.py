@@ -355,7 +355,7 @@ def test_a_full_disk_is_one_line(gpt2, data, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet.pq, "write_table", full)
+    monkeypatch.setattr(parquet.pq.ParquetWriter, "write_table", full)
     with pytest.raises(ArgapError, match=r"could not be written \(No space left on device\); nothing was left"):
         run(gpt2, data, tmp_path)
     monkeypatch.undo()

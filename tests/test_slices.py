@@ -24,8 +24,8 @@ from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.reports.write import write_report
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
-from argap.slice_sql import connect
-from argap.token_slices import Slice, score_slices
+from argap.slice_sql import connect, looked_up
+from argap.token_slices import Slice, checked, score_slices
 
 pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
@@ -117,6 +117,40 @@ def test_the_ar_hits_as_a_condition_are_the_rows_of_the_result(result):
 def test_another_threshold_moves_the_hits(result, plain):
     hits = result.gap({}, threshold=0).set_index(["slice", "model"]).loc[("ar_hits", "m2")]
     assert hits["n"] == (plain["repeated"] & (plain["train_count"] <= 0)).sum()
+
+
+OF_VOCABULARY = {
+    "digits": "regexp_matches(piece, '[0-9]')",
+    "long": "length(piece) > 3 AND token % 2 = 1",
+    "unknown": "CASE WHEN length(piece) > 3 THEN NULL ELSE piece <> ' ' END",
+    "after": "previous LIKE '%e'",
+    "alone": "token > 300",
+}
+
+
+def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
+    table = result.token_table
+    made = {name: looked_up(table, checked(table, sql)) for name, sql in OF_VOCABULARY.items()}
+    assert all(each is not None and 0 < each.holds.sum() < len(each.holds) for each in made.values())
+    assert [name for name, each in made.items() if each is not None and each.previous] == ["after"]
+    for other in ("piece = previous", "length(piece) > pos", "random() < 0.5 AND piece <> ''", "true", "word = 'e'"):
+        assert looked_up(table, checked(table, other)) is None
+    assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
+    found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
+    monkeypatch.setattr("argap.slice_sql.looked_up", lambda *_: None)
+    assert score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2) == found
+    assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
+
+
+def test_beyond_the_limit_documents_are_drawn_in_groups(result, monkeypatch):
+    """As `SliceScorer` groups them, whose sums are by document."""
+    monkeypatch.setattr("argap.intervals.GROUPS", 7)
+    cells = result.table().set_index(["slice", "model"])
+    for name, each in zip(("overall", "ar_hits"), score_slices(result.token_table, [], threshold=2), strict=True):
+        for model in each.models[1:]:
+            row = cells.loc[(name, model.model)]
+            assert model.contribution.ci95 == pytest.approx((row["contribution_low"], row["contribution_high"]))
+            assert model.gap_due_to.ci95 == pytest.approx((row["gap_due_to_low"], row["gap_due_to_high"]))
 
 
 ATOMS = st.sampled_from(

@@ -50,6 +50,7 @@ class Dialect(NamedTuple):
     """A way to ask."""
 
     logprobs: Literal["prompt_logprobs", "echo"]
+    """The parameter that asks for them."""
     prompts: Literal["token ids", "text"]
     bos: bool = False
     """Whether the server puts a token of its own before each prompt."""

@@ -23,7 +23,7 @@ from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
-from argap.summary import documents_of, gap_rows
+from argap.summary import count_documents, gap_rows
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
 
@@ -266,7 +266,7 @@ def read_size(folder: Path) -> SizeResult:
     )
     members = read_record(folder / "members.json", Members).members
     rows = below_seeds(rows, seed_ranges(cells, members))
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **documents_of(cells)), cells, members)
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **count_documents(cells)), cells, members)
 
 
 def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:

@@ -1,14 +1,9 @@
-"""Kernels run on the GPU if there is one, otherwise in Triton's interpreter, which must be switched on before any of
-them is imported."""
+"""Kernels run on the GPU if there is one, otherwise in Triton's interpreter (switched on in ``tests/conftest.py``)."""
 
-import os
 from typing import Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Bounds of ‖out − ref‖ / ‖ref‖ against float64 on the same inputs: a few rounding errors of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""

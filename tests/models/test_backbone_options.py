@@ -70,7 +70,7 @@ def test_the_options_survive_saving(tmp_path: Path) -> None:
     assert torch.equal(model(ids).logits, again(ids).logits)
 
 
-@pytest.mark.parametrize(("option", "value"), [("norm", "batch"), ("mlp", "gelu")])
+@pytest.mark.parametrize(("option", "value"), [("norm", "batch"), ("mlp", "relu")])
 def test_an_unknown_value_is_refused(option: str, value: str) -> None:
     wrong: dict[str, Any] = {option: value}
     with pytest.raises(ArgapError, match=f"{option} '{value}'; expected "):

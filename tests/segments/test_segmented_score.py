@@ -55,10 +55,10 @@ def gpt2(vocab: int) -> GPT2Config:
 def place(tmp_path_factory):
     """A GPT-2 and two Llamas with tokenizers of their own, text of several documents, an index in GPT-2's tokens."""
     place = tmp_path_factory.mktemp("place")
-    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 30), word_piece(0, 100)
+    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 45), word_piece(0, 100)
     save_model(place / "gpt2", gpt2(of_gpt2.vocab_size), of_gpt2, 0)
     save_model(place / "gpt2-b", gpt2(of_gpt2.vocab_size), of_gpt2, 3)
-    save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 1)
+    save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 12)
     save_model(place / "bert", llama(words.vocab_size, 24), words, 2)
     texts = [
         "the cat sat on the mat. hello wörld, 日本語 the cat sat on the hat \n",
@@ -232,7 +232,7 @@ def test_a_segment_is_a_hit_where_one_of_its_tokens_is(scored):
     assert len(labels.shown) < len(rows)
 
 
-def test_a_slice_has_the_segments_with_one_of_its_tokens(place, scored):
+def test_a_slice_has_the_segments_with_one_of_its_tokens(scored, tmp_path):
     """By SQL, by a function, and the built-in hits, against the brute-force segments and a plain loop."""
     out, gap = scored
     result = open_result(out)
@@ -258,7 +258,9 @@ def test_a_slice_has_the_segments_with_one_of_its_tokens(place, scored):
         assert of[name].n == sum(row["segment_bytes"] for row in ends)
         lost = sum(row["nll"]["llama"] for row in ends)
         assert nll[name, "llama"] == pytest.approx(lost / of[name].n, abs=1e-6)
-    assert len(result.discover("llama", min_share=0.01)) > 0
+    compare_runs([str(out / "gpt2")], str(out / "llama"), tmp_path, threshold=2)  # the other way there is a gap
+    found = open_result(tmp_path).discover("gpt2", min_share=0.01)
+    assert found["n"].iloc[0] < gap.evaluation.scored
 
 
 def test_columns_and_limits_of_documents(place, tmp_path):
@@ -282,7 +284,9 @@ def test_columns_and_limits_of_documents(place, tmp_path):
     assert gap.evaluation.tokens <= 6 * 30
     slices = open_result(tmp_path / "out").slices({"cats": "topic = 'cats'", "c": "list_contains(spans, 'c')"})
     cats, labelled = slices[2:]
-    assert 0 < labelled.n <= 3 * len(" cat ")
+    tokens = open_result(tmp_path / "out").tokens().to_pylist()
+    chosen = {row["segment"] for row in tokens if "c" in (row["spans"] or ())}
+    assert labelled.n == sum(row["segment_bytes"] for row in tokens if row["segment"] in chosen) > 0
     assert labelled.n < cats.n < gap.evaluation.scored
 
 

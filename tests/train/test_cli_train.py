@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from argap.atomic import read_json
 from argap.cli import main
 from argap.train.loop import Trainer
 from argap.train.windows import Windows
@@ -38,7 +39,7 @@ def test_flags_override_the_file(
     assert command(monkeypatch, *arguments) == 0
     printed, progress = capsys.readouterr()
     record = json.loads(printed)
-    assert record == json.loads(Path("runs/toy/train.json").read_text())  # OUT is named after the file
+    assert record == read_json(Path("runs/toy/train.json"))  # OUT is named after the file
     assert [record["config"][key] for key in ("lr", "betas", "batch_size")] == [0.003, [0.8, 0.9], 4]
     assert record["finished"]["tokens"] == 12 * 4 * 16
     assert "step 12 of 12" in progress

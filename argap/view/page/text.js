@@ -17,6 +17,7 @@ export function text({ moved, looked, leave }) {
   let hits = [];
   let elements = [];
   let current = null;
+  let seen = null; // the token shown in detail: the current one, or that under the pointer
   let start = 0;
   const trail = [];
 
@@ -51,12 +52,12 @@ export function text({ moved, looked, leave }) {
   });
   flow.addEventListener("focusin", (event) => event.target.pos !== undefined && event.target.pos !== current && go(event.target.pos, {}));
 
-  new ResizeObserver(() => connect(current)).observe(flow);
+  new ResizeObserver(() => connect(seen)).observe(flow);
 
   function look(pos) {
-    const shown = pos ?? current;
-    looked(shown);
-    connect(shown);
+    seen = pos ?? current;
+    looked(seen);
+    connect(seen);
   }
 
   /** A line from a token to the earlier occurrence of its bigram, and both bigrams ringed. */
@@ -104,7 +105,9 @@ export function text({ moved, looked, leave }) {
     if (skip) return;
     const rect = token.getBoundingClientRect();
     const top = document.getElementById("header").getBoundingClientRect().bottom + 60;
-    if (rect.top < top || rect.bottom > innerHeight - 40) scrollBy({ top: rect.top - (top + innerHeight) / 2 + 60, behavior: "instant" });
+    const card = document.querySelector(".inspector");
+    const bottom = card && getComputedStyle(card).bottom === "0px" ? innerHeight - card.offsetHeight : innerHeight;
+    if (rect.top < top || rect.bottom > bottom - 40) scrollBy({ top: rect.top - (top + bottom) / 2 + 30, behavior: "instant" });
   }
 
   function nextHit(step) {
@@ -150,7 +153,7 @@ export function text({ moved, looked, leave }) {
     set(made, key) {
       window = made;
       this.key = key;
-      current = null;
+      current = seen = null;
       trail.length = 0;
       hits = [];
       start = 0;
@@ -159,7 +162,7 @@ export function text({ moved, looked, leave }) {
     clear() {
       window = null;
       this.key = null;
-      current = null;
+      current = seen = null;
     },
     /** Underline the hits at a threshold. */
     mark(threshold) {

@@ -1,0 +1,68 @@
+"""Labels and scores of a result's tokens, some windows at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from argap.checksums import check_files
+from argap.example_windows import Scores
+from argap.labels import TABLES, Labels
+from argap.lockstep import Rows, read_rows
+from argap.runs import check_logprobs, check_parts
+from argap.token_columns import LABELLED
+from argap.tokens import TokenTable
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Whole windows, position 0 included. Legend: N tokens."""
+
+    tokens: np.ndarray
+    """int32 ``[N]``: ids."""
+    labels: Labels
+    scores: dict[str, Scores]
+    """By model."""
+
+
+def read_portions(table: TokenTable) -> Iterator[Portion]:
+    """All tokens, in order. Raises `FormatError` naming the file that is missing, damaged or of other tokens."""
+    check_files(table.labels, [table.labels / name for name in TABLES], remedy="score again")
+    for run in table.runs:
+        check_parts(run)
+        if table.by_segment:  # only the last token of a segment has a log-prob
+            check_logprobs(run)
+    of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
+    folders = [run.folder for run in table.runs]
+    of_labels = [*LABELLED, "domain", *(["segment_bytes"] if table.by_segment else [])]
+    for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
+        scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
+        yield Portion(rows.tokens, _labels(table, rows), scores)
+
+
+def _labels(table: TokenTable, rows: Rows) -> Labels:
+    column = {name: rows.labels[name] for name in LABELLED}
+    domain = rows.labels["domain"].combine_chunks()
+    names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
+    return Labels(
+        window=rows.window,
+        position=rows.pos,
+        repeated=column["repeated"].to_numpy(),
+        distance=column["distance"].to_numpy(),
+        occurrences=column["occurrences"].to_numpy(),
+        train_count=None if column["train_count"].null_count else column["train_count"].to_numpy(),
+        domain=code.astype(np.int32)[domain.indices.to_numpy()],
+        domains=names.tolist(),
+        document_of_window=table.document_of_window,
+        record=table.record,
+        kept=table.documents,
+        segment_bytes=rows.labels["segment_bytes"].fill_null(-1).to_numpy() if table.by_segment else None,
+    )
+
+
+def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
+    logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
+    if not table.by_segment and not np.isfinite(logprob[rows.pos > 0]).all():
+        check_logprobs(table.runs[run])
+    top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
+    return Scores(logprob, top1)

@@ -1,0 +1,242 @@
+"""Time and peak memory of ten slices of four models' tokens: argap beside pandas and Polars, each in its own process.
+
+    python benchmarks/slices.py [--tokens 1e6 1e7] [--work DIR] [--json FILE]
+
+The tokens are random (`synthetic_result`). All read the same Parquet files and compute the same sums: of each slice and
+model, tokens and log-probs by document; argap then adds intervals from 10,000 resamples, which its time includes, and
+the others do not. pandas and Polars are written as their users write it: the needed columns in one table, masks, then a
+group-by of documents; Polars reads lazily and streams. Without Polars its rows are left out. `compare`, `discover` and
+`report` are the further steps from runs to a page; pandas has no counterpart for them. Ratios are to argap's time in
+the same run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+MODELS = ("ref", "m1", "m2", "m3")
+CONDITIONS = {
+    "rare": "repeated AND train_count < 10",
+    "seen once": "train_count = 1",
+    "far": "distance > 500",
+    "often": "occurrences >= 4",
+    "late": "pos > 1024",
+    "code": "domain = 'code' AND repeated",
+    "digits": "regexp_matches(piece, '[0-9]')",
+    "capitals": "regexp_matches(piece, '^ ?[A-Z]')",
+    "after a comma": "previous = ','",
+    "hard": "nll.ref > 5",
+}
+
+
+def argap_compare(folder: Path) -> None:
+    from argap.comparison import compare_runs
+
+    compare_runs([str(folder / name) for name in MODELS[1:]], str(folder / MODELS[0]), folder / "out")
+
+
+def argap_slices(folder: Path) -> dict[str, list[float]]:
+    import argap
+
+    table = argap.open_result(folder / "out").gap(CONDITIONS)
+    parts = {name: table.loc[table["slice"] == name] for name in CONDITIONS}
+    return {name: [float(part["n"].iloc[0]), *map(float, part["nll"])] for name, part in parts.items()}
+
+
+def argap_discover(folder: Path) -> None:
+    import argap
+
+    argap.open_result(folder / "out").discover("m1")
+
+
+def argap_report(folder: Path) -> None:
+    from argap.reports.write import write_report
+
+    write_report(folder / "out")
+
+
+def with_pandas(folder: Path) -> dict[str, list[float]]:
+    import numpy as np
+    import pandas as pd
+
+    frame = pd.read_parquet(folder / "labels" / "labels.parquet")
+    for name in MODELS:
+        columns = ["logprob", *(["token"] if name == MODELS[0] else [])]
+        run = pd.read_parquet(folder / name / "tokens", columns=columns)
+        frame[name] = run["logprob"].to_numpy()
+        if name == MODELS[0]:
+            frame["token"] = run["token"].to_numpy()
+    document = pd.read_parquet(folder / "labels" / "windows.parquet")["document"].to_numpy()
+    frame["document"] = document[frame["window"]]
+    frame["piece"] = pd.Series(np.array(_pieces(folder), dtype=object)[frame["token"]], dtype="str")
+    frame["previous"] = frame["piece"].shift()
+    frame = frame.loc[frame["pos"] > 0]
+    masks = {
+        "rare": frame["repeated"] & (frame["train_count"] < 10),
+        "seen once": frame["train_count"] == 1,
+        "far": frame["distance"] > 500,
+        "often": frame["occurrences"] >= 4,
+        "late": frame["pos"] > 1024,
+        "code": (frame["domain"] == "code") & frame["repeated"],
+        "digits": frame["piece"].str.contains("[0-9]"),
+        "capitals": frame["piece"].str.contains("^ ?[A-Z]"),
+        "after a comma": frame["previous"] == ",",
+        "hard": -frame["ref"] > 5,
+    }
+    found = {}
+    for name, mask in masks.items():
+        part = frame.loc[mask, ["document", *MODELS]]
+        sums = part.astype(dict.fromkeys(MODELS, "float64")).groupby("document").agg(["sum", "count"])
+        n = sums[MODELS[0], "count"].sum()
+        found[name] = [float(n), *(float(-sums[model, "sum"].sum() / n) for model in MODELS)]
+    return found
+
+
+def with_polars(folder: Path) -> dict[str, list[float]]:
+    import polars as pl
+
+    frames = [pl.scan_parquet(folder / "labels" / "labels.parquet")]
+    for name in MODELS:
+        run = pl.scan_parquet(folder / name / "tokens" / "*.parquet")
+        columns = [pl.col("logprob").alias(name), *([pl.col("token")] if name == MODELS[0] else [])]
+        frames.append(run.select(columns))
+    windows = pl.scan_parquet(folder / "labels" / "windows.parquet")
+    pieces = pl.LazyFrame({"piece": _pieces(folder)}).with_row_index("token").cast({"token": pl.Int32})
+    tokens = pl.concat(frames, how="horizontal").with_columns(before=pl.col("token").shift())
+    tokens = tokens.filter(pl.col("pos") > 0).join(windows, on="window", how="left", maintain_order="left")
+    tokens = tokens.join(pieces, on="token", how="left")
+    tokens = tokens.join(pieces.rename({"token": "before", "piece": "previous"}), on="before", how="left")
+    col = pl.col
+    masks = {
+        "rare": col("repeated") & (col("train_count") < 10),
+        "seen once": col("train_count") == 1,
+        "far": col("distance") > 500,
+        "often": col("occurrences") >= 4,
+        "late": col("pos") > 1024,
+        "code": (col("domain").cast(pl.String) == "code") & col("repeated"),
+        "digits": col("piece").str.contains("[0-9]"),
+        "capitals": col("piece").str.contains("^ ?[A-Z]"),
+        "after a comma": col("previous") == ",",
+        "hard": -col("ref") > 5,
+    }
+    wanted = [
+        each
+        for name, mask in masks.items()
+        for each in (
+            mask.sum().alias(f"{name} n"),
+            *(col(m).cast(pl.Float64).filter(mask).sum().alias(f"{name} {m}") for m in MODELS),
+        )
+    ]
+    sums = tokens.group_by("document").agg(wanted).collect(engine="streaming").sum().to_dicts()[0]
+    return {
+        name: [float(sums[f"{name} n"]), *(-sums[f"{name} {model}"] / sums[f"{name} n"] for model in MODELS)]
+        for name in masks
+    }
+
+
+def _pieces(folder: Path) -> list[str]:
+    from argap.tokenizer import load_tokenizer
+
+    return load_tokenizer(folder / "labels").pieces
+
+
+STEPS = {
+    "compare": argap_compare,
+    "slices": argap_slices,
+    "discover": argap_discover,
+    "report": argap_report,
+    "slices, pandas": with_pandas,
+    "slices, Polars": with_polars,
+}
+
+
+def run_step(name: str, folder: Path) -> None:
+    """One step in this process; prints its seconds, peak memory and figures."""
+    started = time.perf_counter()
+    found = STEPS[name](folder)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    report = {
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak_gb": round(usage.ru_maxrss / 1e6, 3),
+    }
+    print(json.dumps(report | {"found": found}))
+
+
+def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Each step in a process of its own, the better of ``rounds`` for the slices; all must find the same figures."""
+    results: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
+    for _ in range(rounds):
+        for name in steps:
+            command = [sys.executable, __file__, "--step", name, "--work", str(folder)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            got = json.loads(done.stdout.splitlines()[-1])
+            figures[name] = got.pop("found")
+            if name not in results or got["seconds"] < results[name]["seconds"]:
+                results[name] = got
+    for name, found in figures.items():
+        if name.startswith("slices") and found != figures["slices"]:
+            for each, values in figures["slices"].items():
+                assert all(abs(a - b) <= 1e-6 * abs(a) for a, b in zip(values, found[each], strict=True)), (name, each)
+    for name, got in results.items():
+        if name.startswith("slices,"):
+            got["times_argap"] = round(got["seconds"] / results["slices"]["seconds"], 2)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", nargs="+", default=["1e6", "1e7"])
+    parser.add_argument("--work", type=Path, default=Path("runs/bench-slices"))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--skip", nargs="*", default=[], help="steps to leave out, say for their memory")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        run_step(options.step, options.work)
+        return
+    from synthetic_result import write_result
+
+    from argap.demo import HERE
+    from argap.tokenizer import load_tokenizer
+
+    versions = {}
+    for name in ("argap", "duckdb", "numpy", "pandas", "polars", "pyarrow"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    skipped = {*options.skip, *(() if "polars" in versions else ["slices, Polars"])}
+    steps = [name for name in STEPS if name not in skipped]
+    results = {}
+    for tokens in options.tokens:
+        folder = options.work / tokens
+        if not (folder / "labels" / "labels.json").is_file():
+            write_result(folder, int(float(tokens)), list(MODELS), load_tokenizer(HERE / "tokenizer"))
+        results[tokens] = measure(folder, steps, options.rounds)
+        for name, got in results[tokens].items():
+            print(tokens, name, got, flush=True)
+    report = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": versions,
+        "models": len(MODELS),
+        "conditions": CONDITIONS,
+        "tokens": results,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

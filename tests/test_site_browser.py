@@ -1,0 +1,98 @@
+"""The built site in a real browser. Skipped where no Chromium is installed, or `make docs` has not installed mkdocs."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.view.browser import Browser, find_chromium
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = find_chromium()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path; set ARGAP_CHROMIUM"),
+]
+CONTRAST = (
+    (ROOT / "tests" / "view" / "contrast.js").read_text().replace("document.body", "document.querySelector('main')")
+)
+PAGES = (
+    "index",
+    "tutorial",
+    "faq",
+    "slices",
+    "fidelity",
+    "commands",
+    "python",
+    "notebooks/api",
+    "bigram_index/count_numba",
+)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_pages_are_legible_and_ask_no_other_machine(browser: Browser, address: str, width: int, dark: bool):
+    page = browser.page(width, 1200, dark=dark)
+    for name in PAGES:
+        page.open(f"{address}/{name}.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than the window"
+        assert page.evaluate(CONTRAST) == [], name
+    assert page.errors == []
+    assert [url for url in page.requested if not url.startswith((address, "data:"))] == []
+
+
+def test_the_search_finds_the_answers(browser: Browser, address: str):
+    page = browser.page()
+    page.open(f"{address}/index.html?q=threshold")
+    page.wait_for("document.querySelector('.md-search-result__item') !== null")
+    assert "Questions and answers" in page.evaluate("document.querySelector('.md-search-result__list').innerText")
+
+
+def test_a_console_block_is_copied_without_its_prompts(browser: Browser, address: str):
+    page = browser.page()
+    page.open(f"{address}/tutorial.html")
+    copied = page.evaluate(
+        "[...document.querySelectorAll('pre code')].find((code) => code.innerText.startsWith('$ ')).closest('pre')"
+        ".querySelector('code').setAttribute('data-md-copying', ''),"
+        "document.querySelector('[data-md-copying]').innerText"
+    )
+    assert copied.startswith("argap score my-model")

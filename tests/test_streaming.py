@@ -1,0 +1,142 @@
+"""What is read some windows at a time equals what is computed from everything at once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import argap.cells
+from argap.bins import bins_of
+from argap.cells import CellFile, build_cells, read_cells, write_cells
+from argap.errors import FormatError
+from argap.example_windows import Candidate, ExampleChooser, choose_examples
+from argap.labels import read_labels
+from argap.parquet import ParquetPortions, read_portions
+from argap.records import as_json, read_gap
+from argap.runs import open_run, read_logprobs, read_token_ids
+from argap.summary import summarize
+
+MODELS = ["ref", "m-1", "m2"]
+
+
+@pytest.fixture(scope="module")
+def whole(token_result):
+    """Labels, token ids and scores of all windows."""
+    runs = [open_run(token_result / name) for name in MODELS]
+    return read_labels(token_result / "labels"), read_token_ids(runs[0]), {r.model: read_logprobs(r) for r in runs}
+
+
+def test_cells_of_shards_are_those_of_all_windows(token_result, whole):
+    labels, _, scores = whole
+    expected = build_cells(labels, {name: logprob for name, (logprob, _) in scores.items()}, 2)
+    pd.testing.assert_frame_equal(read_cells(token_result / "cells.parquet"), expected)
+
+
+def test_cells_add_up_the_log_probs_of_each_combination(whole):
+    labels, _, scores = whole
+    cells = build_cells(labels, {"ref": scores["ref"][0]}, 2)
+    keys = ["window", "repeated", "distance"]
+    assert cells["n"].sum() == labels.scored.sum()
+    assert len(cells[["document", *keys, "domain", "frequency", "position"]].drop_duplicates()) == len(cells)
+    plain = pd.DataFrame({"window": labels.window, "x": scores["ref"][0].astype(np.float64)})[labels.scored]
+    by_window = cells.groupby("window")["logprob/ref"].sum()
+    np.testing.assert_allclose(by_window, plain.groupby("window")["x"].sum(), rtol=1e-12)
+
+
+def test_a_summary_of_portions_is_that_of_all_cells(token_result, monkeypatch):
+    cells, gap = read_cells(token_result / "cells.parquet"), read_gap(token_result)
+    options = {"reference": "ref", "threshold": 2, "evaluation": gap.evaluation, "index": gap.index, "base": "m2"}
+    expected = as_json(summarize(cells, **options))
+    sizes = []
+
+    def small(path, columns):
+        for table in read_portions(path, columns, rows=97):
+            sizes.append(len(table))
+            yield table
+
+    monkeypatch.setattr(argap.cells, "read_portions", small)
+    found = as_json(summarize(CellFile(token_result / "cells.parquet"), **options))
+    assert len(sizes) > 10
+    for each in (found, expected):
+        each.pop("date")
+    assert_close(found, expected)
+
+
+def assert_close(found, expected):
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-9, abs=1e-12) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_examples_chosen_window_by_window_are_those_of_all_at_once(whole, tokenizer, seed, count):
+    labels, tokens, scores = whole
+    generator = np.random.default_rng(seed)  # losses of few values, so that there are ties
+    scores = {m: (-generator.integers(1, 6, len(tokens)).astype(np.float32), t) for m, (_, t) in scores.items()}
+    options = {"reference": "ref", "threshold": 2, "count": count}
+    expected = choose_examples(tokens, labels, scores, tokenizer, **options)
+    chooser = ExampleChooser(MODELS, tokenizer, **options)
+    bounds = np.flatnonzero(np.diff(labels.window, prepend=-1, append=-1))
+    for first, last in zip(bounds[:-1:2], [*bounds[2:-1:2], bounds[-1]], strict=True):
+        rows = slice(first, last)
+        some = {"window", "position", "repeated", "distance", "occurrences", "train_count", "domain"}
+        part = {name: getattr(labels, name)[rows] for name in some}
+        some_scores = {model: (logprob[rows], top1[rows]) for model, (logprob, top1) in scores.items()}
+        chooser.add(tokens[rows], replace(labels, **part), some_scores)
+    assert len(expected.windows) >= min(count, 3)
+    assert chooser.examples() == expected
+
+
+def test_no_candidate_is_forgotten_that_would_be_picked(tokenizer):
+    """Few strata and documents that block each other, in every order."""
+    generator = np.random.default_rng(0)
+    forgotten = 0
+    for _ in range(400):
+        count, size = int(generator.integers(1, 4)), 24
+        columns = [generator.integers(0, high, size).tolist() for high in (6, 4, 5)]
+        hits = [
+            Candidate(loss, row, 0, ("", band), document, None)
+            for row, (loss, band, document) in enumerate(zip(*columns, strict=True))
+        ]
+        chooser = ExampleChooser(["ref", "m"], tokenizer, reference="ref", threshold=2, count=count)
+        kept = []
+        for first in range(0, size, 4):
+            kept = chooser.shortened(sorted([*kept, *hits[first : first + 4]], key=lambda each: each.order))
+        expected = chooser.picks(sorted(hits, key=lambda each: each.order), count)
+        assert chooser.picks(kept, count) == expected
+        forgotten += size - len(kept)
+    assert forgotten > 4000
+
+
+def test_a_file_that_is_not_finished_is_not_there(tmp_path):
+    import pyarrow as pa
+
+    path = tmp_path / "x.parquet"
+
+    def interrupted() -> None:
+        with ParquetPortions(path) as file:
+            file.add(pa.table({"a": [1]}))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"PAR1")
+    with pytest.raises(FormatError, match=r"x\.parquet: not a complete Parquet file"):
+        list(read_portions(path, ["a"]))
+
+
+def test_cells_of_a_file_can_be_those_of_some_models(token_result, tmp_path):
+    path = tmp_path / "cells.parquet"
+    write_cells(read_cells(token_result / "cells.parquet"), path, bins_of(2, 48))
+    (part,) = CellFile(path, ("ref", "m2")).parts()
+    assert [name for name in part.columns if "/" in name] == ["logprob/ref", "logprob/m2"]
