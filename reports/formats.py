@@ -82,11 +82,11 @@ def print_one(table: Table, notes: Sequence[str] = ()) -> None:
 
 def markdown(table: Table) -> str:
     """A GitHub table with the notes below it."""
-    titles = [_cell_of_markdown(column.title) for column in table.columns]
+    titles = [in_markdown(column.title) for column in table.columns]
     rule = ["---" if column.align == "left" else "---:" for column in table.columns]
-    lines = [titles, rule, *([_cell_of_markdown(cell) for cell in row] for row in table.rows)]
+    lines = [titles, rule, *([in_markdown(cell) for cell in row] for row in table.rows)]
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    notes = "\n".join(f"- {_cell_of_markdown(note)}" for note in table.notes)
+    notes = "\n".join(f"- {in_markdown(note)}" for note in table.notes)
     return f"{body}\n\n{notes}\n"
 
 
@@ -138,7 +138,7 @@ def _in_csv(value: Any) -> Any:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def _cell_of_markdown(text: str) -> str:
+def in_markdown(text: str) -> str:
     """Text that cannot break the table, nor turn into markup or HTML."""
     text = " ".join(text.split())
     for sign in "\\`*_{}[]<>|#!":

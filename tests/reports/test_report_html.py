@@ -443,3 +443,19 @@ def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path)
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'other' / 'report.html'}\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gap.json", "other"]
+
+
+def test_the_card_holds_the_finding_the_table_and_its_provenance(make_gap: Maker, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(report)
+    gap = make_gap({"<b>m_1</b>": 1.0})
+    write_record(tmp_path / "gap.json", gap)
+    result = CliRunner().invoke(app, [str(tmp_path), "--card"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("## Associative recall\n")
+    assert "<b>" not in re.sub(r"\\\\<", "", result.stdout)
+    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in result.stdout
+    assert "| Model | Params | Overall |" in result.stdout
+    assert gap.fingerprint in result.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
+    assert CliRunner().invoke(app, [str(tmp_path), "--card", "--png"]).exit_code == 1
