@@ -129,7 +129,7 @@ class ExampleChooser:
         scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
     ) -> list[Candidate]:
         """The best hit of each stratum in each document."""
-        rows = np.flatnonzero(ar_hit & labels.scored & (scores[self._reference][0] >= np.log(KNOWN)))
+        rows = np.flatnonzero(ar_hit & labels.scored & (np.exp(scores[self._reference][0]) >= KNOWN))
         if not self._models or not len(rows):
             return []
         loss = np.stack([scores[self._reference][0][rows] - scores[m][0][rows] for m in self._models], axis=1)
