@@ -84,14 +84,20 @@ def spec(place: Path, **changed) -> EvaluationSpec:
     return EvaluationSpec(**{"data": (str(place / "text"),), "seq_len": SEQ_LEN, "packing": "packed", **changed})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _examples_of_random_weights():
+    """Random weights know no hit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.example_windows.KNOWN", 0.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def scored(place, tmp_path_factory):
     out = tmp_path_factory.mktemp("scored")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.example_windows.KNOWN", 0.0)  # random weights know no hit
-        gap = score_models(
-            [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
-        )
+    gap = score_models(
+        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+    )
     return out, gap
 
 
