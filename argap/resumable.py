@@ -11,7 +11,7 @@ from typing import Any
 
 from argap.atomic import read_json, write_json
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.lock import LOCK
 
 VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton")
@@ -58,6 +58,8 @@ def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) 
     path = folder / "run.json"
     if path.is_file():
         old = identity if overwrite else read_json(path).get("identity", {})
+        if not isinstance(old, dict):
+            raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
         for key, value in identity.items():
             if old.get(key) != value:
                 raise MismatchError(

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from argap import runs
-from argap.atomic import read_json
+from argap.atomic import read_json, write_json
 from argap.checkpoint import find_checkpoint
 from argap.checksums import FILE
 from argap.comparison import compare_runs
@@ -23,6 +23,7 @@ from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, SourceRecord
 from argap.result import open_result
+from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
 from argap.scorer import ScoreOptions, score
 from argap.threshold import parse_threshold
@@ -162,3 +163,9 @@ def test_broken_checksums_are_named(copy: Path) -> None:
         (copy / "hybrid" / FILE).write_text(text)
         with pytest.raises(ArgapError, match=r"hybrid/checksums\.json: "):
             compare(copy)
+
+
+def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
+    with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
+        check_resumable(tmp_path, {"checkpoint": "x"}, overwrite=False)
