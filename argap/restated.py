@@ -4,14 +4,16 @@ The cells hold training counts in bins, so that τ can be the upper end of any b
 own.
 """
 
+from pathlib import Path
+
 import msgspec
 import pandas as pd
 
 from argap.bins import bins_of, frequency_bins
-from argap.cells import PREFIX, sum_by
+from argap.cells import PREFIX, models_of, read_cells, sum_by
 from argap.errors import ArgapError
-from argap.records import Gap
-from argap.summary import gap_rows
+from argap.records import Gap, GapRow, read_gap
+from argap.summary import count_documents, gap_rows
 
 
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
@@ -57,24 +59,42 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):
         return gap
-    base = next((row.closed.base for row in gap.rows if row.closed), None)
-    rows = gap_rows(
-        cells_at(cells, gap, threshold),
-        reference=reference,
-        threshold=threshold,
-        base=None if base == reference else base,
-        parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
-        runs={row.model: row.run for row in gap.rows},
-    )
+    rows = _rows(gap, cells_at(cells, gap, threshold), threshold, reference)
     empty = msgspec.structs.replace(
         gap.breakdowns, **dict.fromkeys(("slice", "frequency", "distance", "position", "domain"), ())
     )
     return msgspec.structs.replace(
         gap,
-        rows=tuple(rows),
+        rows=rows,
         reference=reference,
         threshold=threshold,
         bins=bins_of(threshold, gap.evaluation.seq_len),
         breakdowns=empty,
         slices=(),
     )
+
+
+def judged(gap: Gap, cells: pd.DataFrame) -> Gap:
+    """A result with its documents counted and its rows judged by them, as earlier versions of argap did not."""
+    others = [PREFIX + model for model in models_of(cells) if model not in gap.models]  # further seeds of a suite
+    rows = _rows(gap, cells.drop(columns=others), gap.threshold, gap.reference)
+    return msgspec.structs.replace(gap, rows=rows, **count_documents(cells))
+
+
+def read_judged(folder: Path) -> Gap:
+    """`read_gap`; a result that counts no documents is `judged`, where its cells are there."""
+    gap, cells = read_gap(folder), folder / "cells.parquet"
+    return judged(gap, read_cells(cells)) if gap.documents is None and cells.is_file() else gap
+
+
+def _rows(gap: Gap, cells: pd.DataFrame, threshold: int | None, reference: str) -> tuple[GapRow, ...]:
+    base = next((row.closed.base for row in gap.rows if row.closed), None)
+    rows = gap_rows(
+        cells,
+        reference=reference,
+        threshold=threshold,
+        base=None if base == reference else base,
+        parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
+        runs={row.model: row.run for row in gap.rows},
+    )
+    return tuple(rows)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.atomic import write_text
-from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
+from argap.records import GAP_REMEDY, Examples, Gap, read_record
 from argap.reports.formats import latex, markdown
 from argap.reports.sentences import CAPTIONS
 from argap.reports.slice_tables import slices_csv
@@ -24,10 +24,11 @@ def write_report(
     """
     from argap.reports.figures import draw_all
     from argap.reports.html import render
+    from argap.restated import read_judged
 
     folder = Path(folder)
     out = folder if out is None else Path(out)
-    gap = read_gap(folder) if gap is None else gap
+    gap = read_judged(folder) if gap is None else gap
     windows = folder / "examples.json"
     examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
     tables = tables_of(gap)

@@ -32,6 +32,7 @@ def covered(documents: int, sigma: float, draws: int, monkeypatch: pytest.Monkey
         scorer.add("half", np.round(n / 2), lost * share[:, None] - 1.5 * n[:, None])
         model = scorer.results()[1].models[1]
         for k, (ends, truth) in enumerate([(model.contribution.ci95, 0.2 * SHARE), (model.gap_due_to.ci95, SHARE)]):
+            assert ends is not None
             hits[k] += ends[0] <= truth <= ends[1]
         worth += n.sum() ** 2 / (n**2).sum() / draws
     return *(hits / draws), worth

@@ -1,6 +1,7 @@
 """What is read some windows at a time equals what is computed from everything at once."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,8 +41,9 @@ def test_cells_add_up_the_log_probs_of_each_combination(whole):
     assert cells["n"].sum() == labels.scored.sum()
     assert len(cells[["document", *keys, "domain", "frequency", "position"]].drop_duplicates()) == len(cells)
     plain = pd.DataFrame({"window": labels.window, "x": scores["ref"][0].astype(np.float64)})[labels.scored]
-    by_window = cells.groupby("window")["logprob/ref"].sum()
-    np.testing.assert_allclose(by_window, plain.groupby("window")["x"].sum(), rtol=1e-12)
+    sums: Any = cells.groupby("window")["logprob/ref"].sum()
+    expected: Any = plain.groupby("window")["x"].sum()
+    np.testing.assert_allclose(sums, expected, rtol=1e-12)
 
 
 def test_a_summary_of_portions_is_that_of_all_cells(token_result, monkeypatch):

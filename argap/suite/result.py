@@ -19,11 +19,11 @@ from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_record
+from argap.restated import judged
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
-from argap.summary import count_documents, gap_rows
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
 
@@ -255,18 +255,10 @@ def read_size(folder: Path) -> SizeResult:
         raise FormatError(f"{folder}: no gap.json there; `argap suite run` writes it")
     gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT)
     cells = read_cells(folder / "cells.parquet")
-    others = [PREFIX + model for model in models_of(cells) if model not in gap.models]
-    rows = gap_rows(
-        cells.drop(columns=others),
-        reference=gap.reference,
-        threshold=gap.threshold,
-        base=next((row.closed.base for row in gap.rows if row.closed), None),
-        parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
-        runs={row.model: row.run for row in gap.rows},
-    )
+    gap = judged(gap, cells)
     members = read_record(folder / "members.json", Members).members
-    rows = below_seeds(rows, seed_ranges(cells, members))
-    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows), **count_documents(cells)), cells, members)
+    rows = below_seeds(gap.rows, seed_ranges(cells, members))
+    return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
 
 
 def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:
