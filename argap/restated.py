@@ -4,15 +4,13 @@ The cells hold training counts in bins, so that τ can be the upper end of any b
 own.
 """
 
-from pathlib import Path
-
 import msgspec
 import pandas as pd
 
 from argap.bins import bins_of, frequency_bins
-from argap.cells import PREFIX, models_of, read_cells, sum_by
+from argap.cells import PREFIX, models_of, sum_by
 from argap.errors import ArgapError
-from argap.records import Gap, GapRow, read_gap
+from argap.records import Gap, GapRow
 from argap.summary import count_documents, gap_rows
 
 
@@ -79,12 +77,6 @@ def judged(gap: Gap, cells: pd.DataFrame) -> Gap:
     others = [PREFIX + model for model in models_of(cells) if model not in gap.models]  # further seeds of a suite
     rows = _rows(gap, cells.drop(columns=others), gap.threshold, gap.reference)
     return msgspec.structs.replace(gap, rows=rows, **count_documents(cells))
-
-
-def read_judged(folder: Path) -> Gap:
-    """`read_gap`; a result that counts no documents is `judged`, where its cells are there."""
-    gap, cells = read_gap(folder), folder / "cells.parquet"
-    return judged(gap, read_cells(cells)) if gap.documents is None and cells.is_file() else gap
 
 
 def _rows(gap: Gap, cells: pd.DataFrame, threshold: int | None, reference: str) -> tuple[GapRow, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from argap.atomic import write_text
-from argap.records import GAP_REMEDY, Examples, Gap, read_record
+from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
 from argap.reports.formats import latex, markdown
 from argap.reports.sentences import CAPTIONS
 from argap.reports.slice_tables import slices_csv
@@ -24,7 +24,6 @@ def write_report(
     """
     from argap.reports.figures import draw_all
     from argap.reports.html import render
-    from argap.restated import read_judged
 
     folder = Path(folder)
     out = folder if out is None else Path(out)
@@ -42,6 +41,17 @@ def write_report(
     page = out / "report.html"
     write_text(page, render(gap, examples, figures))
     return page
+
+
+def read_judged(folder: Path) -> Gap:
+    """`argap.records.read_gap`; a result of an earlier argap, which counts no documents, is judged by its cells."""
+    gap, cells = read_gap(folder), folder / "cells.parquet"
+    if gap.documents is not None or not cells.is_file():
+        return gap
+    from argap.cells import read_cells
+    from argap.restated import judged
+
+    return judged(gap, read_cells(cells))
 
 
 def remove_report(folder: Path) -> None:

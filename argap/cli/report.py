@@ -17,7 +17,7 @@ def report(
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     if card:
         from argap.reports.card import card as section
-        from argap.restated import read_judged
+        from argap.reports.write import read_judged
 
         if out is not None or png:
             raise ArgapError("--card prints to the terminal; give it without --out and --png")

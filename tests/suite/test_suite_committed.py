@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from argap.cli.suite import app
 from argap.records import read_gap
-from argap.restated import read_judged
+from argap.reports.write import read_judged
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 
