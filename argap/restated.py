@@ -4,10 +4,13 @@ The cells hold training counts in bins, so that τ can be the upper end of any b
 own.
 """
 
+from typing import get_args
+
 import msgspec
 import pandas as pd
 
 from argap.bins import bins_of, frequency_bins
+from argap.breakdowns import By
 from argap.cells import PREFIX, models_of, sum_by
 from argap.errors import ArgapError
 from argap.records import Gap, GapRow
@@ -58,9 +61,7 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     if (threshold, reference) == (gap.threshold, gap.reference):
         return gap
     rows = _rows(gap, cells_at(cells, gap, threshold), threshold, reference)
-    empty = msgspec.structs.replace(
-        gap.breakdowns, **dict.fromkeys(("slice", "frequency", "distance", "position", "domain"), ())
-    )
+    empty = msgspec.structs.replace(gap.breakdowns, **dict.fromkeys(get_args(By), ()))
     return msgspec.structs.replace(
         gap,
         rows=rows,

@@ -55,7 +55,7 @@ def read_slices(path: Path) -> list[SliceSpec]:
 
 
 def as_specs(conditions: Mapping[str, str]) -> list[SliceSpec]:
-    """A slice for each name and condition. Raises `ArgapError` for a bad name, and for what is no expression of SQL."""
+    """A slice for each name and condition. Raises `ArgapError` for a bad name, and for a condition that is not SQL."""
     for name, where in conditions.items():
         if not isinstance(where, str):
             raise ArgapError(

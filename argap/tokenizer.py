@@ -270,7 +270,7 @@ def auto_tokenizer(source: str) -> Any:
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:
     """The EOS id that ``tokenizer_config.json`` names, else the one that ``config.json`` gives.
 
-    Raises `FormatError` for one that is no token of the vocabulary.
+    Raises `FormatError` for an EOS that the vocabulary does not have.
     """
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
         if not (folder / file).is_file():

@@ -23,6 +23,29 @@ of it, and ``SHIFT`` is added so that no tap is out of reach."""
 State = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
 
 
+def check_filters(
+    mixer: str,
+    width: int,
+    heads: int,
+    max_positions: int | None,
+    short_kernel: int,
+    bands: int,
+    filter_width: int,
+    filter_depth: int,
+) -> int:
+    """``max_positions``, the taps of the filters. Raises `ArgapError` for values out of range."""
+    sizes = {"short_kernel": short_kernel, "bands": bands, "filter_width": filter_width, "filter_depth": filter_depth}
+    for name, value in sizes.items():
+        least = 2 if name == "filter_depth" else 1
+        if value < least:
+            raise ArgapError(f"{mixer}: {name} {value}; expected at least {least}")
+    if heads < 1 or width % heads:
+        raise ArgapError(f"{mixer}: width {width} does not split into {heads} heads; set its option heads")
+    if max_positions is None:
+        raise ArgapError(f"{mixer}: its filters need the longest sequence; set the model's max_position_embeddings")
+    return max_positions
+
+
 class Hyena(Mixer):
     """y = z^{O+1} with z^1 = v and z^{n+1} = x^n ⊙ (h^n ∗ z^n + b^n ⊙ z^n) (arXiv 2302.10866, definition 3.1).
 
@@ -54,24 +77,14 @@ class Hyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("order", order, 2),
-            ("short_kernel", short_kernel, 1),
-            ("bands", bands, 1),
-            ("filter_width", filter_width, 1),
-            ("filter_depth", filter_depth, 2),
-        ):
-            if value < least:
-                raise ArgapError(f"hyena: {name} {value}; expected at least {least}")
-        if heads < 1 or width % heads:
-            raise ArgapError(f"hyena: width {width} does not split into {heads} heads; set its option heads")
-        if max_positions is None:
-            raise ArgapError("hyena: its filters need the longest sequence; set the model's max_position_embeddings")
-        self.order, self.heads, self.taps, self.spectra = order, heads, max_positions, SpectrumCache()
+        if order < 2:
+            raise ArgapError(f"hyena: order {order}; expected at least 2")
+        taps = check_filters("hyena", width, heads, max_positions, short_kernel, bands, filter_width, filter_depth)
+        self.order, self.heads, self.taps, self.spectra = order, heads, taps, SpectrumCache()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
         channels = order * width // heads
-        self.filter = HyenaFilter(channels, max_positions, bands, filter_width, filter_depth, sine_frequency)
+        self.filter = HyenaFilter(channels, taps, bands, filter_width, filter_depth, sine_frequency)
         self.skip = nn.Parameter(torch.empty(order, width))
         self.out = ResidualLinear(width, width, bias=False)
         without_decay(self.skip, *self.filter.parameters())  # as the authors register them (safari, hyena.py)

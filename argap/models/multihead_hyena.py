@@ -6,9 +6,8 @@ Legend: B batch, T positions, D width, H heads, C = D / H, N taps of a filter.
 import torch
 from torch import nn
 
-from argap.errors import ArgapError
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
-from argap.models.hyena import HyenaFilter
+from argap.models.hyena import HyenaFilter, check_filters
 from argap.models.mixer import Mixer, ResidualLinear, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
@@ -44,27 +43,13 @@ class MultiheadHyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("short_kernel", short_kernel, 1),
-            ("bands", bands, 1),
-            ("filter_width", filter_width, 1),
-            ("filter_depth", filter_depth, 2),
-        ):
-            if value < least:
-                raise ArgapError(f"multihead_hyena: {name} {value}; expected at least {least}")
         self.heads = max(1, width // 8) if heads is None else heads
-        if self.heads < 1 or width % self.heads:
-            raise ArgapError(
-                f"multihead_hyena: width {width} does not split into {self.heads} heads; set its option heads"
-            )
-        if max_positions is None:
-            raise ArgapError(
-                "multihead_hyena: its filters need the longest sequence; set the model's max_position_embeddings"
-            )
-        self.taps, self.spectra = max_positions, SpectrumCache()
+        sizes = (short_kernel, bands, filter_width, filter_depth)
+        self.taps = check_filters("multihead_hyena", width, self.heads, max_positions, *sizes)
+        self.spectra = SpectrumCache()
         self.projection = nn.Linear(width, 3 * width, bias=False)
         self.short = ShortConvolution(3 * width, short_kernel, bias=True)
-        self.filter = HyenaFilter(self.heads, max_positions, bands, filter_width, filter_depth, sine_frequency)
+        self.filter = HyenaFilter(self.heads, self.taps, bands, filter_width, filter_depth, sine_frequency)
         self.skip = nn.Parameter(torch.empty(self.heads))
         self.out = ResidualLinear(width, width, bias=False)
         without_decay(self.skip, *self.filter.parameters())
