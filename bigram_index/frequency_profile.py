@@ -38,7 +38,7 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
         raise ArgapError("the text contains no bigram; expected a document of at least two tokens")
     lows = [0, *(int(end) + 1 for end in ends)]
     highs = [*(int(end) for end in ends), None]
-    rows = [FrequencyBin(low, high, int(n), n / total) for low, high, n in zip(lows, highs, totals, strict=True)]
+    rows = [FrequencyBin(low, high, int(n), float(n / total)) for low, high, n in zip(lows, highs, totals, strict=True)]
     while not rows[-1].bigrams:
         rows.pop()
     return rows

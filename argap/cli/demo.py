@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.score import Json, show
+from argap.cli.options import Json, LimitTokens
+from argap.cli.score import show
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    limit_tokens: Annotated[int | None, typer.Option(metavar="N", help="Score only the first N tokens.")] = None,
+    limit_tokens: LimitTokens = None,
     as_json: Json = False,
 ) -> None:
     """Compute the paper's Table 1 for three small checkpoints shipped with argap, on real text, and write a report."""

@@ -1,11 +1,12 @@
 """``argap discover``: the conditions that explain a model's gap."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from argap.cli.options import Json
+from argap.cli.output import print_json
 from argap.errors import ArgapError
 
 
@@ -17,7 +18,7 @@ def discover(
         str, typer.Option(metavar="SHARE", help="Of the tokens, in every leaf: 0.5% or 0.005.")
     ] = "0.5%",
     leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
 
@@ -25,14 +26,12 @@ def discover(
     """
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
-    from argap.records import as_json as plain
     from argap.result import open_result
 
     opened = open_result(result)
     found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves)
     if as_json:
-        slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
-        typer.echo(json.dumps(slices, indent=2, ensure_ascii=False))
+        print_json({"slices": found.slices, "note": HYPOTHESIS})
         return
     from argap.reports.slice_tables import print_slices
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.score import Json, Threshold, show
+from argap.cli.options import Json
+from argap.cli.score import Threshold, show
 
 
 def label(

@@ -1,18 +1,17 @@
-"""``argap models``: list architectures and show the cost of a model."""
+"""``argap models``: list architectures, show the cost of a model, and measure speed and peak memory."""
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from argap.cli import bench_models
-from argap.cli.options import TrustRemoteCode
+from argap.cli.options import Device, Json, TrustRemoteCode
+from argap.cli.output import print_json, table
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
 
 app = typer.Typer(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
-app.command("bench", short_help="Measure tokens per second and peak memory.")(bench_models.bench)
 
 WidthOption = Annotated[
     int | None, typer.Option("--hidden-size", min=1, help="Width of a named architecture.", show_default="256")
@@ -27,7 +26,6 @@ VocabOption = Annotated[
 SizeOption = Annotated[
     str | None, typer.Option("--size", help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -39,18 +37,16 @@ def list_models(
     seq_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """List the named architectures at one size, by default the demo's."""
-    from dataclasses import asdict
-
     from argap.models.describe import backbone_at, describe_architecture
     from argap.models.presets import ARCHITECTURES
 
     backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
     rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
     if as_json:
-        _print_json([asdict(row) for row in rows])
+        print_json(rows)
     else:
         _print_table(rows, backbone, size)
 
@@ -69,11 +65,9 @@ def show(
         ),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
-    from dataclasses import asdict
-
     from argap.checkpoint import find_checkpoint
     from argap.models.describe import backbone_at, describe_architecture, describe_checkpoint
     from argap.models.presets import ARCHITECTURES
@@ -87,15 +81,13 @@ def show(
         checkpoint = find_checkpoint(reference.checkpoint if reference else model)
         row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
     if as_json:
-        _print_json(asdict(row))
+        print_json(row)
     else:
         _print_lines(row)
 
 
 def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     from argap.reports.numbers import parameters
 
@@ -103,12 +95,10 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
         f"At {f'{size}: ' if size else ''}width {backbone.hidden_size}, {backbone.num_hidden_layers} layers, "
         f"vocabulary {backbone.vocab_size:,}, a window of {rows[0].window:,} tokens"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     # At the paper's sizes, show its printed figures next to ours; its TFLOPs are for training.
-    titles = ("Params", "printed", "TFLOPs", "printed", "State") if size else ("Params", "GFLOPs", "State")
-    for column in ("Name", *titles):
-        table.add_column(column, justify="left" if column == "Name" else "right", no_wrap=True)
-    table.add_column("Mixers", overflow="fold")
+    titles = (">Params", ">printed", ">TFLOPs", ">printed", ">State") if size else (">Params", ">GFLOPs", ">State")
+    listed = table(title, "Name", *titles, padding=(0, 1, 0, 0))
+    listed.add_column("Mixers", overflow="fold")
     for row in rows:
         cells = [parameters(row.params), f"{(row.flops or 0) / 1e9:.2f}", parameters(row.state_size or 0)]
         if size:
@@ -118,8 +108,8 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        table.add_row(row.name, *cells, _count_mixers(row.mixers or []))
-    Console().print(table)
+        listed.add_row(row.name, *cells, _count_mixers(row.mixers or []))
+    Console().print(listed)
 
 
 def _print_lines(row: "ModelDescription") -> None:
@@ -157,5 +147,53 @@ def _with_options(mixer: dict[str, Any]) -> str:
     return mixer["name"] + (f": {options}" if options else "")
 
 
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+@app.command(short_help="Measure tokens per second and peak memory.")
+def bench(
+    architectures: Annotated[list[str], typer.Argument(help="Architectures, as listed by `argap models list`.")],
+    out: Annotated[Path, typer.Option(help="Folder for speed.json and the figure.")],
+    train: Annotated[
+        list[str] | None, typer.Option(help="LENGTHxBATCH of a training step. Repeatable. [512x8 1024x4 2048x2 4096x1]")
+    ] = None,
+    generate: Annotated[
+        list[str] | None, typer.Option(help="LENGTHxBATCH to generate. Repeatable. [256x1 256x4 256x16 256x64]")
+    ] = None,
+    hidden_size: Annotated[int, typer.Option(min=1, help="Width.")] = 256,
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 6,
+    vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary size.")] = 8192,
+    device: Device = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
+    compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure tokens per second and peak memory by length and batch size, and plot them.
+
+    With --train or --generate, only the given shapes are measured. Each case runs in a separate process.
+    """
+    from argap.device import resolve_device, resolve_dtype
+    from argap.models.speed import measure_all, speed_cases
+    from argap.reports.speed import write_speed
+
+    device = resolve_device(device)
+    size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
+    options: dict[str, Any] = {**size, "device": device, "dtype": resolve_dtype(dtype, device), "compile": compile}
+    cases = speed_cases(architectures, training=train, generation=generate, **options)
+    result = write_speed(measure_all(cases), options, out)
+    if as_json:
+        print_json(result)
+    else:
+        _print_speeds(result)
+        typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
+
+
+def _print_speeds(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from argap.models.speed import in_words
+
+    title = (
+        f"{result['device']}, {result['dtype']}, width {result['hidden_size']}, {result['num_hidden_layers']} layers"
+    )
+    speeds = table(title, "Mode", ">Length", ">Batch", "Architecture", ">Speed", ">Peak memory")
+    for row in result["rows"]:
+        speeds.add_row(row["mode"], f"{row['length']:,}", str(row["batch"]), row["architecture"], *in_words(row))
+    Console().print(speeds)

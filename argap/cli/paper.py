@@ -1,22 +1,20 @@
 """``argap paper``: check the published figures against the metric."""
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from argap.cli.options import Json
+from argap.cli.output import print_json, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from argap.paper import Range
 
 
-def paper(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def paper(as_json: Json = False) -> None:
     """Check the metric against the percentages printed in the Zoology paper (arXiv 2312.04927), its average too."""
     from argap.paper import checks_as_json
 
     if as_json:
-        typer.echo(json.dumps(checks_as_json(), indent=2))
+        print_json(checks_as_json())
     else:
         _print_tables()
 
@@ -28,16 +26,13 @@ def _print_tables() -> None:
 
     console = Console()
     gaps = check_gaps()
-    table = _table(
-        "% of gap due to AR, as printed and as its row gives it",
-        ["Table", "Scale", "Model"],
-        ["Printed", "Its row", "AR hits", "Agrees"],
-    )
+    title = "% of gap due to AR, as printed and as its row gives it"
+    due_to_ar = table(title, "Table", "Scale", "Model", ">Printed", ">Its row", ">AR hits", ">Agrees", padding=0)
     for check in gaps:
         row = check.row
         due, share = _percent(check.gap_due_to_ar), _percent(check.share_ar_hits)
-        table.add_row(str(row.table), row.scale, row.model, f"{row.printed}%", due, share, _yes(check.agrees))
-    console.print(table)
+        due_to_ar.add_row(str(row.table), row.scale, row.model, f"{row.printed}%", due, share, _yes(check.agrees))
+    console.print(due_to_ar)
     odd = [check for check in gaps if not check.agrees]
     console.print(f"{len(gaps) - len(odd)} of {len(gaps)} rows agree.", highlight=False)
     for check in odd:
@@ -53,32 +48,16 @@ def _print_tables() -> None:
         highlight=False,
         soft_wrap=True,
     )
-    table = _table(
-        "Share of BaseConv's gap to attention that is closed (table 2)",
-        ["Scale", "Model", "Tokens", "Measure"],
-        ["Printed", "Its rows", "Agrees"],
-    )
+    title = "Share of BaseConv's gap to attention that is closed (table 2)"
+    closed = table(title, "Scale", "Model", "Tokens", "Measure", ">Printed", ">Its rows", ">Agrees", padding=0)
     for check in check_closed():
         claim = check.claim
         tokens = {"overall": "all", "ar_hits": "AR hits"}[claim.tokens]
         measure = {"ppl": "perplexity", "nll": "NLL"}[claim.measure]
         model = claim.model.removeprefix("BaseConv + ")
-        closed = _percent(check.closed)
-        table.add_row(claim.scale, model, tokens, measure, f"{claim.printed}%", closed, _yes(check.agrees))
-    console.print(table)
-
-
-def _table(title: str, texts: list[str], numbers: list[str]) -> "Table":
-    """An empty table; the columns in ``numbers`` are right-aligned."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
-    for name in texts:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+        share = _percent(check.closed)
+        closed.add_row(claim.scale, model, tokens, measure, f"{claim.printed}%", share, _yes(check.agrees))
+    console.print(closed)
 
 
 def _yes(agrees: bool) -> str:

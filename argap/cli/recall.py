@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, Index, Json, Overwrite, TrustRemoteCode
+from argap.cli.output import print_json
 
 
 def recall(
@@ -56,9 +57,7 @@ def recall(
         typer.Option(metavar="JSON", help="What lm-eval's tasks read, such as RULER's max_seq_lengths."),
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Use only the first N examples of each task.")] = None,
-    index: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Bigram index, to identify gold tokens that are AR hits.")
-    ] = None,
+    index: Index = None,
     threshold: Annotated[
         int, typer.Option(metavar="N", min=0, help="Maximum training count of an AR hit's bigram.")
     ] = 1250,
@@ -74,11 +73,11 @@ def recall(
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
-    overwrite: Annotated[bool, typer.Option(help="Discard runs with other settings in that folder.")] = False,
+    overwrite: Overwrite = False,
     paper: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print recall.json instead of the table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
@@ -92,7 +91,6 @@ def recall(
     from argap.recall.prompts import Protocol
     from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
-    from argap.records import as_json as to_json
     from argap.reports.recall import published, recall_table, upstream_table, write_recall_page
     from argap.scorer import ScoreOptions
 
@@ -116,7 +114,7 @@ def recall(
         text = upstream_table(result)
     else:
         pinned = Protocol(context, truncate, twice)
-        measured = run_recall(
+        result = run_recall(
             checkpoints,
             load_tasks(names, data or [], fixture=fixture, limit=limit),
             out,
@@ -128,10 +126,11 @@ def recall(
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        result, text, page = to_json(measured), recall_table(measured), write_recall_page(out)
-    typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else text)
-    if figures is not None and not as_json:
-        typer.echo(figures)
+        text, page = recall_table(result), write_recall_page(out)
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo(text if figures is None else f"{text}\n{figures}")
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -1,13 +1,12 @@
 """``argap suite``: train, score and compare models that differ only in their mixers."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from argap.cli.engine import check_engine
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Address, Device, Engine, Json, TrustRemoteCode, check_engine
+from argap.cli.output import print_json
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
@@ -16,7 +15,6 @@ SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this 
 WorkOption = Annotated[
     Path | None, typer.Option("--work", help="Folder for checkpoints, tokens and runs [runs/SUITE].")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the result [results/SUITE].")]
 
 
@@ -30,8 +28,8 @@ def run(
     threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
     device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
-    engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster [this machine alone].")] = None,
+    engine: Engine = "local",
+    address: Address = None,
     collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -64,9 +62,8 @@ def run(
 
 
 @app.command()
-def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: JsonOption = False) -> None:
+def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: Json = False) -> None:
     """Show which models are trained and scored."""
-    from argap.records import as_json as plain
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.run import statuses
@@ -74,14 +71,14 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
     layout = Layout(work or Path("runs") / suite.stem)
     rows = statuses(load_suite(suite), layout, size or ())
     if as_json:
-        typer.echo(json.dumps([plain(row) for row in rows], indent=2))
+        print_json(rows)
         return
     for row in rows:
         typer.echo(f"{row.size:<8}  {row.name:<28}  {row}")
 
 
 @app.command()
-def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) -> None:
+def table(suite: SuiteFile, out: OutOption = None, as_json: Json = False) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
@@ -90,10 +87,9 @@ def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) 
     folder = out or Path("results") / suite.stem
     text = write_suite(loaded, folder)
     if as_json:
-        from argap.records import as_json as plain
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))
-        typer.echo(json.dumps({each.size: plain(each.gap) for each in results}, indent=2, ensure_ascii=False))
+        print_json({each.size: each.gap for each in results})
     else:
         typer.echo(text)
