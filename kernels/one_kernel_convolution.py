@@ -87,8 +87,8 @@ def one_kernel_convolution(
     y = x.new_empty(B, T, D)
     sizes = _sizes(spectrum.shape[1], launch)
     _convolve_kernel[(B, triton.cdiv(D, sizes["C"]))](
-        *(x, y, spectrum, *_twiddles(x.device, **sizes), gate, skip),
-        *(T, *strides(x, gate, dims=2)),
+        *(x, y, spectrum, *_twiddles(x.device, **sizes), gate, skip, x),
+        *(T, *strides(x, gate, x, dims=2)),
         **sizes,
         D=D,
         num_warps=launch.warps,
@@ -139,11 +139,14 @@ def _convolve_kernel(
     twiddle2,
     gate,
     skip,
+    skipped,
     T,
     s_xb,
     s_xt,
     s_gateb,
     s_gatet,
+    s_skippedb,
+    s_skippedt,
     D: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
@@ -169,10 +172,11 @@ def _convolve_kernel(
     for n in tl.static_range(P):
         b_y_re += (b_re[n] * b_h_re[n] - b_im[n] * b_h_im[n],)
         b_y_im += (b_re[n] * b_h_im[n] + b_im[n] * b_h_re[n],)
-    # 3. Transform back; the real part is the convolution. x is read again: kept, it would not fit in registers.
+    # 3. Transform back; the real part is the convolution. x is read again: kept, it would not fit in registers. (By
+    #    another name, or the compiler would make the two loads one.)
     b_y = _to_tile(_inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C))
     if skip is not None:
-        p = x + i_b * s_xb + o_s.to(tl.int64) * s_xt + o_d + o_r.to(tl.int64) * S * s_xt
+        p = skipped + i_b * s_skippedb + o_s.to(tl.int64) * s_skippedt + o_d + o_r.to(tl.int64) * S * s_skippedt
         b_x = tl.load(p, mask=m_td, other=0.0).to(tl.float32)
         b_y += b_x * tl.load(skip + o_d, mask=o_d < D, other=0.0).to(tl.float32)
     if gate is not None:

@@ -67,9 +67,7 @@ def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dty
 
 @DTYPES
 @pytest.mark.parametrize("batches", [1, 2])
-def test_rotary_of_some_dimensions_with_fewer_key_heads(
-    batches: int, dtype: torch.dtype, device: torch.device
-) -> None:
+def test_rotary_of_some_dimensions_with_fewer_key_heads(batches: int, dtype: torch.dtype, device: torch.device) -> None:
     """Laid out as GPT-NeoX's projection, with the angles of both halves and of each sequence."""
     torch.manual_seed(4)
     projection = drawn(2, 9, 4, 3 * 20, device=device, dtype=dtype)
@@ -78,7 +76,9 @@ def test_rotary_of_some_dimensions_with_fewer_key_heads(
     angles = torch.randn(batches, 9, 6, device=device).repeat(1, 1, 2)  # R 12 of K 20
     expected, untouched = [], projection[..., 40:].clone()
     for x in (q.double(), k.double()):
-        turned = rotations.rotate(x[..., :12], angles[:, None, :, :6].double().cos(), angles[:, None, :, :6].double().sin())
+        turned = rotations.rotate(
+            x[..., :12], angles[:, None, :, :6].double().cos(), angles[:, None, :, :6].double().sin()
+        )
         expected.append(torch.cat([turned, x[..., 12:]], dim=-1))
     found = rotations.rotate_in_place(q, k, angles.cos(), angles.sin())
     for part, turned in zip(found, expected, strict=True):
