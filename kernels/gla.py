@@ -5,9 +5,9 @@ within a chunk. The second passes over the positions as in `argap.kernels.linear
 left to do. Between them the decayed q and k and the scores go through memory, no states.
 
 The score of a pair, Σ_c q_ic k_jc exp(G_ic − G_jc) with G the running sum of the log decays, is a matrix product if no
-channel's decay over the chunk, whose end is E, is below exp(−`RANGE`): that of q exp(G − E) and k exp(E − G), in float32
-and rounded once. Otherwise the decays are called strong, and the scores are computed one key at a time, without a
-positive exponent. A chunk's own decays alone decide which.
+channel's decay over the chunk, whose end is E, is below exp(−`RANGE`): that of q exp(G − E) and k exp(E − G), in
+float32 and rounded once. Otherwise the decays are called strong, and the scores are computed one key at a time, without
+a positive exponent. A chunk's own decays alone decide which.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """

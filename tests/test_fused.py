@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.llama import modeling_llama
 
-import argap.fused as module
+import argap.fused as fusion
 from argap.fused import _fused_on_cuda, fuse, fuse_by_liger, fuse_rotary, liger_patches
 
 pytest.importorskip("liger_kernel")
@@ -134,7 +134,7 @@ def rotated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_argap_s_rotary_function_is_the_family_s(rotated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs in Triton's interpreter, as if on a GPU."""
     plain, calls = hidden_states(rotated), []
-    monkeypatch.setattr(module, "_fused_on_cuda", lambda fused, own: lambda *given: calls.append(1) or fused(*given))
+    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: lambda *given: calls.append(1) or fused(*given))
     with torch.inference_mode():
         assert fuse_rotary(rotated, IDS, "some/model")
     calls.clear()
@@ -146,8 +146,8 @@ def test_a_rotary_function_of_another_kind_stays(
     rotated: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = hidden_states(rotated)
-    monkeypatch.setattr(module, "_fused_on_cuda", lambda fused, own: fused)
-    monkeypatch.setattr(module, "rotate_in_place", lambda q, k, cos, sin: (q.flip(-1), k))
+    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: fused)
+    monkeypatch.setattr(fusion, "rotate_in_place", lambda q, k, cos, sin: (q.flip(-1), k))
     with torch.inference_mode():
         assert not fuse_rotary(rotated, IDS, "some/model")
     assert torch.equal(hidden_states(rotated), plain)
