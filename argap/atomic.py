@@ -64,10 +64,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``target``; on success it becomes ``target``, else it is removed.
 
-    Every file is synced before the rename. Temporary folders of ``target`` that killed processes left are removed first.
-    ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other process writes ``target``, so all its
-    temporary folders are left behind. Raises `ArgapError` where the disk refuses, and for a ``target`` that is a
-    symbolic link.
+    Every file is synced before the rename. Temporary folders that killed processes left beside it are removed first.
+    ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other process writes ``target``, so that all
+    temporary folders are left ones. Raises `ArgapError` where the disk refuses, and for a ``target`` that is a symbolic
+    link.
     """
     target = Path(target).absolute()
     if target.is_symlink():
