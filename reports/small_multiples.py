@@ -63,7 +63,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.compared), across=ACROSS, head=0.5, row=1.3)
+    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.3)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")

@@ -77,8 +77,9 @@ class GLA(Mixer):
         """All positions of ``x [B, T, D]`` at once, and the state after the last, S where it is to be kept."""
         mapped = self.qkv(x)
         qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
-        q, k, v, decay = (part.transpose(1, 2) for part in self._heads(qkv, x))
-        y, memory = gla(q, k, v, decay, keep_state=keep_state, chunk=self.chunk_size)
+        q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
+        scaling = {"scale": q.shape[-1] ** -0.5, "temperature": self.temperature}
+        y, memory = gla(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
         past = None if self.conv is None else self.conv.state_after(mapped)
         return self._merge(y.transpose(1, 2), x), (memory, past)
 
@@ -99,8 +100,9 @@ class GLA(Mixer):
         if self.conv is not None:
             qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
             qkv = F.silu(qkv)
-        q, k, v, decay = self._heads(qkv, x)
-        y, memory = recurrence_step(q, k, v, memory, decay)
+        q, k, v, logits = self._heads(qkv, x)
+        decay = F.logsigmoid(logits.to(memory.dtype)) / self.temperature
+        y, memory = recurrence_step(q.to(memory.dtype) * q.shape[-1] ** -0.5, k, v, memory, decay)
         return self._merge(y, x), (memory, past)
 
     def state_size(self, length: int) -> int:
@@ -122,12 +124,10 @@ class GLA(Mixer):
     def _heads(
         self, qkv: torch.Tensor, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, scaled by 1/√K, k, log α ``[..., H, K]`` and v ``[..., H, V]``."""
+        """q, k, the decays' logits ``[..., H, K]`` and v ``[..., H, V]``."""
         parts = qkv.split((self.keys, self.keys, self.width), dim=-1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        compute_dtype = torch.promote_types(x.dtype, torch.float32)
-        decay = F.logsigmoid(self.decay_up(self.decay_down(x)).to(compute_dtype)) / self.temperature
-        return q * q.shape[-1] ** -0.5, k, v, decay.unflatten(-1, (self.heads, -1))
+        return q, k, v, self.decay_up(self.decay_down(x)).unflatten(-1, (self.heads, -1))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""

@@ -73,7 +73,7 @@ class H3(Mixer):
         filters = partial(self._filters, length)
         (convolve,) = self.spectra.convolutions(product, self.ssm, length, filters)
         if self.head_size == 1:
-            return self.out(gated_product(q, convolve(product), skip=skip, skipped=product))
+            return self.out(convolve(product, gate=q, skip=skip))
         return self.out(self._read(convolve(product) + skip * product, q))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import position_features
 from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
@@ -73,7 +72,7 @@ class Hyena(Mixer):
         z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
         convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
-            z = gated_product(gate, convolve(z), skip=skip, skipped=z)
+            z = convolve(z, gate=gate, skip=skip)
         return self.out(z)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
