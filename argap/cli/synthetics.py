@@ -217,9 +217,9 @@ def score(
         print_json(content)
         return
     for row in scores.rows:
-        low, high = row.measures.ppl_ci95
+        low, high = row.ppl_ci95
         typer.echo(
-            f"{row.model:<24} {row.pairs:>4} pairs  {row.slice:<5}  ppl {row.measures.ppl:>12,.2f} "
-            f"({low:,.2f} to {high:,.2f})  accuracy {row.measures.accuracy:.3f}"
+            f"{row.model:<24} {row.pairs:>4} pairs  {row.slice:<5}  ppl {row.ppl:>12,.2f} "
+            f"({low:,.2f} to {high:,.2f})  accuracy {row.accuracy:.3f}"
         )
     typer.echo(f"{out / 'scores.json'}, {out / 'pairs.svg'}")

@@ -4,9 +4,10 @@ Legend: E examples, N tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 from transformers import PreTrainedModel
@@ -16,10 +17,11 @@ from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.progress import progress
+from argap.records import Interval, Record, as_json
 from argap.runs import environment
 from argap.synthetics.pretrained_test import PretrainedTest
 from argap.synthetics.tasks.examples import IGNORED, Examples
-from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
+from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.targets import find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
@@ -31,22 +33,20 @@ RESAMPLES = 10_000
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class Measures:
+class Measures(Record, frozen=True):
     """Means over the tokens of a slice, with 95% intervals over examples."""
 
     n: int
     nll: float
     """In nats."""
     ppl: float
-    ppl_ci95: tuple[float, float]
+    ppl_ci95: Interval
     accuracy: float
     """Of the most probable token."""
-    accuracy_ci95: tuple[float, float]
+    accuracy_ci95: Interval
 
 
-@dataclass(frozen=True)
-class ScoreRow:
+class ScoreRow(Measures, frozen=True, kw_only=True):
     """One model, number of KV pairs and slice."""
 
     model: str
@@ -54,12 +54,6 @@ class ScoreRow:
     slice: Literal["ar", "other", "pairs"]
     """``ar``: the values after the queries; ``other``: the fill token or text between the pairs, the other tokens of
     figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
-    measures: Measures
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields and measures as JSON values."""
-        row = {"model": self.model, "pairs": self.pairs, "slice": self.slice, **asdict(self.measures)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in row.items()}
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class PretrainedScores:
             "format": 2,
             **self.test.as_json(),
             "between": self.test.between,
-            "rows": [row.as_json() for row in self.rows],
+            "rows": [as_json(row) for row in self.rows],
             "device": self.device,
             "dtype": self.dtype,
             **environment(),
@@ -103,7 +97,8 @@ def score_pretrained(
                 logprob, correct = _score(model, each.inputs, device)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
-                    rows.append(ScoreRow(target.name, pairs, name, _measure(logprob, correct, chosen, test.seed)))
+                    measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
+                    rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
         del model
     return PretrainedScores(test, tuple(rows), str(device), str(dtype))
 
@@ -131,7 +126,7 @@ def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
         fill = _fill(tokenizer, test.fill)
     return [
         build(
-            PretrainedConfig(test.examples, pairs, length=test.length, alpha=test.alpha),
+            layout(test.examples, pairs, length=test.length, alpha=test.alpha),
             test.seed,
             vocabulary=vocabulary,
             fill=fill,
