@@ -16,6 +16,7 @@ from argap.checkpoint import load_model, max_positions
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
+from argap.intervals import DocumentBootstrap, interval
 from argap.progress import progress
 from argap.records import Interval, Record, as_json
 from argap.runs import environment
@@ -29,8 +30,6 @@ LOGITS_AT_ONCE = 2**27
 """Elements in the logits of a batch: half a gigabyte in float32."""
 TEXT_TOKENS = 1_000_000
 """Number of tokens used from the start of a text."""
-RESAMPLES = 10_000
-LEVEL = 0.95
 
 
 class Measures(Record, frozen=True):
@@ -191,14 +190,14 @@ def _measure(logprob: np.ndarray, correct: np.ndarray, chosen: np.ndarray, seed:
     n = chosen.sum(axis=1).astype(np.float64)
     loss = -np.where(chosen, logprob.astype(np.float64), 0).sum(axis=1)
     hits = (correct & chosen).sum(axis=1).astype(np.float64)
-    draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), size=RESAMPLES)
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    bootstrap = DocumentBootstrap(len(n), seed=seed)
+    drawn, losses, right = bootstrap.resample(bootstrap.by_unit(np.column_stack([n, loss, hits]))).T
     nll = float(loss.sum() / n.sum())
     return Measures(
         n=int(n.sum()),
         nll=nll,
         ppl=float(np.exp(nll)),
-        ppl_ci95=tuple(np.exp(np.quantile(draws @ loss / (draws @ n), tails)).tolist()),
+        ppl_ci95=interval(np.exp(losses / drawn)),
         accuracy=float(hits.sum() / n.sum()),
-        accuracy_ci95=tuple(np.quantile(draws @ hits / (draws @ n), tails).tolist()),
+        accuracy_ci95=interval(right / drawn),
     )
