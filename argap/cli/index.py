@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.index_output import Meter, describe, describe_bins, describe_plan, parse_bytes, parse_tokens
+from argap.cli.index_output import describe, describe_bins, describe_plan, parse_bytes, parse_tokens
 from argap.cli.options import Address, Engine, Json, Overwrite, check_engine
 from argap.cli.output import print_json
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from argap.corpus import Corpus
     from argap.tokenizer import Tokenizer
 
+TOKENS_PER_REPORT = 2**16
+"""Drawing progress for every document would cost more than counting it."""
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
@@ -86,14 +88,22 @@ def _build_with_progress(
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.shard import Shard
     from argap.bigram_index.token_source import TokenSource
+    from argap.progress import progress, say
     from argap.tokenizer import load_tokenizer
 
     source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
-    meter = Meter(source.fraction_read)
-    index = build_from_source(source, out, progress=meter, **options)
+    reported = 0
+    with progress("counting", None, fraction=source.fraction_read) as advance:
+
+        def report(documents: int, tokens: int) -> None:
+            nonlocal reported
+            if tokens - reported >= TOKENS_PER_REPORT:
+                advance(tokens - reported)
+                reported = tokens
+
+        index = build_from_source(source, out, progress=report, **options)
     for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
-        print(f"argap: {remark}", file=sys.stderr)
-    meter.finish(index)
+        say(f"argap: {remark}")
     return index
 
 
