@@ -6,6 +6,7 @@ where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,11 +92,8 @@ def collect(
     trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
-    for name, measured, write in (("trajectory.parquet", steps, write_parquet), ("mqar.json", recall, write_json)):
-        if measured is None:
-            (out / name).unlink(missing_ok=True)
-        else:
-            write(out / name, measured)
+    _replace(out / "trajectory.parquet", write_parquet, steps)
+    _replace(out / "mqar.json", write_json, recall)
     members = [_member(entries[name], run, layout) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():
@@ -104,6 +102,14 @@ def collect(
     write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
     write_record(out / "gap.json", gap)
     return gap
+
+
+def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None:
+    """Write a file that not every suite has, or remove an earlier suite's."""
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        write(path, value)
 
 
 def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:

@@ -135,28 +135,18 @@ def _check_alike(configs: Sequence[RunConfig]) -> None:
 def _data_by_seed(
     configs: Sequence[RunConfig], device: torch.device, stop: Callable[[], bool]
 ) -> dict[int, Data] | None:
-    """Training and validation examples of each seed; None once ``stop`` returns true."""
-    data: dict[int, Data] = {}
-    for config in configs:
-        if config.seed not in data:
-            generated = _generate(config, stop)
-            if generated is None:
-                return None
-            data[config.seed] = {split: each.to(device) for split, each in generated.items()}
-    return data
-
-
-def _generate(config: RunConfig, stop: Callable[[], bool]) -> Data | None:
-    """Training and validation examples of a run; None once ``stop`` returns true.
+    """Training and validation examples of each seed; None once ``stop`` returns true.
 
     They are generated in a thread, since this can take minutes in which ``stop`` must still be checked. An abandoned
     thread ends when its examples are done or with the process.
     """
-    generated: Future[Data] = Future()
+    by_seed = {config.seed: config for config in configs}
+    generated: Future[dict[int, Data]] = Future()
 
     def generate() -> None:
         try:
-            generated.set_result({split: supervision(config, split) for split in ("train", "validation")})
+            splits = ("train", "validation")
+            generated.set_result({seed: {s: supervision(c, s) for s in splits} for seed, c in by_seed.items()})
         except BaseException as error:  # raised again by the waiting thread
             generated.set_exception(error)
 
@@ -164,7 +154,7 @@ def _generate(config: RunConfig, stop: Callable[[], bool]) -> Data | None:
     while not wait([generated], POLL_SECONDS).done:
         if stop():
             return None
-    return generated.result()
+    return {seed: {split: each.to(device) for split, each in data.items()} for seed, data in generated.result().items()}
 
 
 def _score(
