@@ -16,8 +16,10 @@ from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import SliceResult
-from argap.slice_sql import TABLE, streamed
+from argap.slice_sql import TABLE
+from argap.slice_sums import each_portion
 from argap.slices import slices_of_cells
+from argap.token_batches import TokenReader
 from argap.token_columns import LOGPROB
 from argap.token_slices import Slice, score_slices
 from argap.tokens import TokenTable
@@ -163,8 +165,10 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept:
     parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
     query = f"SELECT {', '.join(parts)} FROM {TABLE} WHERE {FITTING} GROUP BY ALL ORDER BY ALL"
     columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
-    with streamed(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], {}) as connection:
-        return connection.execute(query).df()
+    reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"])
+    portions = [each.to_pandas() for each in each_portion(reader, query, {})]
+    keys = [name for name in portions[0].columns if name not in ("n", "lost")]
+    return pd.concat(portions).groupby(keys, dropna=False, sort=True).sum().reset_index()
 
 
 def _features(

@@ -29,7 +29,8 @@ from argap.token_columns import SEGMENTED
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
-TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
+WINDOWS = "windows.parquet"
+TABLES = ("labels.parquet", WINDOWS, DOCUMENTS)
 COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
 """Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
 

@@ -22,7 +22,8 @@ from argap.slices import ALL, slices_of_cells
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from argap.tokens import Mask, TokenTable
+    from argap.token_batches import Mask
+    from argap.tokens import TokenTable
 
 
 @dataclass(frozen=True)

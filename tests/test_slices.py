@@ -24,7 +24,8 @@ from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.reports.write import write_report
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
-from argap.slice_sql import connect, looked_up
+from argap.slice_sql import connect
+from argap.slice_sums import looked_up
 from argap.token_slices import Slice, checked, score_slices
 
 pc: Any = pyarrow.compute
@@ -137,7 +138,7 @@ def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
         assert looked_up(table, checked(table, other)) is None
     assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
     found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
-    monkeypatch.setattr("argap.slice_sql.looked_up", lambda *_: None)
+    monkeypatch.setattr("argap.slice_sums.looked_up", lambda *_: None)
     assert score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2) == found
     assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
 
