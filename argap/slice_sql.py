@@ -20,7 +20,7 @@ import pyarrow as pa
 from argap.errors import ArgapError
 from argap.interrupt import current
 from argap.token_batches import Mask, OfVocabulary, TokenReader
-from argap.token_columns import schema_of
+from argap.token_columns import OF_MODELS, schema_of
 from argap.tokens import TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -55,6 +55,8 @@ class Condition:
     sql: str
     columns: tuple[str, ...]
     """Those that it names."""
+    models: tuple[str, ...] = ()
+    """Those whose ``nll`` or ``top1`` it names."""
 
 
 def check_condition(where: str, schema: pa.Schema) -> Condition:
@@ -69,8 +71,8 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
         for part in parts:
             if what := REFUSED.get(part.get("class", "")):
                 raise _refusal(where, f"holds {what}; expected an expression over the columns of one token", schema)
-        named = {name.lower() for part in parts for name in part.get("column_names", ())}
-        columns = tuple(name for name in schema.names if name.lower() in named)
+        paths = [[name.lower() for name in part["column_names"]] for part in parts if "column_names" in part]
+        columns = tuple(name for name in schema.names if any(name.lower() in path for path in paths))
         connection.register(TABLE, schema.empty_table())
         try:
             connection.execute(f"EXPLAIN SELECT 1 FROM {TABLE} WHERE (\n{where}\n)").fetchall()
@@ -79,7 +81,16 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             raise _refusal(where, reason(error), schema) from None
     if (given := described[0][1]) != "BOOLEAN":
         raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)
-    return Condition(where, columns)
+    return Condition(where, columns, tuple(_models(paths, [field.name for field in schema.field("nll").type])))
+
+
+def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
+    """Those whose field of ``nll`` or ``top1`` is named; all where one of the two is named as a whole."""
+    of_models = [path for path in paths if not OF_MODELS.keys().isdisjoint(path)]
+    whole = any(path[-1] in OF_MODELS for path in of_models)
+    for model in models:
+        if whole or any(path[-1] == model.lower() for path in of_models):
+            yield model
 
 
 def check_syntax(where: str) -> None:

@@ -21,7 +21,7 @@ from argap.token_batches import Mask, OfVocabulary, TokenReader
 from argap.token_columns import LOGPROB, MASK, SEGMENTED, UNIT
 from argap.tokens import TokenTable
 
-BITS = 62
+BITS = 30
 """Conditions that one integer column says of a token which hold."""
 ROWS = 2**19
 """Least number of tokens that one query takes, so that planning it costs little beside running it."""
@@ -76,19 +76,25 @@ def sums(
     slice and condition, for one that fails on a token, and `ArgapError` for a column of more than `MOST_BINS` values.
     """
     found = {name: looked_up(table, each) or each for name, each in slices.items()}
-    masks = {name: each for name, each in found.items() if not isinstance(each, Condition)}
-    conditions = {
-        name: each.sql if isinstance(each, Condition) else quoted(MASK + name) for name, each in found.items()
-    }
-    named = {name for each in found.values() if isinstance(each, Condition) for name in each.columns} | {by}
+    conditions = {name: each for name, each in found.items() if isinstance(each, Condition)}
+    named = {name for each in conditions.values() for name in each.columns} | {by}
     named |= set(SEGMENTED if table.by_segment else ())
+    calls = any(callable(each) for each in found.values())
+    asked = {name for each in conditions.values() for name in each.models}
+    logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
+    words, masks = _words(found)
+    reader = TokenReader(
+        table,
+        [UNIT, *(name for name in table.columns if name in named), *logprobs],
+        masks=masks,
+        models=[name for name in table.models if calls or name in asked],
+        units=of_document,
+    )
+    query = _query(words, logprobs, as_text(by, table) if by else "NULL", table.by_segment)
     models = len(table.models)
-    logprobs = [f"{LOGPROB}{m}" for m in range(models)]
-    columns = [UNIT, *(name for name in table.columns if name in named), *logprobs]
-    query = _query(list(conditions.values()), logprobs, as_text(by, table) if by else "NULL", table.by_segment)
-    made = AllSums(Sums(units, models), [Sums(units, models) for _ in conditions], {})
-    for portion in each_portion(TokenReader(table, columns, masks=masks, units=of_document), query, conditions):
-        groups = _Groups.of(portion, len(conditions), models)
+    made = AllSums(Sums(units, models), [Sums(units, models) for _ in slices], {})
+    for portion in each_portion(reader, query, {name: each.sql for name, each in conditions.items()}):
+        groups = _Groups.of(portion, len(slices), models)
         made.whole.add(groups, np.ones(len(groups.n), dtype=bool))
         for each, member in zip(made.slices, groups.member, strict=True):
             each.add(groups, member)
@@ -166,21 +172,40 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
             connection.register(TABLE, pa.Table.from_batches([batch]))
             for name, sql in conditions.items():
                 try:
-                    connection.execute(f"SELECT count(*) FROM {TABLE} WHERE (\n{sql}\n)").fetchall()
+                    held = f'CASE WHEN "{UNIT}" >= 0 THEN (\n{sql}\n) END'
+                    connection.execute(f"SELECT count(*) FROM {TABLE} WHERE {held}").fetchall()
                 except duckdb.Error as own:
                     text = f"slice {name}: a condition fails on a token: {reason(own)} ({' '.join(sql.split())})"
                     return FailsOnToken(text)
     return FailsOnToken(f"a condition fails on a token: {reason(error)}")
 
 
-def _query(conditions: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
-    """Sums by unit, value and the words of bits that say which conditions hold; ``by_segment``: of segments."""
-    words = [
-        " + ".join(
-            f"CASE WHEN (\n{sql}\n) THEN {1 << k}::BIGINT ELSE 0 END" for k, sql in enumerate(conditions[i : i + BITS])
-        )
-        for i in range(0, len(conditions), BITS)
-    ]
+def _words(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[str], dict[str, Mask | OfVocabulary]]:
+    """SQL for integers whose bits say which slices a token is in, `BITS` of them each; and the masks that it needs."""
+    words: list[str] = []
+    masks: dict[str, Mask | OfVocabulary] = {}
+    named = list(slices.items())
+    for start in range(0, len(named), BITS):
+        terms, of_vocabulary = ["0"], {}
+        for bit, (name, each) in enumerate(named[start : start + BITS]):
+            if isinstance(each, OfVocabulary):
+                bits = each.values.astype(np.int32) << bit
+                of_vocabulary[each.previous] = bits | of_vocabulary.get(each.previous, 0)
+                continue
+            if not isinstance(each, Condition):
+                masks[name] = each
+            sql = each.sql if isinstance(each, Condition) else quoted(MASK + name)
+            terms.append(f"CASE WHEN (\n{sql}\n) THEN {1 << bit}::INTEGER ELSE 0 END")
+        for previous, bits in of_vocabulary.items():
+            name = f"{start}: {'previous' if previous else 'token'}"  # no slice is named so
+            masks[name] = OfVocabulary(bits, previous)
+            terms.append(quoted(MASK + name))
+        words.append(" + ".join(terms))
+    return words, masks
+
+
+def _query(words: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
+    """Sums by unit, value and ``words``; ``by_segment``: of segments."""
     made = {f'"{MASK}{k}"': word for k, word in enumerate(words)}
     inner = ", ".join(
         [

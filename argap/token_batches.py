@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError
 from argap.lockstep import Rows, read_rows
-from argap.token_columns import LABELLED, LOGPROB, MASK, OF_TOKEN
+from argap.token_columns import LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
 from argap.token_values import Columns
 from argap.tokens import TokenTable
 
@@ -20,10 +20,10 @@ Mask = Callable[[pa.RecordBatch], Any]
 
 @dataclass(frozen=True)
 class OfVocabulary:
-    """A slice by what one token is, or the one before it."""
+    """What one token alone says, or the one before it: whether a condition holds, or a bit for each of some."""
 
-    holds: np.ndarray
-    """bool ``[vocab]``."""
+    values: np.ndarray
+    """bool or int32 ``[vocab]``."""
     previous: bool
     """Whether of the token before."""
 
@@ -36,17 +36,22 @@ class TokenReader:
     columns: Sequence[str]
     """Names of `TokenTable.columns`, `LOGPROB` and a number, or `UNIT`."""
     masks: Mapping[str, Mask | OfVocabulary] = field(default_factory=dict)
-    """Further boolean columns, `MASK` and a name, each made by a function of a batch with all columns of the table, or
-    looked up by id."""
+    """Further columns, `MASK` and a name, each made by a function of a batch with all columns of the table, or by
+    looking up ids."""
     models: Sequence[str] | None = None
     """Those with a field in ``nll`` and ``top1``; None: all."""
     units: np.ndarray | None = None
-    """int32 ``[D]``: the unit of each document, in the column `UNIT`."""
+    """int32 ``[D]``: the unit of each document, in the column `UNIT`, -1 for those that are left out. With that
+    column, batches may have rows that are not scored, whose unit is -1: leaving them out would copy all columns."""
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Of the batches."""
-        of_masks = pa.schema([(MASK + name, pa.bool_()) for name in self.masks])
+        types = [
+            pa.from_numpy_dtype(mask.values.dtype) if isinstance(mask, OfVocabulary) else pa.bool_()
+            for mask in self.masks.values()
+        ]
+        of_masks = pa.schema([(MASK + name, of_type) for name, of_type in zip(self.masks, types, strict=True)])
         return pa.schema([*self.table.schema(self.columns, self.models), *of_masks])
 
     @cached_property
@@ -64,21 +69,25 @@ class TokenReader:
         return read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
-        """The scored tokens among some rows.
+        """The scored tokens among some rows; beside others, where these have the unit -1.
 
         Raises `ArgapError` for masks of the wrong length or type, and what the functions raise.
         """
         source = Columns(self.table, rows, self._models, rows.start, self.units)
-        scored = source.scored()
-        batch = pa.RecordBatch.from_arrays([source.column(name) for name in self._needed], names=self._needed)
-        batch = batch.filter(pa.array(scored))
-        made = [
-            pa.array(mask.holds[source.tokens(previous=mask.previous)[scored]])
-            if isinstance(mask, OfVocabulary)
-            else call(name, mask, batch.select(list(self.table.columns)))
+        columns = {name: source.column(name) for name in self._needed}
+        for name, mask in self.masks.items():
+            if isinstance(mask, OfVocabulary):
+                columns[MASK + name] = pa.array(mask.values[source.tokens(previous=mask.previous)])
+        batch = pa.RecordBatch.from_pydict(columns)
+        if UNIT not in columns or self.calls:
+            batch = batch.filter(pa.array(source.scored))
+        called = {
+            MASK + name: call(name, mask, batch.select(list(self.table.columns)))
             for name, mask in self.masks.items()
-        ]
-        return pa.RecordBatch.from_arrays([*(batch[name] for name in self.columns), *made], schema=self.schema)
+            if not isinstance(mask, OfVocabulary)
+        }
+        made = [called[name] if name in called else batch[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(made, schema=self.schema)
 
     @cached_property
     def _models(self) -> Sequence[str]:

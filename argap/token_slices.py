@@ -121,7 +121,8 @@ def score_slices(
     check_names(each.name for each in slices)
     conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
     units = _units(table, among)
-    whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
+    with units.bootstrap.drawing():
+        whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
     chosen: list[tuple[Slice, Sums]] = []
     for each, of_slice in zip(slices, others, strict=True):
         text = _text(each.where, conditions[each.name])
@@ -165,7 +166,8 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
     units = _units(table)
     of_hits = {AR_HITS: checked(table, _hits(threshold).where)}
-    all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
+    with units.bootstrap.drawing():
+        all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
     of_type = table.schema().field(column).type
     bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
     whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins)

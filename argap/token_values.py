@@ -50,11 +50,12 @@ class Columns:
         if name in OF_MODELS:
             return self._of_models(name)
         if name == UNIT and self._units is not None:
-            return pa.array(self._units[self._documents], pa.int32())
+            return pa.array(np.where(self.scored, self._units[self._documents], -1), pa.int32())
         if name.startswith(LOGPROB):
             return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
 
+    @cached_property
     def scored(self) -> np.ndarray:
         """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
         if not self._table.by_segment:

@@ -132,7 +132,7 @@ OF_VOCABULARY = {
 def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
     table = result.token_table
     made = {name: looked_up(table, checked(table, sql)) for name, sql in OF_VOCABULARY.items()}
-    assert all(each is not None and 0 < each.holds.sum() < len(each.holds) for each in made.values())
+    assert all(each is not None and 0 < each.values.sum() < len(each.values) for each in made.values())
     assert [name for name, each in made.items() if each is not None and each.previous] == ["after"]
     for other in ("piece = previous", "length(piece) > pos", "random() < 0.5 AND piece <> ''", "true", "word = 'e'"):
         assert looked_up(table, checked(table, other)) is None
