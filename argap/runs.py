@@ -103,15 +103,14 @@ def open_run(folder: str | Path) -> Run:
 def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
     """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0. A
     log-prob that is NaN is stored as null."""
-    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    context = data.position[rows] == 0
+    position = data.position_of(windows)
     table = pa.table(
         [
-            data.window[rows],
-            data.position[rows],
-            data.tokens[rows],
+            data.window_of(windows),
+            position,
+            data.tokens[data.rows(windows)],
             pa.array(logprob, mask=np.isnan(logprob)),
-            pa.array(top1, mask=context),
+            pa.array(top1, mask=position == 0),
         ],
         schema=SCHEMA,
     )

@@ -32,7 +32,7 @@ def example(tmp_path, tokenizer):
     data = EvaluationSet(
         tokens=tokens,
         offsets=np.array([0, 12]),
-        document=np.array([0] * 5 + [1] * 7, dtype=np.int32),
+        document_ends=np.array([5, 12]),
         domains=["prose", "code"],
         sources=["p", "c"],
         seq_len=12,
