@@ -91,10 +91,17 @@ def check_slices(
     """
     check_names(each.name for each in specs)
     for each in specs:
-        try:
-            check_condition(filled(each.where, models, evaluation), schema_of(models, kept))
-        except ArgapError as error:
-            raise ArgapError(f"slice {each.name}: {error}") from None
+        check_where(each, models, evaluation, kept)
+
+
+def check_where(
+    spec: SliceSpec, models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
+) -> None:
+    """What `check_slices` checks of one, beside its name."""
+    try:
+        check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
+    except ArgapError as error:
+        raise ArgapError(f"slice {spec.name}: {error}") from None
 
 
 def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
@@ -111,14 +118,17 @@ def score_slices(
     *,
     threshold: int | None,
     empty: bool = False,
+    bins: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[SliceResult]:
     """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
 
-    ``among``: of an array of documents, which count (bool); None: all.
-    Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
+    ``among``: of an array of documents, which count (bool); None: all. ``bins``: whether names may be those of
+    `score_by`, any values of a column. Raises `ArgapError` for names and conditions that are refused and, unless
+    ``empty``, for a slice without tokens.
     """
-    check_names(each.name for each in slices)
+    if not bins:
+        check_names(each.name for each in slices)
     conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
     units = _units(table, among)
     with units.bootstrap.drawing():

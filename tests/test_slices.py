@@ -193,6 +193,24 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
     pd.testing.assert_frame_equal(argap.open_result(copied).gap(slices), result.gap(slices), rtol=1e-12)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monkeypatch, threads):
+    slices = {name: sql for name, (sql, _) in CONDITIONS.items()} | {f"late {k}": f"pos > {k}" for k in range(40)}
+    expected, by = result.gap(slices), result.breakdown("source")
+    monkeypatch.setattr("argap.slice_sums.ROWS", 1)
+    monkeypatch.setattr("argap.slice_sums.available_cores", lambda: threads)
+    pd.testing.assert_frame_equal(result.gap(slices), expected, rtol=1e-12)
+    pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
+
+
+def test_conditions_never_see_the_first_token_of_a_window(result):
+    fails = "CASE WHEN pos > {} THEN true ELSE CAST(piece || 'x' AS INT) > 0 END"
+    table = result.gap({"scored": fails.format(0), "whole": "nll IS NOT NULL AND nll.m2 >= 0"}).set_index("slice")
+    assert set(table.loc[["scored", "whole"], "n"]) == set(table.loc["overall", "n"])
+    with pytest.raises(ArgapError, match=r"slice low: a condition fails on a token: .*Could not convert"):
+        result.gap({"good": fails.format(0), "low": fails.format(1)})
+
+
 def test_a_function_of_a_batch_is_a_slice(result, plain):
     made = {
         "numpy": lambda batch: batch["train_count"].to_numpy() < 2,
