@@ -13,7 +13,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.comparison import threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import check_spec
-from argap.labels import index_record, label, write_labels
+from argap.labels import further_columns, index_record, label_portions, write_labels
 from argap.lock import one_writer
 from argap.per_model import NO_SETTING, PerModel
 from argap.progress import say
@@ -105,11 +105,10 @@ def score_models(
     for name, each in to_score.items():
         identity = check_windows(each, text.of(each), scorings[name])
         text.check_aligned(each, identity, out, overwrite=overwrite)
-    labels = text.labels(label(text.of(target), opened))
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, names, labels.record.evaluation, labels.further_columns)
+        check_slices(slices, names, text.record, further_columns(text.record, text.sets[0].kept))
     source = SourceRecord(
         **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
     )
@@ -117,6 +116,7 @@ def score_models(
     runs += [score_target(each, text.of(each), source, scorings[name]) for name, each in to_score.items()]
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
+        labels = text.labels(label_portions(text.of(target), opened))
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
