@@ -172,6 +172,25 @@ def test_a_dtype_may_be_one_models_own(place, tmp_path, monkeypatch, capsys) -> 
     assert "--dtype fp16: given twice for all models" in capsys.readouterr().err
 
 
+def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> None:
+    """What bfloat16 costs, and what 8 bits do, in one command; without a setting of its own it is one model."""
+    out, full = tmp_path / "out", str(place / "full")
+    models = {"bf16": full, "again": full, "eight bits": place / "full" / "q8.gguf"}
+    result = score(place, out, models, dtype={"bf16": "bfloat16"})
+    assert result.models == ["full", "bf16", "again", "eight bits"]
+    own, bf16, again = (read_logprobs(open_run(out / name))[0] for name in ("full", "bf16", "again"))
+    np.testing.assert_array_equal(again, own)
+    assert 1e-4 < np.nanmax(np.abs(bf16 - own)) < 0.5
+    assert open_run(out / "bf16").record.checkpoint == open_run(out / "full").record.checkpoint
+    assert result.record.row("again").delta.nll == 0 != result.record.row("bf16").delta.nll
+    shutil.copytree(place / "full", tmp_path / "copy")  # a copy is the same model, unless a setting differs
+    assert score(place, out, [full, tmp_path / "copy"]).models == ["full"]
+    assert "copy: the same model as full, scored once; NAME=CKPT gives it a row" in capsys.readouterr().err
+    assert score(place, out, tmp_path / "copy", dtype={"copy": "bfloat16"}).models == ["full", "copy"]
+    with pytest.raises(ArgapError, match="two models have this name"):
+        score(place, out, ["m=" + full, "m=" + str(place / "other")])
+
+
 def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, tokenizer, capsys) -> None:
     accelerate = pytest.importorskip("accelerate")
     score(place, tmp_path / "out", place / "other", device_map=True)  # one device here: all on the CPU

@@ -37,7 +37,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of th
 
 def score(
     checkpoints: Annotated[
-        list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1).")
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1); NAME= names a row."
+        ),
     ],
     ref: Reference,
     data: Annotated[
@@ -104,7 +107,7 @@ def score(
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
     from argap.parallel import join
-    from argap.per_model import per_model
+    from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
@@ -135,8 +138,7 @@ def score(
                 backend=backend,
                 device_map=device_map,
             ),
-            dtypes=per_model("dtype", dtype),
-            tokenizers=per_model("tokenizer", tokenizer),
+            settings=ModelSettings(per_model("dtype", dtype), per_model("tokenizer", tokenizer)),
             model_names=model_name or (),
             concurrency=concurrency,
             base=base,
