@@ -44,6 +44,7 @@ def score(
     tokenizer: "str | Mapping[str, str] | PreTrainedTokenizerBase | None" = None,
     model_name: str | Sequence[str] = (),
     concurrency: int = 8,
+    bos: str | Mapping[str, str] | None = None,
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
     device_map: bool = False,
@@ -94,6 +95,10 @@ def score(
     model_name, concurrency
         The model of each server, as the server knows it, in the order of ``models`` and then ``reference``; requests
         at once.
+    bos
+        A token to put before each window, as one more token of context without a log-prob: ``"own"``, the tokenizer's
+        BOS, or a token's text; a mapping from model names sets some. Models that were trained with a BOS need it, and
+        servers may add one by themselves.
     dtype, device, batch_size, backend
         How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
         windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
@@ -142,7 +147,7 @@ def score(
         index=None if index is None else str(index),
         threshold=threshold,
         options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map),
-        settings=ModelSettings(per_model("dtype", dtype), tokenizers),
+        settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
         model_names=[model_name] if isinstance(model_name, str) else model_name,
         concurrency=concurrency,
         base=base,

@@ -28,6 +28,8 @@ class PerModel(NamedTuple):
 
 
 NO_SETTING = PerModel()
+OWN_BOS = "own"
+"""The tokenizer's own BOS."""
 
 
 class ModelSettings(NamedTuple):
@@ -37,6 +39,8 @@ class ModelSettings(NamedTuple):
     """In place of the one in `argap.scorer.ScoreOptions`."""
     tokenizer: PerModel = NO_SETTING
     """In place of a model's own where it is named, and for models that have none."""
+    bos: PerModel = NO_SETTING
+    """The token put before each window: its text, or `OWN_BOS`; None: no token."""
 
     def of(self, name: str) -> tuple[str | None, ...]:
         """All settings of one model."""

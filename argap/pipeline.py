@@ -81,11 +81,11 @@ def score_models(
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else target.tokenizer
     _check_reference(tokenizer, target, opened)
     folder = out / OWN if other_tokenizers(tokenizer, models) else out
-    scoring = Scoring(folder, ScoreOptions() if options is None else options, concurrency, overwrite, parallel)
+    scoring = Scoring(folder, options or ScoreOptions(), settings, concurrency, overwrite, parallel)
     to_score = [(each, scorer_of(each, scoring)) for each in (target, *models) if not isinstance(each, RunTarget)]
     for _, scorer in to_score:
         scorer.check()
-    text = open_models_text(spec, tokenizer, target, models)
+    text = open_models_text(spec, tokenizer, target, models, settings)
     for each, scorer in to_score:
         text.check_aligned(each, scorer.check_windows(text.of(each)), out, overwrite=overwrite)
     labels = text.labels(label(text.of(target), opened))
@@ -111,20 +111,6 @@ def _with_recorded(
         spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
     check_spec(spec)
     return spec, index or recorded.index
-
-
-def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
-    """The index, if there is one. Raises `ArgapError` for a threshold that needs one."""
-    opened = None if index is None else open_index(index)
-    threshold_of(threshold, opened and index_record(opened))
-    return opened
-
-
-def _check_slices(slices: "Sequence[SliceSpec] | None", models: Sequence[str], labels: Labels) -> None:
-    if slices:
-        from argap.token_slices import check_slices
-
-        check_slices(slices, models, labels.record.evaluation, labels.further_columns)
 
 
 def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":

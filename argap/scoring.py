@@ -11,11 +11,12 @@ from argap.checkpoint import Checkpoint, check_length, check_loadable
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel
+from argap.per_model import NO_SETTINGS, ModelSettings
 from argap.records import RunIdentity, SourceRecord
 from argap.resumable import folder_name
 from argap.runs import Run
 from argap.server.scoring import CONCURRENCY, check_server_identity, score_server
-from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget
+from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget, bos_of
 
 if TYPE_CHECKING:
     from argap.parallel import Parallel
@@ -28,6 +29,8 @@ class Scoring:
 
     out: Path
     options: "ScoreOptions"
+    settings: ModelSettings = NO_SETTINGS
+    """Those that models have for themselves."""
     concurrency: int = CONCURRENCY
     """Requests at once to a server."""
     overwrite: bool = False
@@ -52,14 +55,14 @@ class ModelScorer(Protocol):
 
 
 def scorer_of(target: ScoredTarget, scoring: Scoring) -> ModelScorer:
-    """What scores ``target``: in its own dtype, where ``--dtype`` names it."""
-    folder = scoring.out / folder_name(target.name)
+    """What scores ``target``, with the settings that it has for itself. Raises `ArgapError` for a BOS that it lacks."""
+    folder, options = scoring.out / folder_name(target.name), scoring.options
+    bos = bos_of(target, scoring.settings.bos.of(target.name))
     if isinstance(target, ServerTarget):
-        return ServerScorer(target, scoring, folder)
-    if isinstance(target, LiveTarget):
-        return LocalScorer(target, target.live, scoring, scoring.options, folder)
-    dtype = target.settings.dtype.of(target.name) or scoring.options.dtype
-    return LocalScorer(target, target.checkpoint, scoring, scoring.options._replace(dtype=dtype), folder)
+        return ServerScorer(target, bos, scoring, folder)
+    dtype = scoring.settings.dtype.of(target.name) or options.dtype
+    model = target.live if isinstance(target, LiveTarget) else target.checkpoint
+    return LocalScorer(target, model, scoring, options._replace(dtype=dtype, bos=bos), folder)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class LocalScorer:
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
         from argap.scorer import check_identity
 
-        check_length(self.model, longest=int((data.offsets[1:] - data.offsets[:-1]).max()))
+        longest = int((data.offsets[1:] - data.offsets[:-1]).max())
+        check_length(self.model, longest=longest, bos=self.options.bos is not None)
         return check_identity(
             self.model, data, self.folder, self.options, self.scoring.overwrite, self.scoring.parallel
         )
@@ -118,6 +122,7 @@ class ServerScorer:
     """A model of a server."""
 
     target: ServerTarget
+    bos: int | None
     scoring: Scoring
     folder: Path
 
@@ -128,7 +133,7 @@ class ServerScorer:
             raise ArgapError(f"`concurrency` {self.scoring.concurrency}: expected a positive whole number")
 
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
-        return check_server_identity(self.target.server, data, self.folder, self.scoring.overwrite)
+        return check_server_identity(self.target.server, data, self.folder, self.scoring.overwrite, self.bos)
 
     def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
         return score_server(
@@ -140,5 +145,6 @@ class ServerScorer:
             source=source,
             batch_size=self.scoring.options.batch_size,
             concurrency=self.scoring.concurrency,
+            bos=self.bos,
             overwrite=self.scoring.overwrite,
         )

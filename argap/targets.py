@@ -12,7 +12,7 @@ from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
 from argap.gguf_file import gguf_tokenizer
 from argap.live import LiveModel
-from argap.per_model import NO_SETTINGS, ModelSettings
+from argap.per_model import NO_SETTINGS, OWN_BOS, ModelSettings
 from argap.progress import say
 from argap.records import SourceRecord
 from argap.references import find_reference
@@ -113,6 +113,21 @@ class RunTarget:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return tokenizer_of(self.run)
+
+
+def bos_of(target: "ScoredTarget", asked: str | None) -> int | None:
+    """The id of the token that ``asked`` puts before each window of the model; None for none.
+
+    Raises `ArgapError` for a token that its vocabulary does not have.
+    """
+    if asked is None:
+        return None
+    tokenizer = target.tokenizer
+    found = tokenizer.bos if asked == OWN_BOS else tokenizer.vocabulary.get(asked)
+    if found is None:
+        what = "its tokenizer has no BOS" if asked == OWN_BOS else "no token of its vocabulary"
+        raise ArgapError(f"{target.name}: `bos` {asked}: {what}; expected {OWN_BOS} or a token's text")
+    return found
 
 
 ScoredTarget = CheckpointTarget | ServerTarget | LiveTarget

@@ -61,6 +61,13 @@ def score(
         list[str] | None,
         typer.Option(metavar="[NAME=]T", help="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own."),
     ] = None,
+    bos: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]TOKEN",
+            help="Token before each window: own (the tokenizer's BOS) or a token's text; NAME=TOKEN for one model.",
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once to a server.")] = 8,
     dtype: Annotated[
         list[str] | None,
@@ -138,7 +145,7 @@ def score(
                 backend=backend,
                 device_map=device_map,
             ),
-            settings=ModelSettings(per_model("dtype", dtype), per_model("tokenizer", tokenizer)),
+            settings=ModelSettings(per_model("dtype", dtype), per_model("tokenizer", tokenizer), per_model("bos", bos)),
             model_names=model_name or (),
             concurrency=concurrency,
             base=base,
