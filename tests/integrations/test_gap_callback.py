@@ -239,6 +239,17 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
         assert torch.equal(own, other)
 
 
+@pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_weights_are_refused_as_training_begins(place, tmp_path, sharded: str):
+    folder, tokenizer = place
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    trainer = Trainer(model=make(0, tokenizer.vocab_size), args=args)
+    callback = GapCallback(trainer, folder / "out" / "reference")
+    setattr(trainer, sharded, True)
+    with pytest.raises(ArgapError, match=r"^GapCallback: FSDP and DeepSpeed shard .* saved checkpoints with `argap sc"):
+        callback.on_train_begin(args, trainer.state, trainer.control)
+
+
 def test_refusals(place, tmp_path):
     folder, tokenizer = place
     model = make(0, tokenizer.vocab_size)
