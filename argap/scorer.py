@@ -59,6 +59,8 @@ class ScoreOptions(NamedTuple):
     backend: Backend = "auto"
     device_map: bool = False
     """Spread models over all GPUs and then the CPU's memory."""
+    bos: int | None = None
+    """Id of a token to put before each window, as one more token of context; it has no log-prob."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -110,11 +112,11 @@ def score(
     shards = shards_of(data)
     if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
-    check_length(checkpoint, longest=int(np.diff(data.offsets).max()))
+    check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
-        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live)
+        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos)
         started = time.monotonic()
         try:
             done = _score_shards(batches, own, folder, model_name)
@@ -188,6 +190,7 @@ def _identity(
             device=torch.device(device).type,
             batch_size=options.batch_size,
             backend="memory",
+            bos=options.bos,
         )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
@@ -196,6 +199,7 @@ def _identity(
         device=torch.device(device).type,
         batch_size=options.batch_size,
         backend="native" if runs_native(checkpoint, options.backend) else "hf",
+        bos=options.bos,
     )
 
 
