@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.options import Json
-from argap.cli.score import Threshold, show
+from argap.cli.options import Json, Threshold
+from argap.cli.score import show
 
 
 def label(

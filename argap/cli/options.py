@@ -15,6 +15,11 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")
 ]
 
+BatchSize = Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")]
+Threshold = Annotated[
+    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
+]
+
 # The text that is scored, labelled or recorded.
 Data = Annotated[
     list[str] | None,

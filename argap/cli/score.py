@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from argap.cli.options import (
+    BatchSize,
     Data,
     Device,
     Index,
@@ -18,6 +19,7 @@ from argap.cli.options import (
     Packing,
     SeqLen,
     TextColumn,
+    Threshold,
     TrustRemoteCode,
 )
 from argap.cli.output import print_json
@@ -31,9 +33,6 @@ Reference = Annotated[
     typer.Option(
         "--ref", metavar="REF", help="What to compare with: a checkpoint, a finished run (not scored again), or a name."
     ),
-]
-Threshold = Annotated[
-    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
 ]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
 Keep = Annotated[
@@ -86,7 +85,7 @@ def score(
     device_map: Annotated[
         bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
     ] = False,
-    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
+    batch_size: BatchSize = "auto",
     limit_tokens: LimitTokens = None,
     limit_document_tokens: LimitDocumentTokens = None,
     text_column: TextColumn = None,

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from argap.atomic import write_text
-from argap.cli.options import Address, Device, Engine, Json, Overwrite, TrustRemoteCode, check_engine
+from argap.cli.options import (
+    Address,
+    BatchSize,
+    Device,
+    Engine,
+    Json,
+    Overwrite,
+    Threshold,
+    TrustRemoteCode,
+    check_engine,
+)
 from argap.cli.output import print_json
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
@@ -26,7 +36,7 @@ def run(
     member: Annotated[list[str] | None, typer.Option("--member", help="Only this model. Repeatable.")] = None,
     work: WorkOption = None,
     out: OutOption = None,
-    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
+    threshold: Threshold = "1250",
     device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
     engine: Engine = "local",
@@ -82,9 +92,9 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
 def trajectory(
     series: Annotated[Path, typer.Argument(metavar="SERIES", help="YAML file of checkpoint series.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder for runs and result [runs/SERIES].")] = None,
-    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
+    threshold: Threshold = "1250",
     device: Device = "auto",
-    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
+    batch_size: BatchSize = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
     trust_remote_code: TrustRemoteCode = False,
