@@ -34,9 +34,7 @@ LimitTokens = Annotated[int | None, typer.Option(metavar="N", help="Only the fir
 LimitDocumentTokens = Annotated[int | None, typer.Option(metavar="N", help="Only the first N tokens of each document.")]
 TextColumn = Annotated[str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")]
 
-Engine = Annotated[
-    str, typer.Option(help="local (this machine, with --device auto all its GPUs), or ray: tasks of a Ray cluster.")
-]
+Engine = Annotated[str, typer.Option(help="local (this machine), or ray (tasks of a Ray cluster).")]
 Address = Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")]
 
 
