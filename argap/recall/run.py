@@ -28,7 +28,7 @@ from argap.recall.samples import (
     task_folder,
 )
 from argap.recall.scores import Score, score
-from argap.records import as_json, write_record
+from argap.records import write_record
 from argap.runs import environment
 from argap.scorer import ScoreOptions
 from argap.targets import CheckpointTarget, find_target, with_distinct_names
