@@ -345,6 +345,10 @@ class Gap(Record, frozen=True):
             for part in getattr(self.breakdowns, name):
                 if part.nll.keys() != finite or part.contribution.keys() != self.deltas.keys():
                     raise ValueError(f"breakdowns.{name}: {part.bin}: expected the models {', '.join(self.models)}")
+        for name in Bins.__struct_fields__:
+            known = {each.label for each in getattr(self.bins, name)}
+            if unknown := [part.bin for part in getattr(self.breakdowns, name) if part.bin not in known]:
+                raise ValueError(f"breakdowns.{name}: {unknown[0][:40]}: not one of `bins.{name}`")
 
     @property
     def hits(self) -> str:
