@@ -166,7 +166,7 @@ def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Pope
         assert left.value.code == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert f"in use by process {holder.pid} on " in line
-        assert line.endswith("or choose another --out")
+        assert line.endswith("or choose another folder")
     assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
 
 
