@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from argap.kernels.launch import Launch, LaunchTable, block_size, jit, key_class, strides, tl, triton
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, key_class, strided, tl, triton
 
 CHUNK = 64
 """Positions per chunk of the kernels: four blocks of 16."""
@@ -39,7 +39,7 @@ def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     norms = q.new_empty(2, B, H, NT * CHUNK, dtype=torch.float32)
     for r, x in zip(norms, (q, k), strict=True):
         _norms_kernel[(NT, B * H)](
-            *(x, r, T, H, *strides(x, dims=3)),
+            *(*strided(x, dims=3), r, T, H),
             K=K,
             BK=block_size(K),
             BT=CHUNK,
@@ -59,8 +59,7 @@ def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | No
     NT = triton.cdiv(T, CHUNK)
     m = k.new_empty(B, H, NT, CHUNK, CHUNK)
     _invert_kernel[(NT, B * H)](
-        *(k, beta, m, norms, T, H),
-        *strides(k, beta, dims=3),
+        *(*strided(k, beta, dims=3), m, norms, T, H),
         K=K,
         BK=block_size(K),
         BT=CHUNK,
@@ -77,9 +76,6 @@ def _norms_kernel(
     r,
     T,
     H,
-    s_xb,
-    s_xh,
-    s_xt,
     K: tl.constexpr,
     BK: tl.constexpr,
     BT: tl.constexpr,
@@ -90,8 +86,8 @@ def _norms_kernel(
     start = tl.program_id(0).to(tl.int64) * BT
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
     m_tk = (o_t < T - start)[:, None] & (o_k < K)[None, :]
-    p_x = x + (i_bh // H) * s_xb + (i_bh % H) * s_xh + start * s_xt
-    b_x = tl.load(p_x + o_t[:, None] * s_xt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
+    p_x = x[0] + (i_bh // H) * x[1] + (i_bh % H) * x[2] + start * x[3]
+    b_x = tl.load(p_x + o_t[:, None] * x[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
     b_r = 1 / tl.maximum(tl.sqrt(tl.sum(b_x * b_x, 1)), SMALLEST)
     tl.store(r + i_bh * (tl.num_programs(0) * BT) + start + o_t, b_r)
 
@@ -104,12 +100,6 @@ def _invert_kernel(
     norms,
     T,
     H,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_betab,
-    s_betah,
-    s_betat,
     K: tl.constexpr,
     BK: tl.constexpr,
     BT: tl.constexpr,
@@ -121,17 +111,17 @@ def _invert_kernel(
     i_bh = tl.program_id(1).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
     start = i_t * BT
-    p_k = k + i_b * s_kb + i_h * s_kh
-    p_beta = beta + i_b * s_betab + i_h * s_betah
+    p_k = k[0] + i_b * k[1] + i_h * k[2]
+    p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
     # 1. The blocks of keys, of β, and of A = K Kᵀ on and below the diagonal.
-    b_k0 = _load_keys(p_k, start, T, s_kt, K, BK)
-    b_k1 = _load_keys(p_k, start + 16, T, s_kt, K, BK)
-    b_k2 = _load_keys(p_k, start + 32, T, s_kt, K, BK)
-    b_k3 = _load_keys(p_k, start + 48, T, s_kt, K, BK)
-    b_beta0 = _load_beta(p_beta, start, T, s_betat)
-    b_beta1 = _load_beta(p_beta, start + 16, T, s_betat)
-    b_beta2 = _load_beta(p_beta, start + 32, T, s_betat)
-    b_beta3 = _load_beta(p_beta, start + 48, T, s_betat)
+    b_k0 = _load_keys(p_k, start, T, k[3], K, BK)
+    b_k1 = _load_keys(p_k, start + 16, T, k[3], K, BK)
+    b_k2 = _load_keys(p_k, start + 32, T, k[3], K, BK)
+    b_k3 = _load_keys(p_k, start + 48, T, k[3], K, BK)
+    b_beta0 = _load_beta(p_beta, start, T, beta[3])
+    b_beta1 = _load_beta(p_beta, start + 16, T, beta[3])
+    b_beta2 = _load_beta(p_beta, start + 32, T, beta[3])
+    b_beta3 = _load_beta(p_beta, start + 48, T, beta[3])
     b_a00 = _gram(b_k0, b_k0)
     b_a11 = _gram(b_k1, b_k1)
     b_a22 = _gram(b_k2, b_k2)

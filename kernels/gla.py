@@ -23,8 +23,9 @@ from argap.kernels.launch import (
     LaunchTable,
     block_size,
     jit,
+    rows,
     runs_kernels,
-    strides,
+    strided,
     tl,
     triton,
     unit_stride,
@@ -156,8 +157,8 @@ def _forward(
     scores = x.q.new_empty(B, H, NT, CHUNK, CHUNK)
     decays = x.q.new_empty(B, H, NT, K, dtype=torch.float32)
     _apply_decays_kernel[(NT * B * H,)](
-        *(x.q, x.k, log_decay, qg, kg, scores, decays, T, H, scale, 1 if temperature is None else 1 / temperature),
-        *strides(x.q, x.k, log_decay, dims=3),
+        *(*strided(x.q, x.k, log_decay, dims=3), qg, kg, scores, decays, T, H),
+        *(scale, 1.0 if temperature is None else 1 / temperature),
         **sizes,
         SIGMOID=temperature is not None,
         RANGE=RANGE,
@@ -167,8 +168,7 @@ def _forward(
     )
     launch = LAUNCHES.at(x.q.device, x.shape_class)
     _scan_kernel[(x.programs(launch),)](
-        *(qg, kg, x.v, scores, decays, x.y, x.h0, ht, T, H),
-        *strides(x.v, x.y, dims=3),
+        *(qg, kg, *strided(x.v, x.y, dims=3), scores, decays, x.h0, ht, T, H),
         **sizes,
         V=V,
         **launch.arguments(),
@@ -189,15 +189,6 @@ def _apply_decays_kernel(
     H,
     scale,
     g_scale,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_gb,
-    s_gh,
-    s_gt,
     K: tl.constexpr,
     BK: tl.constexpr,
     BT: tl.constexpr,
@@ -212,9 +203,9 @@ def _apply_decays_kernel(
     i_bh, start = i_c // NT, (i_c % NT) * BT
     i_b, i_h = i_bh // H, i_bh % H
     o_t = tl.arange(0, BT)
-    p_q = q + i_b * s_qb + i_h * s_qh + start * s_qt
-    p_k = k + i_b * s_kb + i_h * s_kh + start * s_kt
-    p_g = g + i_b * s_gb + i_h * s_gh + start * s_gt
+    p_q = q[0] + i_b * q[1] + i_h * q[2] + start * q[3]
+    p_k = k[0] + i_b * k[1] + i_h * k[2] + start * k[3]
+    p_g = g[0] + i_b * g[1] + i_h * g[2] + start * g[3]
     p_s = scores + i_c * (BT * BT) + o_t[:, None] * BT
     dtype = qg.dtype.element_ty
     m_t, m_s = o_t < T - start, o_t[:, None] >= o_t[None, :]
@@ -229,14 +220,14 @@ def _apply_decays_kernel(
         o_out = (i_bh * T + start + o_t)[:, None] * K + o_k[None, :]
         # 1. b_gc, the running sum G of the log decays, as a matrix product: exact but for float32's rounding. b_gn is
         #    its last row.
-        b_g = _log_decays(p_g + o_t[:, None] * s_gt + o_k[None, :], m_tk, g_scale, SIGMOID)
+        b_g = _log_decays(p_g + o_t[:, None] * g[3] + o_k[None, :], m_tk, g_scale, SIGMOID)
         b_gc = tl.dot(b_tril, b_g, input_precision="tf32x3")
         b_gn = tl.min(b_gc, 0)
         b_least = tl.minimum(b_least, b_gn)
         tl.store(decays + i_c * K + o_k, tl.exp(b_gn), mask=m_k)
         # 2. Queries, decayed from the chunk's start, and keys, decayed to its end.
-        b_q = tl.load(p_q + o_t[:, None] * s_qt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32) * scale
-        b_k = tl.load(p_k + o_t[:, None] * s_kt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
+        b_q = tl.load(p_q + o_t[:, None] * q[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32) * scale
+        b_k = tl.load(p_k + o_t[:, None] * k[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
         b_q *= tl.exp(b_gc)
         b_k *= tl.exp(b_gn[None, :] - b_gc)
         tl.store(qg + o_out, b_q.to(dtype), mask=m_tk)
@@ -251,16 +242,16 @@ def _apply_decays_kernel(
         #    each.
         o_k = tl.arange(0, BK)
         m_k = o_k < K
-        b_q = tl.load(p_q + o_t[:, None] * s_qt + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_q = tl.load(p_q + o_t[:, None] * q[3] + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)
         b_q = b_q.to(tl.float32) * scale
         b_qd = tl.zeros([BT, BK], dtype=tl.float32)
         last = tl.minimum(T - start, BT) - 1
         for back in range(last + 1):
             j = last - back
-            b_kj = tl.load(p_k + j * s_kt + o_k, mask=m_k, other=0.0).to(tl.float32)
+            b_kj = tl.load(p_k + j * k[3] + o_k, mask=m_k, other=0.0).to(tl.float32)
             b_qd = tl.where((o_t == j)[:, None], b_q, b_qd)
             tl.store(p_s + j, tl.sum(b_qd * b_kj[None, :], 1)[:, None].to(dtype))
-            b_qd *= tl.exp(_log_decays(p_g + j * s_gt + o_k, m_k, g_scale, SIGMOID))[None, :]
+            b_qd *= tl.exp(_log_decays(p_g + j * g[3] + o_k, m_k, g_scale, SIGMOID))[None, :]
 
 
 @jit
@@ -277,19 +268,13 @@ def _scan_kernel(
     qg,
     kg,
     v,
+    y,
     scores,
     decays,
-    y,
     h0,
     ht,
     T,
     H,
-    s_vb,
-    s_vh,
-    s_vt,
-    s_yb,
-    s_yh,
-    s_yt,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -306,8 +291,8 @@ def _scan_kernel(
     m_k, m_v = o_k < K, o_v < V
     o_in = (i_bh * T + o_t64) * K + o_k[None, :]
     p_q, p_k = qg + o_in, kg + o_in
-    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
-    p_y = y + i_b * s_yb + i_h * s_yh + o_t64 * s_yt + o_v[None, :]
+    p_v = rows(v, i_b, i_h, o_t64, o_v)
+    p_y = rows(y, i_b, i_h, o_t64, o_v)
     i_c = i_bh * tl.cdiv(T, BT)
     dtype = qg.dtype.element_ty
 
@@ -330,13 +315,13 @@ def _scan_kernel(
         # 2. The output: the pairs within the chunk, then earlier chunks through the state.
         b_y = tl.dot(b_s, b_v, input_precision="tf32x3")
         b_y = tl.dot(b_q, b_h.to(dtype), b_y, input_precision="tf32x3")
-        tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_tv)
+        tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_tv)
         # 3. The state after the chunk.
         b_h = tl.dot(tl.trans(b_k), b_v, b_h * b_d[:, None], input_precision="tf32x3")
         p_q += BT * K
         p_k += BT * K
-        p_v += BT * s_vt
-        p_y += BT * s_yt
+        p_v += BT * v[3]
+        p_y += BT * y[3]
         i_c += 1
 
     # 4. The final state.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strides, tl, triton, unit_stride
+from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
 
 # By the number of taps: each costs one load per output.
 LAUNCHES = LaunchTable(
@@ -105,8 +105,7 @@ def _forward(
     launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
     tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
     _convolve_kernel[(tiles * B,)](
-        *(x, taps, bias, gate, state, y, T, P, N),
-        *(*strides(x, gate, state, dims=2), taps.stride(0)),
+        *(*strided(x, gate, state, dims=2), taps, bias, y, T, P, N, taps.stride(0)),
         D=D,
         UNROLLED=N if N <= FEW else 0,
         SILU=silu,
@@ -118,20 +117,14 @@ def _forward(
 @jit
 def _convolve_kernel(
     x,
-    taps,
-    bias,
     gate,
     state,
+    taps,
+    bias,
     y,
     T,
     P,
     N,
-    s_xb,
-    s_xt,
-    s_gateb,
-    s_gatet,
-    s_stateb,
-    s_statet,
     s_taps,
     D: tl.constexpr,
     UNROLLED: tl.constexpr,
@@ -149,16 +142,14 @@ def _convolve_kernel(
     o_d = (tl.program_id(0) % ND) * BD + tl.arange(0, BD)
     m_d = o_d < D
     b_y = tl.zeros([BT, BD], dtype=tl.float32)
-    p_x = x + i_b * s_xb + o_d[None, :]
-    p_state = None if state is None else state + i_b * s_stateb + o_d[None, :]
     # 1. The sum over the taps.
     if UNROLLED:
         for s in tl.static_range(UNROLLED):
-            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_x = _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P)
             b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     else:
         for s in range(N):
-            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_x = _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P)
             b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     # 2. Bias, SiLU, gate.
     if bias is not None:
@@ -168,19 +159,21 @@ def _convolve_kernel(
     m_td = (o_t < T)[:, None] & m_d[None, :]
     o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
     if gate is not None:
-        b_y *= tl.load(gate + i_b * s_gateb + o_t64 * s_gatet + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
+        b_y *= tl.load(gate[0] + i_b * gate[1] + o_t64 * gate[2] + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
     tl.store(y + (i_b * T + o_t64) * D + o_d[None, :], b_y.to(y.dtype.element_ty), mask=m_td)
 
 
 @jit
-def _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet):
+def _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P):
     # x at the positions s before o_t; those before the first position come from the state.
     o_t = o_t - s
     o_t64 = o_t.to(tl.int64)[:, None]
-    b_x = tl.load(p_x + o_t64 * s_xt, mask=((o_t >= 0) & (o_t < T))[:, None] & m_d[None, :], other=0.0)
+    p_x = x[0] + i_b * x[1] + o_t64 * x[2] + o_d[None, :]
+    b_x = tl.load(p_x, mask=((o_t >= 0) & (o_t < T))[:, None] & m_d[None, :], other=0.0)
     b_x = b_x.to(tl.float32)
-    if p_state is not None:  # noqa: SIM102  (known at compile time, the inner one is not)
+    if state is not None:  # noqa: SIM102  (known at compile time, the inner one is not)
         if start < s:
             m_state = ((o_t < 0) & (o_t >= -P))[:, None] & m_d[None, :]
-            b_x += tl.load(p_state + (o_t64 + P) * s_statet, mask=m_state, other=0.0).to(tl.float32)
+            p_state = state[0] + i_b * state[1] + (o_t64 + P) * state[2] + o_d[None, :]
+            b_x += tl.load(p_state, mask=m_state, other=0.0).to(tl.float32)
     return b_x

@@ -21,7 +21,7 @@ from argap.kernels.launch import (
     contiguous_float32,
     jit,
     runs_kernels,
-    strides,
+    strided,
     tl,
     triton,
     unit_stride,
@@ -130,12 +130,9 @@ def _forward(
     blocks = triton.cdiv(D, launch.blocks["BD"])
     sizes = {"D": D, "SEGMENT": SEGMENT, **launch.arguments()}
     if N > 1:
-        _segment_kernel[(blocks * B, N - 1, 1)](
-            *(k, v, w, segments, N, segments.stride(0)), *strides(k, v, dims=2), **sizes
-        )
+        _segment_kernel[(blocks * B, N - 1, 1)](*(*strided(k, v, dims=2), w, segments, N, segments.stride(0)), **sizes)
     _average_kernel[(blocks * B, N, 1)](
-        *(k, v, w, u, r, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
-        *strides(k, v, r, dims=2),
+        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
         **sizes,
     )
     return y, (ht[0], ht[1], ht[2])
@@ -149,10 +146,6 @@ def _segment_kernel(
     segments,
     N,
     s_seg,
-    s_kb,
-    s_kt,
-    s_vb,
-    s_vt,
     D: tl.constexpr,
     SEGMENT: tl.constexpr,
     BD: tl.constexpr,
@@ -167,8 +160,8 @@ def _segment_kernel(
     m_d = o_d < D
     o_t = tl.arange(0, BT)
     o_row, o_col = (i_n * SEGMENT + o_t)[:, None], (o_d + zero)[None, :]
-    p_k = k + i_b * s_kb + o_row * s_kt + o_col
-    p_v = v + i_b * s_vb + o_row * s_vt + o_col
+    p_k = k[0] + i_b * k[1] + o_row * k[2] + o_col
+    p_v = v[0] + i_b * v[1] + o_row * v[2] + o_col
     b_w = tl.load(w + o_d + zero, mask=m_d, other=0.0)
     b_values = tl.zeros([BD], dtype=tl.float32)
     b_weights = tl.zeros([BD], dtype=tl.float32)
@@ -181,8 +174,8 @@ def _segment_kernel(
             b_ki = tl.sum(tl.where(m_i, b_k, -0.0), 0)  # x + −0 = x, so the compiler drops the sum
             b_vi = tl.sum(tl.where(m_i, b_v, -0.0), 0)
             b_values, b_weights, b_top = _merge(b_values, b_weights, b_top - b_w, b_vi, 1.0, b_ki)
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[2]
+        p_v += BT * v[2]
     p_seg = segments + (i_b * N + i_n) * D + o_d + zero
     tl.store(p_seg, b_values, mask=m_d)
     tl.store(p_seg + s_seg, b_weights, mask=m_d)
@@ -193,9 +186,9 @@ def _segment_kernel(
 def _average_kernel(
     k,
     v,
+    r,
     w,
     u,
-    r,
     segments,
     h0,
     y,
@@ -203,12 +196,6 @@ def _average_kernel(
     T,
     s_seg,
     s_h,
-    s_kb,
-    s_kt,
-    s_vb,
-    s_vt,
-    s_rb,
-    s_rt,
     D: tl.constexpr,
     SEGMENT: tl.constexpr,
     BD: tl.constexpr,
@@ -250,11 +237,11 @@ def _average_kernel(
     start_n = i_n * SEGMENT
     left = tl.minimum(T - start_n, SEGMENT)
     o_row, o_col = (start_n + o_t)[:, None], (o_d + zero)[None, :]
-    p_k = k + i_b * s_kb + o_row * s_kt + o_col
-    p_v = v + i_b * s_vb + o_row * s_vt + o_col
+    p_k = k[0] + i_b * k[1] + o_row * k[2] + o_col
+    p_v = v[0] + i_b * v[1] + o_row * v[2] + o_col
     p_y = y + (i_b * T + o_row) * D + o_col
     if r is not None:
-        p_r = r + i_b * s_rb + o_row * s_rt + o_col
+        p_r = r[0] + i_b * r[1] + o_row * r[2] + o_col
     for start in range(0, left, BT):
         m_td = (o_t < left - start)[:, None] & m_d[None, :]
         b_k = tl.load(p_k, mask=m_td, other=0.0).to(tl.float32)
@@ -273,10 +260,10 @@ def _average_kernel(
             b_top = tl.where(inside, b_new_top, b_top)
         if r is not None:
             b_y /= 1 + tl.exp(-tl.load(p_r, mask=m_td, other=0.0).to(tl.float32))
-            p_r += BT * s_rt
+            p_r += BT * r[2]
         tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_td)
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[2]
+        p_v += BT * v[2]
         p_y += BT * D
 
     # 4. The last segment has the final state.

@@ -21,6 +21,8 @@ pytest.importorskip("triton")
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on Hopper."""
 CAPABILITY, WARP = 90, 32
+STRIDED = ("q", "k", "v", "y", "g")
+"""Tensors given with their three strides."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
 """A kernel, the type of its inputs, its constants, and its launch."""
@@ -90,12 +92,15 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     inputs = ["q", "k", "v", "y", "qg", "kg", "scores"]
     floats = ["g", "h0", "ht", "decays", "factor", "keys_before"]
     # Taylor attention's sums before each segment are in the inputs' type.
-    types = dict.fromkeys([*inputs, "before"], f"*{dtype}") | dict.fromkeys(floats, "*fp32")
+    types: dict[str, Any] = dict.fromkeys([*inputs, "before"], f"*{dtype}") | dict.fromkeys(floats, "*fp32")
     types |= {"table": "*i32", "scale": "fp32", "g_scale": "fp32"}
+    types |= {name: (types[name], "i32", "i32", "i32") for name in STRIDED}
     names = kernel.arg_names
     constants = {name: value for name, value in {**constants, **launch.blocks}.items() if name in names}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name not in constants}
+    paths = [(at,) for at, name in enumerate(names) if name not in constants]
+    paths = [part for (at,) in paths for part in ([(at, i) for i in range(4)] if names[at] in STRIDED else [(at,)])]
+    aligned = {path: [["tt.divisibility", 16]] for path in paths}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)

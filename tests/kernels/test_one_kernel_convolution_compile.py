@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,12 @@ def main() -> None:
     from argap.kernels.one_kernel_convolution import _convolve_kernel as kernel
 
     constants = {"D": WIDTH, "P": VALUES, "Q": FIRST, "R": SECOND, "C": CHANNELS}
-    pointers = dict.fromkeys(("x", "y", "spectrum", "twiddle1", "twiddle2"), "*fp32")
+    pointers: dict[str, Any] = dict.fromkeys(("y", "spectrum", "twiddle1", "twiddle2", "skip"), "*fp32")
+    pointers |= dict.fromkeys(("x", "gate", "skipped"), ("*fp32", "i32", "i32"))
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name not in constants}
+    paths = [(at,) if isinstance(kind, str) else (at, 0) for at, kind in enumerate(signature.values())]
+    aligned = {path: [["tt.divisibility", 16]] for path in paths if names[path[0]] not in constants}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     target = GPUTarget("cuda", CAPABILITY, WARP)
     compiled = triton.compile(source, target=target, options={"num_warps": THREADS // WARP})
