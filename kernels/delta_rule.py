@@ -83,9 +83,23 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
-    if runs_kernels(q, k, v, beta, state) and fits:
-        return _forward(q, k, v, beta, normalize, state)
-    return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    if not (runs_kernels(q, k, v, beta, state) and fits):
+        return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, V = x.shape
+    ht = x.new_state(K, V)
+    norms = inverse_norms(x.q, x.k) if normalize else None
+    inverse = chunk_inverses(x.k, beta, norms)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _scan_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, norms, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        BT=CHUNK,
+        **launch.arguments(),
+    )
+    return x.y, ht
 
 
 def delta_rule_reference(
@@ -127,32 +141,6 @@ def delta_rule_reference(
             outputs.append(q[:, :, n] @ h + scores[:, :, n] @ added)
             h = h + k[:, :, n].mT @ added
         return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
-
-
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    normalize: bool,
-    state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`delta_rule` by its kernels."""
-    x = HeadTensors.of(q, k, v, state)
-    _, H, T, K, V = x.shape
-    ht = x.new_state(K, V)
-    norms = inverse_norms(x.q, x.k) if normalize else None
-    inverse = chunk_inverses(x.k, beta, norms)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _scan_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, norms, x.h0, ht, T, H),
-        K=K,
-        V=V,
-        BK=block_size(K),
-        BT=CHUNK,
-        **launch.arguments(),
-    )
-    return x.y, ht
 
 
 @jit

@@ -107,45 +107,9 @@ def gla(
     Runs kernels on a GPU if no gradient is needed and K ≤ 256: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, log_decay, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, log_decay, scale, temperature, state, keep_state)
-    options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
-    return gla_reference(q, k, v, log_decay, state=state, **options)
-
-
-def gla_reference(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
-    *,
-    scale: float = 1.0,
-    temperature: float | None = None,
-    state: torch.Tensor | None = None,
-    keep_state: bool = True,
-    chunk: int | None = 16,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`gla` in PyTorch, differentiable."""
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    if scale != 1:
-        q = q.to(dtype) * scale
-    if temperature is not None:
-        log_decay = F.logsigmoid(log_decay.to(dtype)) / temperature
-    y, state = chunked_recurrence(q, k, v, chunk, log_decay, state)
-    return y.to(v.dtype), state if keep_state else None
-
-
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
-    scale: float,
-    temperature: float | None,
-    state: torch.Tensor | None,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`gla` by its kernels."""
+    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
+        return gla_reference(q, k, v, log_decay, state=state, **options)
     x = HeadTensors.of(q, k, v, state)
     B, H, T, K, V = x.shape
     log_decay = unit_stride(log_decay)
@@ -174,6 +138,28 @@ def _forward(
         **launch.arguments(),
     )
     return x.y, ht
+
+
+def gla_reference(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_decay: torch.Tensor,
+    *,
+    scale: float = 1.0,
+    temperature: float | None = None,
+    state: torch.Tensor | None = None,
+    keep_state: bool = True,
+    chunk: int | None = 16,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`gla` in PyTorch, differentiable."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    if scale != 1:
+        q = q.to(dtype) * scale
+    if temperature is not None:
+        log_decay = F.logsigmoid(log_decay.to(dtype)) / temperature
+    y, state = chunked_recurrence(q, k, v, chunk, log_decay, state)
+    return y.to(v.dtype), state if keep_state else None
 
 
 @jit

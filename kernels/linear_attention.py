@@ -87,10 +87,30 @@ def linear_attention(
     Runs a kernel on a GPU if no gradient is needed and K ≤ 512: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, log_decay, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, log_decay, state, normalize, keep_state)
-    options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
-    return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
+    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+        return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    B, H, T, K, V = x.shape
+    ht = x.new_state(K, V + normalize) if keep_state else None
+    kind, decay = NO_DECAY, None
+    if log_decay is not None:
+        per_head = log_decay.dim() == 1
+        kind = DECAY_PER_HEAD if per_head else DECAY_PER_POSITION
+        (decay,) = strided((log_decay[None, :, None] if per_head else log_decay).float().expand(B, H, T), dims=3)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _forward_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), decay, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        DECAY=kind,
+        NORMALIZE=normalize,
+        WHOLE=T % launch.blocks["BT"] == 0,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return x.y, ht
 
 
 def linear_attention_reference(
@@ -113,39 +133,6 @@ def linear_attention_reference(
     if normalize:
         y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
     return y.to(v.dtype), state if keep_state else None
-
-
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor | None,
-    state: torch.Tensor | None,
-    normalize: bool,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`linear_attention` by its kernel."""
-    x = HeadTensors.of(q, k, v, state)
-    B, H, T, K, V = x.shape
-    ht = x.new_state(K, V + normalize) if keep_state else None
-    kind, decay = NO_DECAY, None
-    if log_decay is not None:
-        per_head = log_decay.dim() == 1
-        kind = DECAY_PER_HEAD if per_head else DECAY_PER_POSITION
-        (decay,) = strided((log_decay[None, :, None] if per_head else log_decay).float().expand(B, H, T), dims=3)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _forward_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), decay, x.h0, ht, T, H),
-        K=K,
-        V=V,
-        BK=block_size(K),
-        DECAY=kind,
-        NORMALIZE=normalize,
-        WHOLE=T % launch.blocks["BT"] == 0,
-        SMALLEST=SMALLEST_SUM,
-        **launch.arguments(),
-    )
-    return x.y, ht
 
 
 @jit

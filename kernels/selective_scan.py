@@ -59,9 +59,23 @@ def selective_scan(
     Runs one kernel in float32 on a GPU if no gradient is needed and N ≤ 64; otherwise the reference.
     """
     given = (u, step, A, B, C, skip, gate, state)
-    if runs_kernels(*given) and A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
-        return _forward(u, step, A, B, C, skip, gate, state)
-    return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+    if not runs_kernels(*given) or A.shape[1] > LARGEST_STATES or u.dtype == torch.float64:
+        return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+    (batch, T, E), N = u.shape, A.shape[1]
+    u, step, B, C = unit_stride(u), unit_stride(step), unit_stride(B), unit_stride(C)
+    skip, gate = unit_stride(skip), unit_stride(gate)
+    y = u.new_empty(batch, T, E)
+    ht = u.new_empty(batch, E, N, dtype=torch.float32)
+    launch = LAUNCHES.at(u.device, "any")
+    _scan_kernel[(triton.cdiv(E, launch.blocks["BE"]), batch, 1)](
+        *strided(u, step, B, C, gate, dims=2),
+        *(contiguous_float32(A), skip, contiguous_float32(state), y, ht, T),
+        E=E,
+        N=N,
+        BN=triton.next_power_of_2(N),
+        **launch.arguments(),
+    )
+    return y, ht
 
 
 def selective_scan_reference(
@@ -92,34 +106,6 @@ def selective_scan_reference(
     if gate is not None:
         y = y * F.silu(gate.to(dtype))
     return y.to(out_dtype), state
-
-
-def _forward(
-    u: torch.Tensor,
-    step: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    skip: torch.Tensor | None,
-    gate: torch.Tensor | None,
-    state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selective_scan` by its kernel."""
-    (batch, T, E), N = u.shape, A.shape[1]
-    u, step, B, C = unit_stride(u), unit_stride(step), unit_stride(B), unit_stride(C)
-    skip, gate = unit_stride(skip), unit_stride(gate)
-    y = u.new_empty(batch, T, E)
-    ht = u.new_empty(batch, E, N, dtype=torch.float32)
-    launch = LAUNCHES.at(u.device, "any")
-    _scan_kernel[(triton.cdiv(E, launch.blocks["BE"]), batch, 1)](
-        *strided(u, step, B, C, gate, dims=2),
-        *(contiguous_float32(A), skip, contiguous_float32(state), y, ht, T),
-        E=E,
-        N=N,
-        BN=triton.next_power_of_2(N),
-        **launch.arguments(),
-    )
-    return y, ht
 
 
 @jit

@@ -52,13 +52,25 @@ def short_convolution(
 
     Runs one kernel that sums in float32 on a GPU if no gradient is needed; otherwise the reference.
     """
-    if runs_kernels(x, taps, bias, gate, state) and x.dtype != torch.float64:
-        y = _forward(x, taps, bias, silu, gate, state)
-    else:
-        y = short_convolution_reference(x, taps, bias, silu=silu, gate=gate, state=state)
-    reach = len(taps) - 1
-    inputs = x if state is None or x.shape[1] >= reach else torch.cat([state.to(x.dtype), x], dim=1)
-    return y, inputs[:, max(0, inputs.shape[1] - reach) :]
+    (B, T, D), N = x.shape, len(taps)
+    inputs = x if state is None or T >= N - 1 else torch.cat([state.to(x.dtype), x], dim=1)
+    last = inputs[:, max(0, inputs.shape[1] - N + 1) :]
+    if not runs_kernels(x, taps, bias, gate, state) or x.dtype == torch.float64:
+        return short_convolution_reference(x, taps, bias, silu=silu, gate=gate, state=state), last
+    state = None if state is None or state.shape[1] == 0 else unit_stride(state)
+    P = 0 if state is None else state.shape[1]
+    x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
+    y = x.new_empty(B, T, D)
+    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
+    tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
+    _convolve_kernel[(tiles * B,)](
+        *(*strided(x, gate, state, dims=2), taps, bias, y, T, P, N, taps.stride(0)),
+        D=D,
+        UNROLLED=N if N <= FEW else 0,
+        SILU=silu,
+        **launch.arguments(),
+    )
+    return y, last
 
 
 def short_convolution_reference(
@@ -86,32 +98,6 @@ def short_convolution_reference(
     if gate is not None:
         y = y * gate.to(dtype)
     return y.to(x.dtype)
-
-
-def _forward(
-    x: torch.Tensor,
-    taps: torch.Tensor,
-    bias: torch.Tensor | None,
-    silu: bool,
-    gate: torch.Tensor | None,
-    state: torch.Tensor | None,
-) -> torch.Tensor:
-    """y of `short_convolution` by its kernel."""
-    (B, T, D), N = x.shape, len(taps)
-    state = None if state is None or state.shape[1] == 0 else unit_stride(state)
-    P = 0 if state is None else state.shape[1]
-    x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
-    y = x.new_empty(B, T, D)
-    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
-    tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
-    _convolve_kernel[(tiles * B,)](
-        *(*strided(x, gate, state, dims=2), taps, bias, y, T, P, N, taps.stride(0)),
-        D=D,
-        UNROLLED=N if N <= FEW else 0,
-        SILU=silu,
-        **launch.arguments(),
-    )
-    return y
 
 
 @jit

@@ -62,9 +62,22 @@ def taylor_attention(
     Runs kernels on a GPU if no gradient is needed and K ≤ 32: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, state, normalize, keep_state)
-    return taylor_attention_reference(q, k, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk)
+    if not runs_kernels(q, k, v, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+        return taylor_attention_reference(q, k, v, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, _ = x.shape
+    table, _ = feature_table(K, x.q.device)
+    sums = sums_of_keys(x, normalize=normalize, keep_state=keep_state)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _attend_kernel[(triton.cdiv(T, launch.blocks["BT"]) * x.programs(launch),)](
+        *strided(x.q, x.k, x.v, x.y, dims=3),
+        *(sums.before, sums.keys_before, table, T, H, sums.first_segment),
+        **sums.sizes,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return x.y, sums.ht
 
 
 def taylor_attention_reference(
@@ -90,30 +103,6 @@ def taylor_features(x: torch.Tensor) -> torch.Tensor:
     x = x * x.shape[-1] ** -0.25
     second = (x[..., :, None] * x[..., None, :]).flatten(-2) * math.sqrt(0.5)
     return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
-
-
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    state: torch.Tensor | None,
-    normalize: bool,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`taylor_attention` by its kernels."""
-    x = HeadTensors.of(q, k, v, state)
-    _, H, T, K, _ = x.shape
-    table, _ = feature_table(K, x.q.device)
-    sums = sums_of_keys(x, normalize=normalize, keep_state=keep_state)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _attend_kernel[(triton.cdiv(T, launch.blocks["BT"]) * x.programs(launch),)](
-        *strided(x.q, x.k, x.v, x.y, dims=3),
-        *(sums.before, sums.keys_before, table, T, H, sums.first_segment),
-        **sums.sizes,
-        SMALLEST=SMALLEST_SUM,
-        **launch.arguments(),
-    )
-    return x.y, sums.ht
 
 
 @jit

@@ -60,10 +60,27 @@ def wkv(
 
     Runs two kernels in float32 on a GPU if no gradient is needed; otherwise the reference.
     """
-    given = (k, v, decay, bonus, receptance, *(state or ()))
-    if runs_kernels(*given) and k.dtype != torch.float64:
-        return _forward(k, v, decay, bonus, receptance, state)
-    return wkv_reference(k, v, decay, bonus, receptance=receptance, state=state)
+    if not runs_kernels(k, v, decay, bonus, receptance, *(state or ())) or k.dtype == torch.float64:
+        return wkv_reference(k, v, decay, bonus, receptance=receptance, state=state)
+    B, T, D = v.shape
+    N = triton.cdiv(T, SEGMENT)
+    k, v, r = unit_stride(k), unit_stride(v), unit_stride(receptance)
+    w, u = contiguous_float32(decay), contiguous_float32(bonus)
+    y = v.new_empty(B, T, D)
+    # Sums are stacked as values, weights and largest exponents: of each segment, before the first, after the last.
+    segments = v.new_empty(3, B, N, D, dtype=torch.float32)
+    h0 = None if state is None else torch.stack([part.float() for part in state])
+    ht = v.new_empty(3, B, D, dtype=torch.float32)
+    launch = LAUNCHES.at(v.device, "any")
+    blocks = triton.cdiv(D, launch.blocks["BD"])
+    sizes = {"D": D, "SEGMENT": SEGMENT, **launch.arguments()}
+    if N > 1:
+        _segment_kernel[(blocks * B, N - 1, 1)](*(*strided(k, v, dims=2), w, segments, N, segments.stride(0)), **sizes)
+    _average_kernel[(blocks * B, N, 1)](
+        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
+        **sizes,
+    )
+    return y, (ht[0], ht[1], ht[2])
 
 
 def wkv_reference(
@@ -106,36 +123,6 @@ def wkv_average(k: torch.Tensor, v: torch.Tensor, bonus: torch.Tensor, sums: Sum
     top = torch.maximum(before, own).detach()
     past, now = torch.exp(before - top), torch.exp(own - top)
     return (past * values + now * v) / (past * weights + now)
-
-
-def _forward(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    decay: torch.Tensor,
-    bonus: torch.Tensor,
-    receptance: torch.Tensor | None,
-    state: Sums | None,
-) -> tuple[torch.Tensor, Sums]:
-    """`wkv` by its kernels."""
-    B, T, D = v.shape
-    N = triton.cdiv(T, SEGMENT)
-    k, v, r = unit_stride(k), unit_stride(v), unit_stride(receptance)
-    w, u = contiguous_float32(decay), contiguous_float32(bonus)
-    y = v.new_empty(B, T, D)
-    # Sums are stacked as values, weights and largest exponents: of each segment, before the first, after the last.
-    segments = v.new_empty(3, B, N, D, dtype=torch.float32)
-    h0 = None if state is None else torch.stack([part.float() for part in state])
-    ht = v.new_empty(3, B, D, dtype=torch.float32)
-    launch = LAUNCHES.at(v.device, "any")
-    blocks = triton.cdiv(D, launch.blocks["BD"])
-    sizes = {"D": D, "SEGMENT": SEGMENT, **launch.arguments()}
-    if N > 1:
-        _segment_kernel[(blocks * B, N - 1, 1)](*(*strided(k, v, dims=2), w, segments, N, segments.stride(0)), **sizes)
-    _average_kernel[(blocks * B, N, 1)](
-        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
-        **sizes,
-    )
-    return y, (ht[0], ht[1], ht[2])
 
 
 @jit

@@ -13,7 +13,7 @@ from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
