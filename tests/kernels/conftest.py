@@ -12,8 +12,9 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Bounds of ‖out − ref‖ / ‖ref‖ against float64 on the same inputs: a few rounding errors of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""
 
 
-def relative_error(actual: torch.Tensor, expected: torch.Tensor | None) -> float:
+def relative_error(actual: torch.Tensor | None, expected: torch.Tensor | None) -> float:
     """‖actual − expected‖ / ‖expected‖ in float64."""
+    assert actual is not None
     assert expected is not None
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
