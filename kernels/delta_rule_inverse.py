@@ -71,16 +71,7 @@ def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | No
 
 
 @jit
-def _norms_kernel(
-    x,
-    r,
-    T,
-    H,
-    K: tl.constexpr,
-    BK: tl.constexpr,
-    BT: tl.constexpr,
-    SMALLEST: tl.constexpr,
-):
+def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, SMALLEST: tl.constexpr):
     # One over the norm of each row of a chunk, for one head.
     i_bh = tl.program_id(1).to(tl.int64)
     start = tl.program_id(0).to(tl.int64) * BT
@@ -94,16 +85,7 @@ def _norms_kernel(
 
 @jit
 def _invert_kernel(
-    k,
-    beta,
-    inverse,
-    norms,
-    T,
-    H,
-    K: tl.constexpr,
-    BK: tl.constexpr,
-    BT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    k, beta, inverse, norms, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr
 ):
     # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but for
     # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries grow beyond those of the inverse.

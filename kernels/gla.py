@@ -69,7 +69,7 @@ DECAY_LAUNCHES = LaunchTable(
             **dict.fromkeys(
                 (f"{key}{dtype}" for key in (64, 128, 256) for dtype in ("", " float32")), Launch({"BC": 64}, warps=4)
             ),
-        },
+        }
     },
 )
 """BC: channels of the key at a time."""
@@ -132,10 +132,7 @@ def gla(
     )
     launch = LAUNCHES.at(x.q.device, x.shape_class)
     _scan_kernel[(x.programs(launch),)](
-        *(qg, kg, *strided(x.v, x.y, dims=3), scores, decays, x.h0, ht, T, H),
-        **sizes,
-        V=V,
-        **launch.arguments(),
+        *(qg, kg, *strided(x.v, x.y, dims=3), scores, decays, x.h0, ht, T, H), **sizes, V=V, **launch.arguments()
     )
     return x.y, ht
 

@@ -11,17 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from argap.kernels.launch import (
-    HeadTensors,
-    Launch,
-    LaunchTable,
-    block_size,
-    jit,
-    rows,
-    runs_kernels,
-    strided,
-    tl,
-)
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, rows, runs_kernels, strided, tl
 from argap.kernels.recurrence import chunked_recurrence
 
 SMALLEST_SUM = 1e-6

@@ -91,16 +91,7 @@ def packed_convolution(
 
 
 @jit
-def _pack_kernel(
-    x,
-    packed,
-    B,
-    T,
-    M,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-):
+def _pack_kernel(x, packed, B, T, M, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
     # Two sequences [T, D] to one [D, M] of complex numbers. The imaginary part, the second sequence, is the upper half
     # of a 64-bit integer, so that both are transposed and stored as one. An odd batch's last sequence is alone.
     ND: tl.constexpr = (D + BD - 1) // BD
@@ -117,16 +108,7 @@ def _pack_kernel(
 
 
 @jit
-def _unpack_kernel(
-    packed,
-    y,
-    B,
-    T,
-    M,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-):
+def _unpack_kernel(packed, y, B, T, M, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
     # The inverse of `_pack_kernel`, for the first T positions.
     ND: tl.constexpr = (D + BD - 1) // BD
     i_p = tl.program_id(1).to(tl.int64)

@@ -103,16 +103,7 @@ def rotate_in_place(
 
 @jit
 def _rotary_kernel(
-    q,
-    k,
-    cos,
-    sin,
-    key_scale,
-    T,
-    H: tl.constexpr,
-    KEY_HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    BP: tl.constexpr,
+    q, k, cos, sin, key_scale, T, H: tl.constexpr, KEY_HEADS: tl.constexpr, HALF: tl.constexpr, BP: tl.constexpr
 ):
     # The queries or the keys of one position of one sequence. Offsets may exceed 2³¹.
     i_b, i_t = (tl.program_id(0) // T).to(tl.int64), (tl.program_id(0) % T).to(tl.int64)

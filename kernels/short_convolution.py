@@ -16,12 +16,7 @@ from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided
 # By the number of taps: each costs one load per output.
 LAUNCHES = LaunchTable(
     "short_convolution",
-    {
-        "any": {
-            "few": Launch({"BT": 32, "BD": 128}, warps=4),
-            "many": Launch({"BT": 64, "BD": 64}, warps=4),
-        },
-    },
+    {"any": {"few": Launch({"BT": 32, "BD": 128}, warps=4), "many": Launch({"BT": 64, "BD": 64}, warps=4)}},
 )
 FEW = 8
 """Up to this number of taps the loop over them is unrolled."""

@@ -77,8 +77,7 @@ def wkv(
     if N > 1:
         _segment_kernel[(blocks * B, N - 1, 1)](*(*strided(k, v, dims=2), w, segments, N, segments.stride(0)), **sizes)
     _average_kernel[(blocks * B, N, 1)](
-        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
-        **sizes,
+        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)), **sizes
     )
     return y, (ht[0], ht[1], ht[2])
 
@@ -127,16 +126,7 @@ def wkv_average(k: torch.Tensor, v: torch.Tensor, bonus: torch.Tensor, sums: Sum
 
 @jit
 def _segment_kernel(
-    k,
-    v,
-    w,
-    segments,
-    N,
-    s_seg,
-    D: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    BD: tl.constexpr,
-    BT: tl.constexpr,
+    k, v, w, segments, N, s_seg, D: tl.constexpr, SEGMENT: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr
 ):
     # The sums of one whole segment alone, for BD channels of one sequence.
     ND: tl.constexpr = (D + BD - 1) // BD

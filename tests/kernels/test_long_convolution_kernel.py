@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from argap.kernels.long_convolution import (
-    fast_size,
-    filter_spectrum,
-    long_convolution_reference,
-    packed_convolution,
-)
+from argap.kernels.long_convolution import fast_size, filter_spectrum, long_convolution_reference, packed_convolution
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
