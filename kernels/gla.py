@@ -196,7 +196,7 @@ def _apply_decays_kernel(
     b_s = tl.zeros([BT, BT], dtype=tl.float32)
     b_least = tl.zeros([BC], dtype=tl.float32)
 
-    for first in range(0, K, BC):
+    for first in tl.static_range(0, K, BC):
         o_k = first + tl.arange(0, BC)
         m_k = o_k < K
         m_tk = m_t[:, None] & m_k[None, :]
