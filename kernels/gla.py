@@ -223,18 +223,18 @@ def _apply_decays_kernel(
     else:
         # 4. With strong decays, one key at a time from the last: b_qd = q_i exp(G_i − G_j) takes one more decay with
         #    each.
-        o_k = tl.arange(0, BK)
-        m_k = o_k < K
-        b_q = tl.load(p_q + o_t[:, None] * q[3] + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)
-        b_q = b_q.to(tl.float32) * scale
+        o_c = tl.arange(0, BK)
+        m_c = o_c < K
+        b_qs = tl.load(p_q + o_t[:, None] * q[3] + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0)
+        b_qs = b_qs.to(tl.float32) * scale
         b_qd = tl.zeros([BT, BK], dtype=tl.float32)
         last = tl.minimum(T - start, BT) - 1
         for back in range(last + 1):
             j = last - back
-            b_kj = tl.load(p_k + j * k[3] + o_k, mask=m_k, other=0.0).to(tl.float32)
-            b_qd = tl.where((o_t == j)[:, None], b_q, b_qd)
+            b_kj = tl.load(p_k + j * k[3] + o_c, mask=m_c, other=0.0).to(tl.float32)
+            b_qd = tl.where((o_t == j)[:, None], b_qs, b_qd)
             tl.store(p_s + j, tl.sum(b_qd * b_kj[None, :], 1)[:, None].to(dtype))
-            b_qd *= tl.exp(_log_decays(p_g + j * g[3] + o_k, m_k, g_scale, SIGMOID))[None, :]
+            b_qd *= tl.exp(_log_decays(p_g + j * g[3] + o_c, m_c, g_scale, SIGMOID))[None, :]
 
 
 @jit
