@@ -2,9 +2,10 @@
 
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SECONDS_BETWEEN_LINES = 20.0
 
@@ -67,18 +68,29 @@ def _bar(
 def _lines(
     label: str, total: int | None, unit: str, fraction: Callable[[], float | None]
 ) -> Iterator[Callable[[int], None]]:
-    started = last = time.monotonic()
+    """Lines come by the clock, from a thread: also while the first step takes minutes."""
+    started = time.monotonic()
     done = 0
+    ended = threading.Event()
 
     def advance(amount: int) -> None:
-        nonlocal done, last
+        nonlocal done
         done += amount
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES:
-            last = now
-            of = f" of {total:,}" if total else ""
-            share = done / total if total else fraction()
-            left = f", {share:.0%} done, {time_left(now - started, share)} left" if share and share < 1 else ""
-            say(f"{label}: {done:,}{of} {unit}, {done / (now - started):,.0f} {unit}/s{left}")
 
-    yield advance
+    def report() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            share = done / total if total else fraction()
+            with suppress(OSError):  # nobody reads it any more
+                say(f"{label}: {_line(done, total, unit, time.monotonic() - started, share)}")
+
+    threading.Thread(target=report, name="progress", daemon=True).start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+
+
+def _line(done: int, total: int | None, unit: str, seconds: float, share: float | None) -> str:
+    of = f" of {total:,}" if total else ""
+    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and share < 1 else ""
+    return f"{done:,}{of} {unit}, {done / seconds:,.0f} {unit}/s{left}"
