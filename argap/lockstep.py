@@ -100,11 +100,8 @@ class _Reader:
         table = self._left[0] if len(self._left) == 1 else pa.concat_tables(self._left)
         self._left = [table.slice(count)] if rows > count else []
         table = table.slice(0, count).unify_dictionaries().combine_chunks()
-        for name in KEYS if like is not None else ():
-            if not table[name].equals(like[name]):
-                raise FormatError(
-                    f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}"
-                )
+        if like is not None and not all(table[name].equals(like[name]) for name in KEYS):
+            raise FormatError(f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}")
         return table
 
     def expect_end(self) -> None:

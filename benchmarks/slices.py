@@ -98,7 +98,7 @@ def pandas_portion(
     frame = pd.read_parquet(folder / "labels" / "labels.parquet", filters=bounds if several else None)
     for name in MODELS:
         columns = ["logprob", *(["token"] if name == MODELS[0] else [])]
-        run = pd.read_parquet(runs[name], columns=columns)
+        run = pd.read_parquet(runs[name], columns=columns)  # pyright: ignore[reportArgumentType]
         frame[name] = run["logprob"].to_numpy()
         if name == MODELS[0]:
             frame["token"] = run["token"].to_numpy()
