@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
@@ -70,6 +71,10 @@ RC: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.fonttype": "path",
 }
+
+
+DPI = 200
+"""Of files of pixels, and of images inside others."""
 
 
 def variables() -> dict[str, str]:
@@ -155,7 +160,11 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg
         for suffix in formats:
             metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
             with replacing(folder / f"{name}.{suffix}") as temporary:
-                figure.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+                figure.dpi = DPI
+                if suffix == "svg":  # `savefig` would draw it twice
+                    FigureCanvasSVG(figure).print_svg(temporary, metadata=metadata)
+                else:
+                    figure.savefig(temporary, format=suffix, metadata=metadata)
     return folder / f"{name}.svg"
 
 

@@ -135,7 +135,7 @@ def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet,
     part = shard_path(tmp_path, 1)
     whole = part.read_bytes()
     column = pq.read_metadata(part).row_group(0).column(3)
-    flip(part, column.dictionary_page_offset + column.total_compressed_size - 3)
+    flip(part, column.data_page_offset + column.total_compressed_size - 3)
     scored(data, tmp_path)
     assert f"{part}: not a complete Parquet file" in capsys.readouterr().err
     assert part.read_bytes() == whole
