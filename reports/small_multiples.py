@@ -105,20 +105,15 @@ def domain_map(gap: Gap) -> Figure:
     bar.set_label(f"Part of the gap (nats per {gap.unit})", fontsize=8)
     bar.ax.tick_params(labelsize=7.5)
     bar.outline.set_visible(False)
-    centres = np.arange(len(parts)) + 0.5
     words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
-    tell(
-        axes,
-        list(centres),
-        heads(parts, gap),
-        {m: [(k + 0.5, text) for _, text in w] for k, (m, w) in enumerate(words.items())},
-    )
+    corners = {m: [(k + 0.22, text) for _, text in each] for k, (m, each) in enumerate(words.items())}
+    tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
     return figure
 
 
 def _wrapped(part: Part, gap: Gap) -> str:
     """A domain's name on at most three lines, and its share of the tokens."""
-    lines = wrap(plain(part.bin, 28), 11)
+    lines = wrap(plain(part.bin, 28), 14)
     return "\n".join([*lines[:3], percent(part.share, 0)])
 
 

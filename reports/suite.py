@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from argap.atomic import write_text
 from argap.reports.formats import markdown
-from argap.reports.suite_figures import draw_suite
-from argap.reports.suite_tables import suite_csv, tables_of_size
+from argap.reports.html import Further
+from argap.reports.suite_figures import CAPTIONS, draw_suite
+from argap.reports.suite_tables import further_tables, suite_csv, tables_of_size
 from argap.reports.write import write_report
 from argap.suite.config import Suite
 from argap.suite.result import read_sizes
@@ -22,10 +23,12 @@ def write_suite(suite: Suite, out: Path) -> str:
     results = read_sizes(out, list(suite.sizes))
     sections = []
     for result in results:
-        tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
+        labels = dict(suite.labels)
+        tables = "\n".join(map(markdown, tables_of_size(result, labels)))
         sections.append(f"## {result.size}\n\n{tables}")
-        write_report(result.folder, gap=replace(result.gap, curve=result.curve))
-        draw_suite(result, result.folder / "figures")
+        figures = draw_suite(result, result.folder / "figures")
+        further = Further("The suite", further_tables(result, labels), figures, CAPTIONS)
+        write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
     text = "\n".join(sections)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", suite_csv(results))

@@ -160,7 +160,8 @@
       const { x, y } = where(point);
       place(ring, { cx: x, cy: y, r: 3.6 });
       const { x: left, y: top, width, height } = box(p);
-      if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
+      if (panel.guide === false) guide.style.display = "none";
+      else if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
       else place(guide, { x1: left, x2: left + width, y1: y, y2: y });
       tip.replaceChildren(build("strong", {}, title), ` ${texts[point.k]}`, build("small", {}, panel.heads[point.k]));
       tip.hidden = false;
