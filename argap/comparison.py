@@ -121,6 +121,9 @@ def write_gap(
         },
     )
     gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
+    for row in gap.rows:
+        if row.overall.reason:
+            say(f"{row.model}: {row.overall.reason}, so its perplexity is infinite and its share of the gap unresolved")
     write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete

@@ -15,7 +15,7 @@ from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
-from argap.records import SliceResult
+from argap.records import INFINITE, SliceResult
 from argap.slice_sql import TABLE, streamed
 from argap.slices import slices_of_cells
 from argap.token_columns import LOGPROB
@@ -76,6 +76,8 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
     if result.evaluation.unit == "byte":
         table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
     half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
+    if not np.isfinite(half.lost).all():
+        raise ArgapError(f"{model}: no finite gap to {result.reference} ({INFINITE}), so nothing to explain")
     if not half.lost.sum() > 0:
         raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")
     nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)

@@ -6,6 +6,8 @@ after each. It is Parquet (``.parquet``) or JSON lines, in one of two forms:
 - a row a token: ``document`` (from 0, in the order of the text), ``token`` (id), ``logprob`` (natural log, or null)
 - a row a document: ``tokens: [ids]``, ``logprobs: [natural logs, or null]``
 
+A log-prob of −∞ (``-Infinity`` in JSON lines) is a token that the model rules out; its perplexity is then infinite.
+
 Every token is checked against the text and the tokenizer before anything is written. A log-prob is needed at every
 scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
 """
@@ -239,8 +241,8 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` at the first scored token whose log-prob is missing, infinite or above 0."""
-    wrong = (data.position > 0) & ~(np.isfinite(rows.logprob) & (rows.logprob <= LARGEST))
+    """Raise `ArgapError` at the first scored token whose log-prob is missing or above 0."""
+    wrong = (data.position > 0) & ~(rows.logprob <= LARGEST)
     if not wrong.any():
         return
     at = int(np.argmax(wrong))

@@ -14,11 +14,13 @@ from argap.atomic import read_json, write_json
 from argap.errors import FormatError
 
 Packing = Literal["packed", "document"]
-Case = Literal["explained", "recall_only", "no_gap", "reversed"]
+Case = Literal["explained", "recall_only", "no_gap", "reversed", "infinite"]
 Unit = Literal["token", "byte"]
 """What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
 Interval = tuple[float, float]
 """Both ends of a 95% interval."""
+INFINITE = "a log-prob is −∞"
+"""Why a figure has no number: some token has probability 0 under the model or the reference."""
 KNOWN = 0.25
 """Least probability that the reference gives to the hit of an example window: a reference that does not know the hit
 shows nothing about recall."""
@@ -151,9 +153,11 @@ class SliceScores(Record, frozen=True):
 
     n: int
     nll: float | None
-    """Mean of −log p in nats; None without tokens."""
+    """Mean of −log p in nats; None without tokens, and where it is infinite."""
     ppl: float | None
     """exp(nll); None without tokens and where no float64 holds it."""
+    reason: str | None = None
+    """`INFINITE` where the NLL and the perplexity are infinite, which JSON has no number for."""
 
 
 class GapShare(Record, frozen=True):
@@ -177,7 +181,8 @@ class Delta(Record, frozen=True):
 
 
 class ModelOnSlice(Record, frozen=True):
-    """One model on one slice; the reference has no differences."""
+    """One model on one slice. The reference has no differences; nor has a model where its NLL or the reference's is
+    infinite."""
 
     model: str
     reference: bool
@@ -188,6 +193,8 @@ class ModelOnSlice(Record, frozen=True):
     contribution: Delta | None
     """The slice's share of the tokens times that ΔNLL: its part of the gap."""
     gap_due_to: GapShare | None
+    reason: str | None = None
+    """As in `SliceScores`."""
 
 
 class SliceResult(Record, frozen=True):
@@ -232,7 +239,7 @@ class GapRow(Record, frozen=True):
     share_ar_hits: float
     gap_due_to_ar: GapShare | None
     delta: Delta | None
-    """ΔNLL over all scored tokens."""
+    """ΔNLL over all scored tokens; None where it is not finite."""
     delta_ar: Delta | None
     """The AR hits' part of ``delta``: their share of the tokens times the ΔNLL on them."""
     closed: Closed | None = None
@@ -274,9 +281,10 @@ class Part(Record, frozen=True):
     n: int
     share: float
     nll: dict[str, float]
-    """By model."""
+    """By model; models whose NLL over all tokens is infinite are left out."""
     contribution: dict[str, float]
-    """By model, without the reference: share × ΔNLL in nats. Over all parts they add up to the gap."""
+    """By model, without the reference: share × ΔNLL in nats. Over all parts they add up to the gap; models whose gap is
+    not finite are left out."""
     ci95: dict[str, Interval | None] = {}
     """By model: the 95% interval of its contribution."""
     repeated: bool | None = None
@@ -332,10 +340,10 @@ class Gap(Record, frozen=True):
     def __post_init__(self) -> None:
         if self.reference not in self.models:
             raise ValueError(f"the reference {self.reference!r} has no row")
-        compared = {row.model for row in self.compared}
+        finite = {row.model for row in self.rows if row.overall.nll is not None}
         for name in Breakdowns.__struct_fields__:
             for part in getattr(self.breakdowns, name):
-                if part.nll.keys() != set(self.models) or part.contribution.keys() != compared:
+                if part.nll.keys() != finite or part.contribution.keys() != self.deltas.keys():
                     raise ValueError(f"breakdowns.{name}: {part.bin}: expected the models {', '.join(self.models)}")
 
     @property
@@ -355,7 +363,7 @@ class Gap(Record, frozen=True):
 
     @property
     def deltas(self) -> dict[str, float]:
-        """The gap of each compared model, ΔNLL in nats."""
+        """The gap of each compared model where it is finite, ΔNLL in nats."""
         return {row.model: row.delta.nll for row in self.compared if row.delta is not None}
 
     def row(self, model: str) -> GapRow:
@@ -477,6 +485,7 @@ class ExampleWindow(Record, frozen=True):
     train_count: tuple[int, ...] | None
     """Exposures; None without an index."""
     logprob: dict[str, tuple[float | None, ...]]
+    """Null for a token that has no score, such as the first of a window, and for a log-prob of −∞."""
     top1_correct: dict[str, tuple[bool, ...]]
     focus: int
     """The hit's index in these sequences."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
@@ -94,7 +95,7 @@ class Result:
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
         over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
         ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
-        no differences (NaN).
+        no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
         hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
@@ -195,7 +196,8 @@ class Result:
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
-        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval.
+        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval. A model
+        with an infinite NLL has none of these figures (NaN).
 
         Raises `ArgapError` for an unknown partition, and for a column of more than 100 values.
 
@@ -225,7 +227,8 @@ class Result:
 
         if column not in (*GROUPED, *table.kept):
             raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys([known, *GROUPED, *table.kept]))}")
-        return tuple(as_part((each.name, None), each) for each in score_by(table, column, threshold=self.threshold)[2:])
+        whole, _, *scored = score_by(table, column, threshold=self.threshold)
+        return tuple(as_part((each.name, None), each, whole) for each in scored)
 
     def parts(self, by: str) -> tuple[Part, ...]:
         """What `breakdown` tabulates, as records: those of ``gap.json``, made anew from the cells where an older argap
@@ -281,8 +284,8 @@ def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.Data
                 "slice": "overall" if each.name == ALL else each.name,
                 "n": each.n,
                 "share": each.share,
-                "nll": model.nll,
-                "ppl": model.ppl,
+                "nll": inf if model.reason else model.nll,
+                "ppl": inf if model.reason else model.ppl,
             }
             for name in ("delta", "contribution"):
                 difference = getattr(model, name)
@@ -307,7 +310,7 @@ def _part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dic
         row |= {"low": bounds.low, "high": bounds.high}
     if repeated:
         row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll[model]}
+    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll.get(model, float("nan"))}
     row["contribution"] = part.contribution.get(model, float("nan"))
     return row | _ends("contribution", part.ci95.get(model))
 

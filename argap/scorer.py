@@ -27,7 +27,18 @@ from argap.parallel import Parallel
 from argap.progress import progress, say
 from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord, as_json
 from argap.resumable import check_resumable, environment
-from argap.runs import FORMAT, Run, begin_run, finish_run, is_whole_shard, read_run, shard_path, shards_of, write_shard
+from argap.runs import (
+    FORMAT,
+    Run,
+    begin_run,
+    finish_run,
+    is_whole_shard,
+    no_logprob,
+    read_run,
+    shard_path,
+    shards_of,
+    write_shard,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,7 +87,7 @@ def score(
     ``source`` records where the evaluation set came from (data, index). With ``parallel`` all its processes
     call this with the same arguments, share the shards, and return when the run is finished.
 
-    Raises `ArgapError` for a model that cannot take the windows or gives a NaN or infinite log-prob,
+    Raises `ArgapError` for a model that cannot take the windows or gives a log-prob of NaN or +∞,
     `MismatchError` where the folder holds another run.
     """
     live = isinstance(checkpoint, LiveModel)
@@ -211,7 +222,7 @@ def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name
 
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
-    check_finite(logprob, shard.data, shard.windows, name)
+    check_logprobs(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1)
     advance(shard.uncounted)
 
@@ -233,10 +244,10 @@ def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -
         )
 
 
-def check_finite(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
-    """Raise `ArgapError` for a scored token of ``windows`` without a finite log-prob."""
+def check_logprobs(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
+    """Raise `ArgapError` for a scored token of ``windows`` whose log-prob is NaN or +∞."""
     rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    wrong = ~np.isfinite(logprob) & (data.position[rows] > 0)
+    wrong = no_logprob(logprob) & (data.position[rows] > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise ArgapError(

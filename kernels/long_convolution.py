@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strides, tl, triton, unit_stride
 from argap.kernels.one_kernel_convolution import (
     one_kernel_convolution,
@@ -64,11 +65,17 @@ def fast_size(least: int) -> int:
     return min(size for size in (5 * power // 8, 3 * power // 4, power) if size >= least)
 
 
-def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
-    """`long_convolution` by kernels, with the `filter_spectrum` of the taps for T, which a caller may keep."""
+def packed_convolution(
+    x: torch.Tensor, spectrum: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
+) -> torch.Tensor:
+    """g ⊙ (y + s ⊙ x) with y the `long_convolution` by kernels.
+
+    ``spectrum`` is the `filter_spectrum` of the taps for T, which a caller may keep; ``gate`` g ``[B, T, D]``, None: 1;
+    ``skip`` s ``[D]``, None: 0. Comes with ``gate``.
+    """
     (B, T, D), M = x.shape, spectrum.shape[1]
     if not spectrum.is_complex() and (launch := one_kernel_launch(x.device, M)):
-        return one_kernel_convolution(x, spectrum, launch)
+        return one_kernel_convolution(x, spectrum, launch, gate, skip)
     pairs = triton.cdiv(B, 2)
     x = unit_stride(x)
     y = x.new_empty(B, T, D)
@@ -82,7 +89,7 @@ def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
     transformed *= spectrum
     packed = torch.fft.ifft(transformed, norm="forward").view(torch.int64)
     _unpack_kernel[(triton.cdiv(T, BT) * ND, pairs)](packed, y, B, T, M, D=D, **launch.arguments())
-    return y
+    return y if gate is None else gated_product(gate, y, skip=skip, skipped=x)
 
 
 @jit

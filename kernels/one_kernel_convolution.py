@@ -73,16 +73,22 @@ def one_kernel_spectrum(taps: torch.Tensor, length: int, launch: Launch) -> torc
     return spectrum
 
 
-def one_kernel_convolution(x: torch.Tensor, spectrum: torch.Tensor, launch: Launch) -> torch.Tensor:
-    """`argap.kernels.long_convolution.long_convolution` of ``x [B, T, D]`` with the taps of ``spectrum``, the result of
-    `one_kernel_spectrum` for the same T and ``launch``."""
+def one_kernel_convolution(
+    x: torch.Tensor,
+    spectrum: torch.Tensor,
+    launch: Launch,
+    gate: torch.Tensor | None = None,
+    skip: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`argap.kernels.long_convolution.packed_convolution` of ``x [B, T, D]`` with the taps of ``spectrum``, the result
+    of `one_kernel_spectrum` for the same T and ``launch``."""
     B, T, D = x.shape
-    x = unit_stride(x)
+    x, gate, skip = unit_stride(x), unit_stride(gate), unit_stride(skip)
     y = x.new_empty(B, T, D)
     sizes = _sizes(spectrum.shape[1], launch)
     _convolve_kernel[(B, triton.cdiv(D, sizes["C"]))](
-        *(x, y, spectrum, *_twiddles(x.device, **sizes)),
-        *(T, *strides(x, dims=2)),
+        *(x, y, spectrum, *_twiddles(x.device, **sizes), gate, skip, x),
+        *(T, *strides(x, gate, x, dims=2)),
         **sizes,
         D=D,
         num_warps=launch.warps,
@@ -131,9 +137,16 @@ def _convolve_kernel(
     spectrum,
     twiddle1,
     twiddle2,
+    gate,
+    skip,
+    skipped,
     T,
     s_xb,
     s_xt,
+    s_gateb,
+    s_gatet,
+    s_skippedb,
+    s_skippedt,
     D: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
@@ -159,10 +172,18 @@ def _convolve_kernel(
     for n in tl.static_range(P):
         b_y_re += (b_re[n] * b_h_re[n] - b_im[n] * b_h_im[n],)
         b_y_im += (b_re[n] * b_h_im[n] + b_im[n] * b_h_re[n],)
-    # 3. Transform back; the real part is the convolution.
-    b_y = _inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C)
+    # 3. Transform back; the real part is the convolution. x is read again: kept, it would not fit in registers. (By
+    #    another name, or the compiler would make the two loads one.)
+    b_y = _to_tile(_inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C))
+    if skip is not None:
+        p = skipped + i_b * s_skippedb + o_s.to(tl.int64) * s_skippedt + o_d + o_r.to(tl.int64) * S * s_skippedt
+        b_x = tl.load(p, mask=m_td, other=0.0).to(tl.float32)
+        b_y += b_x * tl.load(skip + o_d, mask=o_d < D, other=0.0).to(tl.float32)
+    if gate is not None:
+        p = gate + i_b * s_gateb + o_s.to(tl.int64) * s_gatet + o_d + o_r.to(tl.int64) * S * s_gatet
+        b_y *= tl.load(p, mask=m_td, other=0.0).to(tl.float32)
     p = y + (i_b * T + o_s) * D + o_d + o_r.to(tl.int64) * (S * D)
-    tl.store(p, _to_tile(b_y).to(y.dtype.element_ty), mask=m_td)
+    tl.store(p, b_y.to(y.dtype.element_ty), mask=m_td)
 
 
 @jit

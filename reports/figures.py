@@ -78,12 +78,13 @@ class Drawn(NamedTuple):
 def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
     """Write every figure to ``folder`` in the given formats, by name.
 
-    A reference alone has only the first figure, a text of one domain has no figure by domain, and a result without
-    training counts has none by frequency. More than `MANY` models are drawn as small multiples.
+    A reference alone, or without a finite gap to it, has only the first figure, a text of one domain has no figure by
+    domain, and a result without training counts has none by frequency. More than `MANY` models are drawn as small
+    multiples.
     """
     counted, many = gap.index is not None, len(gap.compared) > MANY
-    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted else {}
-    if gap.compared:
+    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted and _finite(gap) else {}
+    if gap.deltas:
         if counted:
             figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
         if len(gap.curve) > 1:
@@ -111,8 +112,9 @@ def nll_by_frequency(gap: Gap) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
     number = bin_numbers(gap.bins.frequency)
-    look = highlight(gap.models, of_interest(gap))
-    order = [m for m in gap.models if look[m].colour == GREY] + [m for m in gap.models if look[m].colour != GREY]
+    models = _finite(gap)
+    look = highlight(models, of_interest(gap))
+    order = [m for m in models if look[m].colour == GREY] + [m for m in models if look[m].colour != GREY]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
         parts = _by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
@@ -237,6 +239,11 @@ def _training_count(gap: Gap) -> str:
     if gap.index is not None and gap.index.passes != 1:
         return "Times that training saw the bigram"
     return "Occurrences of the bigram in the training text"
+
+
+def _finite(gap: Gap) -> list[str]:
+    """The models whose NLL is finite."""
+    return [row.model for row in gap.rows if row.overall.nll is not None]
 
 
 def _deltas(gap: Gap) -> dict[str, float]:

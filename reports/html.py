@@ -97,7 +97,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         breakdowns=[
             (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
             for by, title in BREAKDOWNS.items()
-            if (parts := getattr(gap.breakdowns, by))
+            if (parts := getattr(gap.breakdowns, by)) and gap.reference in parts[0].nll
         ],
         evaluation=gap.evaluation,
         unit=gap.unit,
@@ -111,8 +111,9 @@ def _windows(examples: Examples | None, reference: str) -> list[ShownWindow]:
 
 
 def _printable(gap: Gap) -> list[list[GapRow]]:
-    """The models compared in groups that fit across a printed page, smallest gap first where there are many."""
-    rows = by_gap(gap) if len(gap.compared) > MANY else list(gap.compared)
+    """The models compared whose gap is finite, in groups that fit across a printed page; of many, the smallest gap
+    first."""
+    rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     return [rows[k : k + MANY] for k in range(0, max(1, len(rows)), MANY)]
 
 

@@ -46,13 +46,14 @@ def _words(each: SliceResult) -> str:
 
 
 def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
-    nll = loss(model.nll, model.ppl, unit)
+    nll = loss(model, unit)
     gap = [DASH] * 5
-    if model.delta is not None and model.contribution is not None:
+    if model.gap_due_to is not None:
+        delta, contribution = model.delta, model.contribution
         gap = [
-            nats(model.delta.nll) if each.n else DASH,
-            nats(model.contribution.nll),
-            nats_interval(model.contribution.ci95),
+            nats(delta.nll) if delta and each.n else DASH,
+            nats(contribution.nll) if contribution else DASH,
+            nats_interval(contribution and contribution.ci95),
             gap_cell(model.gap_due_to, marks),
             interval_cell(model.gap_due_to),
         ]

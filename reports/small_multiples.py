@@ -118,7 +118,7 @@ def _wrapped(part: Part, gap: Gap) -> str:
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.compared), across=ACROSS, head=0.5, row=1.3)
+    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.3)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")

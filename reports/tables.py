@@ -34,7 +34,7 @@ def gap_table(gap: Gap) -> Table:
         (
             row.model,
             parameters(row.parameters),
-            *(loss(scores.nll, scores.ppl, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
+            *(loss(scores, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
             gap_cell(row.gap_due_to_ar, marks),
             interval_cell(row.gap_due_to_ar),
         )

@@ -80,7 +80,9 @@ def share_by_threshold(gap: Gap) -> Figure:
             color=FAINT,
         )
     reasons = {
-        model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
+        model: ("no gap" if model in gap.deltas else "infinite") if np.isnan(top) else "below −50%"
+        for model, top in highest.items()
+        if model not in ends
     }
     if reasons:
         omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())

@@ -141,8 +141,8 @@ def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet,
     assert part.read_bytes() == whole
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
-def test_a_logprob_that_is_not_finite_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
     scored(data, tmp_path)
     part = shard_path(tmp_path, 1)
     table = pq.read_table(part)
@@ -153,7 +153,7 @@ def test_a_logprob_that_is_not_finite_is_named(data: EvaluationSet, tmp_path: Pa
     pq.write_table(table.set_column(column, "logprob", pa.array(values, pa.float32())), part)
     (tmp_path / FILE).unlink()
     window, position = table["window"][row].as_py(), table["pos"][row].as_py()
-    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a finite"
+    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a num"
     with pytest.raises(FormatError, match=expected):
         read_logprobs(open_run(tmp_path))
 

@@ -112,10 +112,10 @@ class RecallGap:
 
         It stays on its device and in its dtype. Its weights, gradients, modes (training or evaluation) and the state of
         the random generators are afterwards as before. Raises `ArgapError` for a model that cannot take the windows or
-        lacks one of the tokens, and for a log-prob that is not finite.
+        lacks one of the tokens, and for a log-prob of NaN or +∞. Where one is −∞, figures are infinite, or NaN.
         """
         from argap.batches import Batches
-        from argap.scorer import check_finite, check_vocabulary
+        from argap.scorer import check_logprobs, check_vocabulary
 
         live = live_model(model)
         data = self._data
@@ -126,7 +126,7 @@ class RecallGap:
         with undisturbed(model):
             batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True)
             scored, _ = batches.score(windows).arrays()
-        check_finite(scored, data, windows, live.name)
+        check_logprobs(scored, data, windows, live.name)
         logprob[: len(scored)] = scored
         return self._figures(self._aligned(logprob, 1))
 
@@ -137,7 +137,8 @@ class RecallGap:
 
     def _figures(self, logprob: np.ndarray) -> GapFigures:
         hits, n = self._hits, self._n
-        lost = self._reference - logprob
+        with np.errstate(invalid="ignore"):  # −∞ − −∞
+            lost = self._reference - logprob
         share = n[hits].sum() / n.sum()
         on_hits = float(lost[hits].sum() / n[hits].sum()) if hits.any() else 0.0
         gap = float(lost.sum() / n.sum())

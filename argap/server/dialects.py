@@ -23,7 +23,7 @@ from argap.tokenizer import Tokenizer
 LARGEST = 1e-4
 """The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 FLOOR = -9000.0
-"""Servers write the logarithm of 0, which JSON cannot hold, as -9999 or less."""
+"""Servers write the logarithm of 0, −∞, which JSON cannot hold, as -9999 or less."""
 NEW_TOKENS = 4
 """A character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
@@ -160,13 +160,11 @@ def _empty(length: int) -> Scored:
 
 
 def _checked(value: Any, position: int, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value > LARGEST:
         raise ArgapError(
             f"{where}: position {position}: log-prob {str(value)[:40]}; expected a natural logarithm of at most 0"
         )
-    if value <= FLOOR:
-        raise ArgapError(f"{where}: position {position}: log-prob {value}, as the server writes a probability of 0")
-    return float(value)
+    return -math.inf if value <= FLOOR else float(value)
 
 
 def _check_text(tokenizer: Tokenizer, token: int, found: Any, position: int, where: str) -> None:

@@ -30,8 +30,11 @@ def test_rms_norm(rows: int, width: int, dtype: torch.dtype, device: torch.devic
     weight = drawn(width, device=device, dtype=dtype)
     normed, total = norms._forward(x, weight, 1e-5, residual)
     assert torch.equal(total, x + residual)
-    for found, rows_in in ((normed, total), (norms._forward(x, weight, 1e-5, None)[0], x)):
-        expected, _ = norms.rms_norm_reference(rows_in.double(), weight.double(), 1e-5)
+    for found, rows_in in (
+        (normed, x.double() + residual.double()),  # normed before it is rounded
+        (norms._forward(x, weight, 1e-5, None)[0], x.double()),
+    ):
+        expected, _ = norms.rms_norm_reference(rows_in, weight.double(), 1e-5)
         assert found.dtype == dtype
         assert relative_error(found, expected) < TOLERANCE[dtype]
 
@@ -55,11 +58,32 @@ def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dty
     wide, untouched = projection.double(), projection[:, :, 2:].clone()
     expected = rotations.rotary(wide, 7, 1e4, key_scale=0.3)
     cos, sin = rotations._tables(7, length, size, 1e4, device)
-    rotations._rotate_(projection, cos, sin, 0.3)
+    rotations.rotate_in_place(*projection[:, :, :2].permute(2, 0, 3, 1, 4), cos, sin, 0.3)
     for part, turned in enumerate(expected):
         # The angles are float32: at position t their error is t·2⁻²⁴.
         assert relative_error(projection[:, :, part].transpose(1, 2), turned) < TOLERANCE[dtype]
     assert torch.equal(projection[:, :, 2:], untouched)
+
+
+@DTYPES
+@pytest.mark.parametrize("batches", [1, 2])
+def test_rotary_of_some_dimensions_with_fewer_key_heads(batches: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Laid out as GPT-NeoX's projection, with the angles of both halves and of each sequence."""
+    torch.manual_seed(4)
+    projection = drawn(2, 9, 4, 3 * 20, device=device, dtype=dtype)
+    q, k, _ = projection.transpose(1, 2).chunk(3, dim=-1)
+    k = k[:, :2]
+    angles = torch.randn(batches, 9, 6, device=device).repeat(1, 1, 2)  # R 12 of K 20
+    expected, untouched = [], projection[..., 40:].clone()
+    for x in (q.double(), k.double()):
+        turned = rotations.rotate(
+            x[..., :12], angles[:, None, :, :6].double().cos(), angles[:, None, :, :6].double().sin()
+        )
+        expected.append(torch.cat([turned, x[..., 12:]], dim=-1))
+    found = rotations.rotate_in_place(q, k, angles.cos(), angles.sin())
+    for part, turned in zip(found, expected, strict=True):
+        assert relative_error(part, turned) < TOLERANCE[dtype]
+    assert torch.equal(projection[..., 40:], untouched)
 
 
 def test_rotary_is_the_definition() -> None:

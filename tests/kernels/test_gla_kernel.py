@@ -19,7 +19,7 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 def kernel(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_decay: torch.Tensor, state: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    y, after = module._forward(q, k, v, log_decay, state, True)
+    y, after = module._forward(q, k, v, log_decay, 1.0, None, state, True)
     assert after is not None
     return y, after
 
@@ -60,6 +60,22 @@ def test_other_sizes_without_a_state(length: int, key: int, value: int, device: 
     expected, last = gla_reference(q.double(), k.double(), v.double(), log_decay.double())
     assert relative_error(y, expected) < TOLERANCE[torch.float32]
     assert relative_error(after, last) < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+def test_scale_and_decays_from_logits(dtype: torch.dtype, strength: float, device: torch.device) -> None:
+    """Logits of both signs; beyond ±88 exp would overflow in float32. With 1e4 the chunks are strong."""
+    q, k, v, uniform = inputs(70, 20, 40, 1.0, dtype, device)
+    logits = (strength * (uniform + 0.25)).to(dtype)
+    y, after = module._forward(q, k, v, logits, 0.3, 16.0, None, True)
+    decay = torch.nn.functional.logsigmoid(logits.double()) / 16
+    expected, last = gla_reference(0.3 * q.double(), k.double(), v.double(), decay)
+    tolerance = max(TOLERANCE[dtype], 2e-4 if strength == 1e4 else 0)
+    assert relative_error(y, expected) < tolerance
+    assert relative_error(after, last) < tolerance
+    by_options, _ = gla_reference(q.double(), k.double(), v.double(), logits.double(), scale=0.3, temperature=16.0)
+    assert relative_error(by_options, expected) < 1e-12
 
 
 def test_one_strong_chunk_between_mild_ones(device: torch.device) -> None:

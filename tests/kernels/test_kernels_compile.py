@@ -51,7 +51,9 @@ def of_gla() -> Iterator[Compilation]:
 
     for table, kernel in ((DECAY_LAUNCHES, _apply_decays_kernel), (LAUNCHES, _scan_kernel)):
         for key, dtype, launch in launches(table):
-            sizes = {"K": key, "BK": key, "V": 128, "BT": CHUNK, "RANGE": 60.0}
+            precision = "tf32x3" if dtype == "fp32" else "tf32"
+            sizes = {"K": key, "BK": key, "V": 128, "BT": CHUNK, "RANGE": 60.0, "PRECISION": precision}
+            sizes |= {"SIGMOID": True}
             yield kernel, dtype, sizes, launch
             yield kernel, dtype, {**sizes, "h0": None, "ht": None}, launch
 
@@ -86,10 +88,10 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     from triton.compiler import ASTSource
 
     inputs = ["q", "k", "v", "y", "qg", "kg", "scores"]
-    floats = ["g", "h0", "ht", "state_decays", "factor", "keys_before"]
+    floats = ["g", "h0", "ht", "decays", "factor", "keys_before"]
     # Taylor attention's sums before each segment are in the inputs' type.
     types = dict.fromkeys([*inputs, "before"], f"*{dtype}") | dict.fromkeys(floats, "*fp32")
-    types |= dict.fromkeys(("strong", "table"), "*i32")
+    types |= {"table": "*i32", "scale": "fp32", "g_scale": "fp32"}
     names = kernel.arg_names
     constants = {name: value for name, value in {**constants, **launch.blocks}.items() if name in names}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}

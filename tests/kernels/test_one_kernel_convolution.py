@@ -47,6 +47,17 @@ def test_it_is_the_reference(
     assert relative_error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("with_skip", [True, False])
+def test_gate_and_skip(with_skip: bool, device: torch.device) -> None:
+    torch.manual_seed(3)
+    x, gate = torch.randn(2, 200, 3 * 6, device=device)[..., 6:12], torch.randn(2, 200, 2 * 6, device=device)[..., 6:]
+    taps, skip = torch.randn(200, 6, device=device), torch.randn(6, device=device) if with_skip else None
+    found = one_kernel_convolution(x, one_kernel_spectrum(taps, 200, ONE_FACTOR), ONE_FACTOR, gate, skip)
+    expected = long_convolution_reference(x.double(), taps.double())
+    expected = gate.double() * (expected + (0 if skip is None else skip.double() * x.double()))
+    assert relative_error(found, expected) < TOLERANCE[torch.float32]
+
+
 @pytest.mark.parametrize("launch", [ONE_FACTOR, TWO_FACTORS], ids=["Q", "Q, R"])
 def test_it_rounds_as_a_float32_transform_does(launch: Launch, device: torch.device) -> None:
     torch.manual_seed(0)

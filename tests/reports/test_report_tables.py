@@ -82,13 +82,13 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
-    assert loss(812.5, None, "token") == "> 1e308 (812.50)"
-    assert loss(NOTHING.nll, NOTHING.ppl, "token") == "—"
+    assert loss(SliceScores(9, 812.5, None), "token") == "> 1e308 (812.50)"
+    assert loss(NOTHING, "token") == "—"
 
 
 def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
-    assert loss(math.log(2), 2.0, "byte") == "1.000 (0.693)"
+    assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
     assert [column.title for column in table.columns][2:5] == ["Overall", "AR hits", "Other bytes"]
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")

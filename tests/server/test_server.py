@@ -1,6 +1,7 @@
 """`argap score URL`: the run of the weights behind the server, and one line for everything a server may answer."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -82,6 +83,14 @@ def test_rounding_and_a_bos_are_recorded(server, place, tmp_path, capsys) -> Non
     assert "reads a token of its own, a BOS, before each window" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("zero", [-9999.0, -math.inf])
+def test_a_probability_of_0_is_minus_infinity(server, place, tmp_path, zero: float) -> None:
+    server.completions.dialect = "echo"
+    server.completions.fault = changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, zero))
+    logprob = read_logprobs(score(server, place, tmp_path / "out"))[0]
+    assert 0 < np.isneginf(logprob).sum() < len(logprob) / 2
+
+
 def test_a_stopped_run_resumes_at_its_first_missing_shard(server, place, tmp_path, expected, monkeypatch) -> None:
     monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
     server.completions.fault = lambda number, body, good: (500, "text/html", "<html>") if number > 9 else None
@@ -145,7 +154,6 @@ def changed(edit: Any) -> Any:
         ),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)), "position 2: log-prob None"),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)), "position 2: log-prob 0.5"),
-        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, -9999.0)), "a probability of 0"),
         (
             "echo",
             changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),
