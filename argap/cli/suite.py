@@ -8,6 +8,7 @@ import typer
 
 from argap.cli.engine import check_engine
 from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.tables import Latex, Markdown, form_of
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
@@ -81,19 +82,26 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
 
 
 @app.command()
-def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) -> None:
+def table(
+    suite: SuiteFile,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
+) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
-    text = write_suite(loaded, folder)
+    text = write_suite(loaded, folder, "latex" if form == "latex" else "markdown")
     if as_json:
         from argap.records import as_json as plain
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))
         typer.echo(json.dumps({each.size: plain(each.gap) for each in results}, indent=2, ensure_ascii=False))
-    else:
+    else:  # Markdown is also what a terminal shows
         typer.echo(text)
