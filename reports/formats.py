@@ -67,7 +67,7 @@ def best_in(
 ) -> set[tuple[int, int]]:
     """The cells of a column that hold the best value, the lowest unless ``highest``, and those that print the same.
 
-    ``values``: one a row; None: not compared. ``groups``: the best of each. A value alone in its group is not best.
+    ``values``: one a row; None: not compared. ``groups``: the best of each. Where all print the same, none is best.
     """
     by_group: dict[object, list[int]] = {}
     for k, value in enumerate(values):
@@ -76,8 +76,9 @@ def best_in(
     found = set()
     for members in by_group.values():
         first = (max if highest else min)(members, key=lambda k: values[k] or 0.0)
-        if len(members) > 1:
-            found |= {(k, column) for k in members if rows[k][column] == rows[first][column]}
+        like = {(k, column) for k in members if rows[k][column] == rows[first][column]}
+        if len(like) < len(members):
+            found |= like
     return found
 
 

@@ -25,6 +25,7 @@ SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
 ALPHA, NAMED = 0.05, 4
 """Of the test of differences; differences named one by one."""
+BASELINE = "copy"  # keep in sync with `argap.recall.decoding.COPY`, whose module loads torch
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -41,48 +42,34 @@ class ShownExample:
     """Every model with its own sample."""
 
 
-def recall_table(result: RecallResult) -> Table:
+def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
     """One row a model and task; the notes are protocol, data and flips. The best of each task is in bold, the reference
-    left out."""
-    titles = ("Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold in prompt", "Gold NLL", "Examples")
-    rows = [
-        (
-            row.model,
-            row.task,
-            _score(row.contains),
-            _score(row.stderr),
-            DASH if row.ci95 is None else "–".join(map(_score, row.ci95)),
-            _score(row.whole_word),
-            _score(row.chance),
-            percent(row.gold_survived),
-            nats(row.gold_nll),
-            f"{row.n:,}",
-        )
-        for row in result.rows
-    ]
-    own, tasks = [row.model != result.reference for row in result.rows], [row.task for row in result.rows]
-    best = best_in(
-        rows,
-        2,
-        [row.contains if k else None for row, k in zip(result.rows, own, strict=True)],
-        highest=True,
-        groups=tasks,
-    )
-    best |= best_in(
-        rows, 8, [row.gold_nll if k else None for row, k in zip(result.rows, own, strict=True)], groups=tasks
-    )
+    left out. ``survived``: also the share of prompts that contain the gold."""
+    titles = ["Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold NLL", "Examples"]
+    rows = []
+    for row in result.rows:
+        ends = DASH if row.ci95 is None else "–".join(map(_score, row.ci95))
+        numbers = [_score(row.contains), _score(row.stderr), ends, _score(row.whole_word), _score(row.chance)]
+        rows.append([row.model, row.task, *numbers, nats(row.gold_nll), f"{row.n:,}"])
+        rows[-1] += [percent(row.gold_survived)] * survived
+    compared = [row if row.model != result.reference else None for row in result.rows]
+    tasks = [row.task for row in result.rows]
+    best = best_in(rows, 2, [row and row.contains for row in compared], highest=True, groups=tasks)
+    best |= best_in(rows, 7, [row and row.gold_nll for row in compared], groups=tasks)
+    titles += ["Gold in prompt"] * survived
     columns = (Column("Model", "left"), Column("Task", "left"), *map(Column, titles))
-    return Table(columns, tuple(rows), tuple(_scope(result)), frozenset(best))
+    return Table(columns, tuple(map(tuple, rows)), tuple(_scope(result)), frozenset(best))
 
 
 def tasks_table(result: RecallResult) -> Table:
     """One row a model, one column a task: percent of the answers that contain the gold, with its standard error."""
     scores = {(row.model, row.task): row for row in result.rows}
     tasks = [task.label for task in result.tasks]
-    rows = [(model, *(_with_error(scores.get((model, task))) for task in tasks)) for model in result.models]
+    models = sorted(result.models, key=lambda model: model != result.reference)
+    rows = [(model, *(_with_error(scores.get((model, task))) for task in tasks)) for model in models]
     best: set[tuple[int, int]] = set()
     for column, task in enumerate(tasks, 1):
-        found = [scores.get((model, task)) if model != result.reference else None for model in result.models]
+        found = [scores.get((model, task)) if model != result.reference else None for model in models]
         best |= best_in(rows, column, [row and row.contains for row in found], highest=True)
     note = "Percent of the answers that contain the gold, and its standard error over examples."
     return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), frozenset(best))
@@ -138,7 +125,7 @@ def write_recall_page(folder: Path) -> Path:
         title=title,
         sentences=sentences,
         tasks=tasks_table(result),
-        scores=recall_table(result),
+        scores=recall_table(result, survived=True),
         figure=(name, inline_svg(drawn.path, name)),
         shown=_shown(folder, result),
         script=code,
@@ -156,7 +143,8 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
     tasks = [task.label for task in result.tasks]
     over = tasks[0] if len(tasks) == 1 else f"the {len(tasks)} tasks, on average"
     reference = result.reference if result.reference in means else None
-    others = sorted((model for model in means if model != reference), key=lambda model: -means[model])
+    others = [model for model in means if model not in (reference, BASELINE)] or [m for m in means if m != reference]
+    others.sort(key=lambda model: -means[model])
     if reference is not None and len(others) == 1:
         title = f"{others[0]} recalls {_score(means[others[0]])}% of {over}; {reference} {_score(means[reference])}%"
     elif len(others) > 1:

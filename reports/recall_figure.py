@@ -16,7 +16,7 @@ ACROSS = 3
 def recall_figure(result: RecallResult) -> Figure:
     """A panel a task: percent of the answers that contain the gold, with 95% intervals. The reference is grey; the
     dashed line is the greatest score by chance."""
-    models = result.models
+    models = sorted(result.models, key=lambda model: model != result.reference)
     at = np.arange(len(models))[::-1]
     figure, panels = panel_rows(len(result.tasks), across=ACROSS, head=0.5, row=0.55 + 0.24 * len(models))
     for task, axes in zip(result.tasks, panels, strict=True):
