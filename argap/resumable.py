@@ -14,7 +14,7 @@ from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.lock import LOCK
 
-VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton")
+VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
 PARTS = ("tokens", "samples")
 """Folders of a run with its parts."""
 

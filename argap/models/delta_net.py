@@ -37,6 +37,7 @@ class DeltaNet(Mixer):
     """
 
     source = "arXiv 2406.06484, sections 2.2, 3.2 (chunks) and 3.3 (the layer)"
+    operator = staticmethod(delta_rule)
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class DeltaNet(Mixer):
         else:
             q, k, v = self._heads(qkv)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        y, memory = delta_rule(q, k, v, self._rate(x).transpose(1, 2), normalize=fused, chunk=self.chunk_size)
+        rate = self._rate(x).transpose(1, 2)
+        y, memory = self.operator(q, k, v, rate, normalize=fused, chunk=self.chunk_size)
         past = None if self.conv is None else self.conv.state_after(mapped)
         return self._merge(y.transpose(1, 2), x.dtype), (memory, past)
 

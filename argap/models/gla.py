@@ -36,6 +36,7 @@ class GLA(Mixer):
     """
 
     source = "arXiv 2312.06635, sections 4.1 (recurrent form) and 4.4 (the layer)"
+    operator = staticmethod(gla)
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class GLA(Mixer):
         qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
         q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
         scaling = {"scale": q.shape[-1] ** -0.5, "temperature": self.temperature}
-        y, memory = gla(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
+        y, memory = self.operator(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
         past = None if self.conv is None else self.conv.state_after(mapped)
         return self._merge(y.transpose(1, 2), x), (memory, past)
 

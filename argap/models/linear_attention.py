@@ -75,6 +75,8 @@ class LinearAttention(Mixer):
                 f"linear_attention: decay {decay} with normalization {normalization!r}; expected a negative number "
                 "and 'sum'"
             )
+        taylor = isinstance(self.features, Taylor)
+        self.operator = taylor_attention if taylor and decay is None else linear_attention
         self.decay, self.decay_scale = decay, decay_scale
         self.chunk_size = chunk_size
         self.qk = nn.Linear(width, 2 * self.heads * self.key_size, bias=False)
@@ -148,11 +150,10 @@ class LinearAttention(Mixer):
         options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
         if self.decay is not None:
             y, memory = self._decayed(q, k, v, keep_state)
-        elif isinstance(self.features, Taylor):
-            y, memory = taylor_attention(q, k, v, **options)
         else:
-            q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
-            y, memory = linear_attention(q, k, v, **options)
+            if not isinstance(self.features, Taylor):  # its operator makes the features
+                q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
+            y, memory = self.operator(q, k, v, **options)
         return self._merge(y.transpose(1, 2)), memory
 
     def _decayed(
@@ -161,7 +162,7 @@ class LinearAttention(Mixer):
         """Decayed values over undecayed sums, and the state of both."""
         positions = torch.arange(q.shape[2], device=q.device)
         q, k = self._features(q, k, positions)
-        y, memory = linear_attention(
+        y, memory = self.operator(
             q, k, v, log_decay=self._log_decay(q.device), keep_state=keep_state, chunk=self.chunk_size
         )
         wide = torch.promote_types(q.dtype, torch.float32)

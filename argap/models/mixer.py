@@ -27,6 +27,10 @@ def _through_prefill(self: "Mixer", x: torch.Tensor, *input_ids: torch.Tensor) -
     return self.prefill(x, *input_ids)[0]
 
 
+def _no_operator(*inputs: Any, **options: Any) -> tuple[torch.Tensor, Any]:
+    raise NotImplementedError("the mixer has no operator")
+
+
 class Mixer(nn.Module, ABC):
     """Maps ``[B, T, D]`` to ``[B, T, D]`` causally: position t sees positions up to t.
 
@@ -53,6 +57,9 @@ class Mixer(nn.Module, ABC):
     """Whether ``forward`` and ``step`` also take the tokens (to select positions by token, for instance)."""
     source: ClassVar[str] = ""
     """Paper and equation, shown by ``argap models show``."""
+    operator: Callable[..., tuple[torch.Tensor, Any]] = staticmethod(_no_operator)
+    """The operator of `argap.kernels` that the parallel form runs, in mixers whose form is one operator on q, k and v.
+    A trainer may set another one that computes the same on an instance (`argap.train.fla_operators`)."""
     recurrent: ClassVar[bool] = False
     """Whether there is a recurrent form; set by defining ``step``."""
 

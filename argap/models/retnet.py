@@ -42,6 +42,7 @@ class RetNet(Mixer):
     """
 
     source = "arXiv 2307.08621, eqs. 5 (parallel) to 8 (gated, multi-scale)"
+    operator = staticmethod(linear_attention)
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class RetNet(Mixer):
         if not self.cross_chunk:
             y, memory = self._within_chunks(q, k, v, decay)
             return self._merge(y.transpose(1, 2), x), memory
-        y, memory = linear_attention(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
+        y, memory = self.operator(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
         return self._merge(y.transpose(1, 2), x), memory
 
     def _within_chunks(
@@ -104,12 +105,12 @@ class RetNet(Mixer):
         parts = []
         if full:
             chunks = [part[:, :, :full].unflatten(2, (-1, self.chunk_size)).transpose(1, 2) for part in (q, k, v)]
-            heads, _ = linear_attention(
+            heads, _ = self.operator(
                 *(part.flatten(0, 1) for part in chunks), log_decay=decay, keep_state=False, chunk=None
             )
             parts.append(heads.unflatten(0, (len(q), -1)).transpose(1, 2).flatten(2, 3))
         last = (part[:, :, full:] for part in (q, k, v))
-        heads, memory = linear_attention(*last, log_decay=decay, keep_state=True, chunk=None)
+        heads, memory = self.operator(*last, log_decay=decay, keep_state=True, chunk=None)
         assert memory is not None
         return torch.cat([*parts, heads], dim=2), memory
 
