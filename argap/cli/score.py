@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, LogTo, TrustRemoteCode
 from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def score(
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
+    log_to: LogTo = None,
     as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
@@ -113,8 +114,10 @@ def score(
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.threshold import parse_threshold
+    from argap.trackers import check_trackers, log_result
 
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    check_trackers(log_to or ())
     specs = _slices(slices)
     with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
         gap = score_models(
@@ -150,6 +153,7 @@ def score(
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
+        log_result(gap, log_to or (), out)
         show(gap, as_json=as_json, form=form)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.engine import check_engine
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, LogTo, TrustRemoteCode
 from argap.cli.tables import Latex, Markdown, form_of
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
@@ -34,6 +34,7 @@ def run(
     engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster [this machine alone].")] = None,
     collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
+    log_to: LogTo = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
@@ -59,6 +60,7 @@ def run(
         ray=engine == "ray",
         address=address,
         collects=collect,
+        log_to=log_to or (),
     )
     if wrote:
         typer.echo(write_suite(loaded, folder))
