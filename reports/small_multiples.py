@@ -26,7 +26,7 @@ from argap.reports.panels import (
 )
 from argap.reports.tables import gap_cell
 
-ACROSS = 4
+ACROSS = 5
 LOOK = Look(COLOURS[0], "o", "-")
 """One colour for all: the panels carry the names."""
 DARK, PALE = "#1a1a1a", "#fefefe"
@@ -71,7 +71,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     for row, axes in zip(by_gap(gap), panels, strict=True):
         _bars(axes, x, parts, row.model, colours, width=0.8)
         tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
-        every = max(1, len(x) // 4)
+        every = max(1, len(x) // 3)
         ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
         axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
         _title(axes, gap, row.model)
@@ -118,7 +118,7 @@ def _wrapped(part: Part, gap: Gap) -> str:
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.3)
+    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.15)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")
@@ -150,7 +150,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
 def _title(axes: Axes, gap: Gap, model: str) -> None:
     """The gap in nats, and what the table says of its part on the AR hits."""
     due = gap_cell(gap.row(model).gap_due_to_ar)
-    axes.set_title(f"{plain(model, 24)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
+    axes.set_title(f"{plain(model, 19)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
 
 
 def _start(label: str) -> str:

@@ -1,5 +1,6 @@
 """Figures over the course of training: the loss of each model, and its NLL and gap on AR hits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from argap.records import Gap
 from argap.reports.drawing import (
     COLOURS,
     GREY,
@@ -73,13 +75,13 @@ def learning_curves(result: SizeResult) -> Figure:
 
 
 @style()
-def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figure:
+def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], reference: str, gap: Gap) -> Figure:
     """NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
 
-    The share has no point where there is no gap.
+    ``models``: in the order of the legend; ``gap``: says what the hits are, and the unit. The share has no point where
+    there is no gap.
     """
-    names = set(trajectory["model"])
-    models = [model for model in result.gap.models if model in names]
+    models = [model for model in models if model in set(trajectory["model"])]
     look = looks(models)
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     hits, other, share = figure.subplots(1, 3, sharex=True)
@@ -92,13 +94,17 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
             pairs = zip(own["tokens"].tolist(), own[column].tolist(), strict=True)
             said[axes][model] = {tokens: (nll, f"{nll:.3f} nats") for tokens, nll in pairs}
-        if model != result.reference and result.reference in names:
-            tokens, shares = share_along(trajectory, model, result.reference)
+        if model != reference and reference in models:
+            tokens, shares = share_along(trajectory, model, reference)
             if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
                 share.plot(tokens / 1e6, shares, **drawn)
                 pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
                 said[share][model] = {t: (value, f"{percent(value)} of the gap") for t, value in pairs}
-    for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
+    for axes, title in (
+        (hits, gap.hits[:1].upper() + gap.hits[1:]),
+        (other, f"Other {gap.unit}s"),
+        (share, "Gap due to AR"),
+    ):
         grid(axes)
         axes.set_title(title)
         axes.set_xscale("log")
@@ -106,7 +112,7 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
     for axes, values in said.items():
         if values:
             _tell_by_tokens(axes, values)
-    hits.set_ylabel("NLL (nats per token)")
+    hits.set_ylabel(f"NLL (nats per {gap.unit})")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")
     figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)

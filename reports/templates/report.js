@@ -116,6 +116,7 @@
   // ── values in figures ──
 
   const tip = build("div", { class: "tip", role: "status", hidden: "" });
+  let putTip = () => {}; // to its point, wherever that is now
   document.body.append(tip);
 
   function drawn(parent, tag, name) {
@@ -165,10 +166,13 @@
       else place(guide, { x1: left, x2: left + width, y1: y, y2: y });
       tip.replaceChildren(build("strong", {}, title), ` ${texts[point.k]}`, build("small", {}, panel.heads[point.k]));
       tip.hidden = false;
-      const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
-      const { width: wide, height: high } = tip.getBoundingClientRect();
-      tip.style.left = `${Math.max(6, Math.min(spot.x + 14, innerWidth - wide - 6))}px`;
-      tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
+      putTip = () => {
+        const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+        const { width: wide, height: high } = tip.getBoundingClientRect();
+        tip.style.left = `${Math.max(6, Math.min(spot.x + 14, innerWidth - wide - 6))}px`;
+        tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
+      };
+      putTip();
     }
 
     /** The point nearest to an event: first along the axis of the bins, then across. */
@@ -250,7 +254,7 @@
   }
 
   for (const [name, panels] of Object.entries(data.figures)) figure(name, panels);
-  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+  for (const moved of ["scroll", "resize"]) addEventListener(moved, () => tip.hidden || putTip(), { passive: true, capture: true });
   if (slider) {
     byId("tau-bar").hidden = false;
     slider.addEventListener("input", showTau);

@@ -10,7 +10,7 @@ from argap.cli import app, commands
 
 TABLES = [
     ["compare"], ["demo"], ["discover"], ["label"], ["models", "bench"], ["models", "list"], ["paper"], ["recall"],
-    ["score"], ["slice"], ["suite", "table"],
+    ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
 ]  # fmt: skip
 """Commands with both flags."""
 
