@@ -28,9 +28,9 @@ def write_report(
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
     ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
-    ``("svg", "png")`` writes a PNG (200 dpi) of each as well. ``gap``: the result itself, by default its
-    ``gap.json``. ``further``: one more section of the page. Raises `FormatError` for a ``gap.json`` that is missing or
-    incomplete.
+    ``("svg", "png", "pdf")`` writes a PNG (200 dpi) and a PDF of each as well. ``gap``: the result itself, by default
+    its ``gap.json``. ``further``: one more section of the page. Raises `FormatError` for a ``gap.json`` that is missing
+    or incomplete.
     """
     from argap.reports.figures import draw_all
     from argap.reports.html import render
@@ -72,7 +72,7 @@ def remove_report(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     figures = folder / "figures"
     for name in CAPTIONS:
-        for suffix in ("svg", "png"):
+        for suffix in ("svg", "png", "pdf"):
             (figures / f"{name}.{suffix}").unlink(missing_ok=True)
     if figures.is_dir() and not any(figures.iterdir()):
         figures.rmdir()
