@@ -72,6 +72,7 @@
     slider.setAttribute("aria-valuetext", state.tau);
     byId("tau-at").textContent = state.tau;
     byId("tau-share").textContent = `${state.share} of ${data.unit}s are ${data.hits}`;
+    for (const each of document.querySelectorAll("[data-state]")) each.textContent = state[each.dataset.state];
     const moved = Number(slider.value) !== data.own;
     byId("tau-back").disabled = !moved;
     byId("tau-bar").classList.toggle("moved", moved);

@@ -93,6 +93,7 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result:
             assert row[6] == percent_range(expected["gap_due_to_low"], expected["gap_due_to_high"])
         assert f"{100 * share:.1f}% of tokens" in page.text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
+        assert f"(at most {tau} times)" in page.text("aside")
         assert page.text("#finding h1") == headlines(restated)[0][0]
         lines.add(page.evaluate(at))
         page.press("ArrowRight")
