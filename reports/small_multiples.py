@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from argap.records import Gap, Part
 from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
 from argap.reports.hover import tell
-from argap.reports.numbers import nats, percent, short
+from argap.reports.numbers import nats, percent, seen, short
 from argap.reports.overview import by_gap
 from argap.reports.panels import (
     bar_values,
@@ -144,7 +144,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
         parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
         said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
-    tell(axes, at, [f"{gap.bins.frequency[k].label} times in training" for k in at], values)
+    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:

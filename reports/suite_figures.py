@@ -22,7 +22,7 @@ from argap.reports.drawing import (
 from argap.reports.figures import Drawn, written
 from argap.reports.hover import tell
 from argap.reports.mqar_figures import pretrained_figure
-from argap.reports.numbers import nats, percent, whole
+from argap.reports.numbers import nats, percent, seen, whole
 from argap.reports.overview import MANY
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
@@ -207,7 +207,7 @@ def _tell_map(axes: Axes, values: np.ndarray, columns: list[Bin], rows: list[Bin
     """A row of the map is a series: what it loses at each distance."""
     series: dict[str, list[tuple[float | None, str]]] = {}
     for k in reversed(range(len(rows))):
-        series[f"seen {rows[k].label} times"] = [
+        series[seen(rows[k].label)] = [
             (None, "") if np.isnan(value) else (float(k), f"{nats(value)} nats a token") for value in values[k]
         ]
     tell(axes, list(range(len(columns))), [f"{each.label} tokens back" for each in columns], series, guide=False)

@@ -134,7 +134,7 @@ def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path)
     page.press("Escape")
     assert page.evaluate("document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel
-    assert "times in training" in page.text(".tip")
+    assert "in training" in page.text(".tip")
     page.hover("h2")
     assert page.evaluate("document.querySelector('.tip').hidden")
 
