@@ -7,6 +7,7 @@ The folder has ``config.json``, ``model.safetensors`` and the tokenizer (the fin
 
 import os
 import statistics
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from argap.records import read_record, write_record
 from argap.resumable import discard_parts
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
+from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import (
     REMEDY,
     Position,
@@ -53,17 +55,20 @@ def train(
     tokens: Path | None = None,
     overwrite: bool = False,
     parallel: Parallel | None = None,
+    log_to: Sequence[str] = (),
 ) -> TrainRecord:
     """Train a model, or resume an interrupted run, and return the content of ``train.json``.
 
     Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
     ``tokens``: a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as
-    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined.
+    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined. ``log_to``: trackers that also
+    get the log (`argap.trackers`).
 
     Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards
     it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
     a checkpoint, on SIGINT or SIGTERM.
     """
+    check_trackers(log_to)
     with nullcontext(parallel) if parallel else join(device) as parallel, alone_in(out, main=parallel.is_main):
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # every process must have read the folder before any changes it
@@ -77,7 +82,7 @@ def train(
         backend = _set_backend(config, before, model, parallel.device)
         data, evaluation = _pack(config, tokens or out / "tokens", parallel)
         _check_same_data(out, before, data)
-        return _train(config, backend, model, out, parallel, data, evaluation)
+        return _train(config, backend, model, out, parallel, data, evaluation, log_to)
 
 
 def _set_backend(
@@ -102,6 +107,7 @@ def _train(
     parallel: Parallel,
     data: TokenFile,
     evaluation: TokenFile | None,
+    log_to: Sequence[str],
 ) -> TrainRecord:
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
@@ -126,7 +132,8 @@ def _train(
     if parallel.is_main:
         write_record(out / "train.json", record)
         save_tokenizer(config.tokenizer, out)
-        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step)
+        trackers = Trackers(log_to, out, record.config, first_step=position.step)
+        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
         epochs = config.total_steps * config.batch_size / windows.count
         say(
             f"{record.parameters:,} parameters, {data.about.tokens:,} tokens, "
@@ -153,6 +160,9 @@ def _train(
         if log:
             log.note("interrupted; a checkpoint was written, and the same command resumes from it")
         raise
+    finally:
+        if log:
+            log.close()
     if log:
         log.note(f"saving the model in {out}")
         _save_model(model, out, config)
