@@ -13,7 +13,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.comparison import threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import check_spec
-from argap.labels import Labels, index_record, label, write_labels
+from argap.labels import further_columns, index_record, label_portions, write_labels
 from argap.lock import one_writer
 from argap.per_model import NO_SETTINGS, ModelSettings
 from argap.progress import say
@@ -21,7 +21,7 @@ from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
 from argap.runs import OWN, Run
 from argap.scoring import Scoring, scorer_of
-from argap.segments.of_models import open_models_text, other_tokenizers
+from argap.segments.of_models import ModelsText, open_models_text, other_tokenizers
 from argap.segments.runs import check_tokens
 from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
@@ -88,12 +88,12 @@ def score_models(
     text = open_models_text(spec, tokenizer, target, models, settings)
     for each, scorer in to_score:
         text.check_aligned(each, scorer.check_windows(text.of(each)), out, overwrite=overwrite)
-    labels = text.labels(label(text.of(target), opened))
-    _check_slices(slices, names, labels)
+    _check_slices(slices, names, text)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
     runs += [scorer.score(text.of(each), _source(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
+        labels = text.labels(label_portions(text.of(target), opened))
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
@@ -120,11 +120,11 @@ def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
     return opened
 
 
-def _check_slices(slices: "Sequence[SliceSpec] | None", models: Sequence[str], labels: Labels) -> None:
+def _check_slices(slices: "Sequence[SliceSpec] | None", models: Sequence[str], text: ModelsText) -> None:
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, models, labels.record.evaluation, labels.further_columns)
+        check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept))
 
 
 def _source(spec: EvaluationSpec, index: str | None) -> SourceRecord:

@@ -250,11 +250,11 @@ def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -
 
 def check_logprobs(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
     """Raise `ArgapError` for a scored token of ``windows`` whose log-prob is NaN or +∞."""
-    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    wrong = no_logprob(logprob) & (data.position[rows] > 0)
+    window, position = data.window_of(windows), data.position_of(windows)
+    wrong = no_logprob(logprob) & (position > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise ArgapError(
-            f"{name}: log-prob {logprob[at]} at window {data.window[rows][at]}, position {data.position[rows][at]}; "
+            f"{name}: log-prob {logprob[at]} at window {window[at]}, position {position[at]}; "
             "a broken checkpoint, or a dtype too narrow for it (try `dtype=float32`)"
         )

@@ -203,8 +203,8 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     if not path.exists():
         try:
             return _from_folder(_download(name), name)
-        except OSError:
-            pass  # no tokenizer.json on the hub: transformers may still convert an older format
+        except (OSError, ValueError):
+            pass  # no tokenizer.json on the hub: transformers may still convert an older format; or no name of one
     return _converted(str(path), name)
 
 

@@ -10,13 +10,13 @@ def at_thresholds(gap: Gap) -> list[Gap]:
     """The result at each τ of its curve that ends a frequency bin, ascending; the result itself at its own.
 
     Ends with the first τ at which all repeated bigrams are hits. Empty without a curve: without an index, for a
-    reference alone, and for results of an earlier argap. Only the rows are those of τ, without the intervals of the
-    hits' part in nats; breakdowns and slices stay as they are.
+    reference alone, for results of an earlier argap, and where an NLL is infinite. Only the rows are
+    those of τ, without the intervals of the hits' part in nats; breakdowns and slices stay as they are.
     """
     highs = {each.high: k for k, each in enumerate(gap.bins.frequency)}
     number = {each.label: k for k, each in enumerate(gap.bins.frequency)}
     points = [point for point in gap.curve if point.threshold in highs]
-    if not gap.compared or not points:
+    if not gap.compared or not points or any(row.overall.nll is None for row in gap.rows):
         return []
     whole = next(point.threshold for point in points if point.share == points[-1].share)
     return [

@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, SourceRecord
+from argap.records import EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
@@ -169,3 +169,11 @@ def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
     with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
         check_resumable(tmp_path, {"checkpoint": "x"}, overwrite=False)
+
+
+def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:
+    gap = read_json(token_result / "gap.json")
+    gap["breakdowns"]["frequency"][0]["bin"] = "0–1"
+    write_json(tmp_path / "gap.json", gap)
+    with pytest.raises(FormatError, match=r"gap\.json: breakdowns\.frequency: 0–1: not one of `bins\.frequency`"):
+        read_gap(tmp_path)

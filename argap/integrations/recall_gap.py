@@ -166,7 +166,7 @@ def _data_of(run: Run, labels: Labels) -> EvaluationSet:
     return EvaluationSet(
         tokens=read_token_ids(run),
         offsets=read_window_offsets(run),
-        document=labels.document_of_window[labels.window],
+        document_ends=np.searchsorted(labels.document_of_window[labels.window], np.arange(len(sources)), side="right"),
         domains=[""] * len(sources),
         sources=sources,
         seq_len=evaluation.seq_len,

@@ -1,13 +1,13 @@
 """The evaluation text in the tokens of every model of a command, and their runs brought to one unit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from argap.evaluation import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.labels import Labels
 from argap.per_model import NO_SETTINGS, ModelSettings
-from argap.records import EvaluationSpec, RunIdentity, as_json
+from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity, as_json
 from argap.resumable import check_resumable, folder_name
 from argap.runs import Run, check_same_set
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
@@ -33,9 +33,17 @@ class ModelsText(NamedTuple):
         """The text in the tokens of a model."""
         return self.sets[self.number(target)]
 
-    def labels(self, labels: Labels) -> Labels:
+    @property
+    def record(self) -> EvaluationRecord:
+        """The evaluation set that is compared."""
+        return self.sets[0].record if self.segmented is None else self.segmented.record
+
+    def labels(self, portions: Iterable[Labels]) -> Iterator[Labels]:
         """The labels of the reference's tokens, with the segments that they are in where there are any."""
-        return labels if self.segmented is None else self.segmented.labels(labels)
+        start = 0
+        for each in portions:
+            yield each if self.segmented is None else self.segmented.labels(each, start)
+            start += len(each.window)
 
     def check_aligned(self, target: Target, identity: RunIdentity, out: Path, *, overwrite: bool) -> None:
         """Raise what `aligned` raises for a folder of ``out`` that holds another run than that of ``identity``."""

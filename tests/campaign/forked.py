@@ -50,8 +50,10 @@ def preload() -> None:
 
 
 def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> int:
-    """Fork a process that runs ``argap COMMAND`` in ``folder`` for at most ``longest`` seconds of processor time; returns
-    its id. Its output is in two files there."""
+    """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there.
+
+    ``longest``: seconds of processor time after which it is ended.
+    """
     process = os.fork()
     if process:
         return process
