@@ -24,6 +24,10 @@ def train(
     micro_batch_size: Annotated[int | None, typer.Option(help="Windows per forward pass.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Operators: fla (flash-linear-attention), native, or auto: fla on a GPU where it can run."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and the data order.")] = None,
     save_dtype: Annotated[str | None, typer.Option(help="dtype of the finished model's weights.")] = None,
     tokens: Annotated[
@@ -53,6 +57,7 @@ def train(
         "micro_batch_size": micro_batch_size,
         "steps": steps,
         "lr": lr,
+        "backend": backend,
         "seed": seed,
         "save_dtype": save_dtype,
     }

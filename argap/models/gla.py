@@ -3,18 +3,19 @@
 Legend: B batch, T positions, D width, H heads, K key size, V = D / H value size of a head.
 """
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.gla import gla
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import Mixer, ResidualLinear, State
-from argap.models.recurrence import recurrence_flops, recurrence_step
-
-EPSILON = 1e-5
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State
+from argap.models.recurrence import EPSILON, recurrence_flops, recurrence_step
 
 
 class GLA(Mixer):
@@ -31,35 +32,26 @@ class GLA(Mixer):
       each pair of its positions, so that it is short.
     - ``norm_eps``: epsilon of the norm.
 
-    Raises `ArgapError` where the widths do not split into the heads, and for an option's value below 1.
+    Raises `ArgapError` where the widths do not split into the heads.
     """
 
     source = "arXiv 2312.06635, sections 4.1 (recurrent form) and 4.4 (the layer)"
+    operator = staticmethod(gla)
 
     def __init__(
         self,
         width: int,
         max_positions: int | None = None,
         *,
-        heads: int = 4,
+        heads: AtLeastOne = 4,
         key_expansion: float = 0.5,
-        gate_rank: int = 16,
-        gate_temperature: float = 16.0,
-        conv_size: int | None = None,
-        chunk_size: int | None = 16,
+        gate_rank: AtLeastOne = 16,
+        gate_temperature: Annotated[float, Meta(gt=0)] = 16.0,
+        conv_size: AtLeastOne | None = None,
+        chunk_size: AtLeastOne | None = 16,
         norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("heads", heads),
-            ("gate_rank", gate_rank),
-            ("conv_size", conv_size),
-            ("chunk_size", chunk_size),
-        ):
-            if value is not None and value < 1:
-                raise ArgapError(f"gla: {name} {value}; expected at least 1")
-        if gate_temperature <= 0:
-            raise ArgapError(f"gla: gate_temperature {gate_temperature}; expected more than 0")
         keys = round(width * key_expansion)
         if keys < 1 or width % heads or keys % heads:
             raise ArgapError(
@@ -88,7 +80,7 @@ class GLA(Mixer):
         qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
         q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
         scaling = {"scale": q.shape[-1] ** -0.5, "temperature": self.temperature}
-        y, memory = gla(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
+        y, memory = self.operator(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
         past = None if self.conv is None else self.conv.state_after(mapped)
         return self._merge(y.transpose(1, 2), x), (memory, past)
 

@@ -90,6 +90,9 @@ class TrainConfig:
     """Autocast dtype of the forward and backward pass over float32 weights; auto: bfloat16 on CUDA, else float32."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """dtype of the finished model's weights. Checkpoints are always float32."""
+    backend: Literal["auto", "fla", "native"] = "auto"
+    """``fla``: operators of flash-linear-attention where they compute a mixer's function (`argap.train.fla_operators`);
+    auto: ``fla`` wherever it can run. A resumed run keeps the backend that it started with."""
     compile: Switch = "auto"
     """Whether to use torch.compile; auto: on CUDA."""
     log_every: Count = 10

@@ -40,9 +40,9 @@ class Trainer:
         if on_cuda:
             torch.set_float32_matmul_precision("high")  # TF32 for the matrix products that autocast leaves in float32
         self.model = model.to(parallel.device).train()
-        self.objective: nn.Module = Objective(self.model, dtype)
+        self.objective = Objective(self.model, dtype)
         if config.compile == "true" or (config.compile == "auto" and on_cuda):
-            self.objective = torch.compile(self.objective)  # pyright: ignore[reportAttributeAccessIssue]
+            self.objective.compile_parts()
         self.optimizer = build_optimizer(self.model, config, parallel.device)
         self.distributed = None
         if parallel.world > 1:

@@ -61,6 +61,8 @@ class TrainRecord(Record, frozen=True):
     versions: dict[str, str]
     git: str | None
     finished: TrainResult | None
+    backend: Literal["fla", "native"] | None = None
+    """Whose operators trained it; None: native, from before there was a choice."""
 
 
 class StepLine(Record, frozen=True):

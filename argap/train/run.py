@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from argap.atomic import replacing_folder
+from argap.device import DTYPES, resolve_dtype
 from argap.errors import ArgapError, MismatchError
 from argap.lock import alone_in
 from argap.parallel import Parallel, join
@@ -31,6 +32,7 @@ from argap.train.checkpoint import (
     save_checkpoint,
 )
 from argap.train.config import TrainConfig
+from argap.train.fla_operators import Backend, choose_backend, use_fla
 from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
@@ -71,17 +73,38 @@ def train(
             return before
         if overwrite and parallel.is_main:
             _discard(out)
+        model = build_model(config, load_tokenizer(config.tokenizer))
+        backend = _set_backend(config, before, model, parallel.device)
         data, evaluation = _pack(config, tokens or out / "tokens", parallel)
         _check_same_data(out, before, data)
-        return _train(config, out, parallel, data, evaluation)
+        return _train(config, backend, model, out, parallel, data, evaluation)
+
+
+def _set_backend(
+    config: TrainConfig, before: TrainRecord | None, model: PreTrainedModel, device: torch.device
+) -> Backend:
+    """Choose the operators that train ``model``; a resumed run keeps those that it started with.
+
+    Raises `ArgapError` if they cannot run here.
+    """
+    asked = (before.backend or "native") if before else config.backend
+    backend = choose_backend(asked, model, device, DTYPES[resolve_dtype(config.dtype, str(device))])
+    if backend == "fla":
+        use_fla(model)
+    return backend
 
 
 def _train(
-    config: TrainConfig, out: Path, parallel: Parallel, data: TokenFile, evaluation: TokenFile | None
+    config: TrainConfig,
+    backend: Backend,
+    model: PreTrainedModel,
+    out: Path,
+    parallel: Parallel,
+    data: TokenFile,
+    evaluation: TokenFile | None,
 ) -> TrainRecord:
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
-    model = build_model(config, load_tokenizer(config.tokenizer))
     trainer = Trainer(model, config, parallel)
     record = TrainRecord(
         format=FORMAT,
@@ -93,6 +116,7 @@ def _train(
         processes=parallel.world,
         **environment(),
         finished=None,
+        backend=backend,
     )
     position = Position(0)
     if saved := checkpoints(out / "checkpoints"):
@@ -107,6 +131,7 @@ def _train(
         say(
             f"{record.parameters:,} parameters, {data.about.tokens:,} tokens, "
             f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record.device}"
+            + (", operators of flash-linear-attention" if backend == "fla" else "")
             + (f"; resumed from step {position.step:,}" if position.step else "")
         )
 
@@ -155,9 +180,14 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
         _check_model(out)
         return None
     record = read_record(out / "train.json", TrainRecord, newest=FORMAT)
+    if config.backend not in ("auto", record.backend or "native"):
+        raise MismatchError(
+            f"{out}: holds a run with `backend={record.backend or 'native'}`, asked for {config.backend}; "
+            "choose another `out`, or `overwrite=True` to discard it"
+        )
     old, new = record.config, config.as_json()
     for key, value in new.items():
-        if old.get(key) != value:
+        if key != "backend" and old.get(key) != value:
             raise MismatchError(
                 f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; "
                 "choose another `out`, or `overwrite=True` to discard it"
