@@ -80,9 +80,12 @@ class Batches:
         name: str,
         *,
         live: bool = False,
+        bos: int | None = None,
     ) -> None:
-        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors."""
+        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors.
+        ``bos``: id of a token before each window."""
         self.model = model
+        self.bos = bos
         self.data = data
         self.device = torch.device(device)
         self.backs_off = batch == "auto"
@@ -129,12 +132,16 @@ class Batches:
         counted = 0
         for first in range(0, len(by_length), self.batch):
             chosen = by_length[first : first + self.batch]
-            ids = np.zeros((len(chosen), lengths[chosen[0]]), dtype=np.int64)
+            before = 0 if self.bos is None else 1
+            ids = np.zeros((len(chosen), before + lengths[chosen[0]]), dtype=np.int64)
+            if self.bos is not None:
+                ids[:, 0] = self.bos
             for row, w in enumerate(chosen):
-                ids[row, : lengths[w]] = self.data.tokens[offsets[w] : offsets[w + 1]]
+                ids[row, before : before + lengths[w]] = self.data.tokens[offsets[w] : offsets[w + 1]]
             result = self.logprobs(self._to_device(torch.from_numpy(ids)))
             assert result.top1 is not None
-            batches.append(Batch(chosen, self._to_host(result.logprob), self._to_host(result.top1.int())))
+            logprob, top1 = result.logprob[:, before:], result.top1[:, before:].int()
+            batches.append(Batch(chosen, self._to_host(logprob), self._to_host(top1)))
             if self.device.type != "cuda":
                 done = int(lengths[chosen].sum())
                 advance(done)

@@ -137,16 +137,16 @@ def _slices(
     if not slices and not recorded:
         return ()
     from argap.slice_library import SliceSpec
-    from argap.token_slices import as_slices, check_slices, score_slices
+    from argap.token_slices import as_slices, check_where, score_slices
 
     chosen = list(slices or ())
     for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
         try:
-            check_slices([each], gap.models, table.record.evaluation, table.further)
+            check_where(each, gap.models, table.record.evaluation, table.further)
             chosen.append(each)
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
-    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None)
+    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None, bins=slices is None)
     return tuple(scored[1:])
 
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
-from argap.labels import label, write_labels
+from argap.labels import label_portions, write_labels
 from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
 from argap.references import absolute
 from argap.resumable import environment, folder_name
@@ -84,7 +84,7 @@ def import_run(
     run = begin_run(out / folder_name(name), record, overwrite=overwrite)
     _write_tokens(run.folder, data, rows.logprob.astype(np.float32))
     if opened is not None:
-        write_labels(label(data, opened), chosen, out / "labels")
+        write_labels(label_portions(data, opened), chosen, out / "labels")
     return finish_run(run, _result(time.monotonic() - started))
 
 

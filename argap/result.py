@@ -12,10 +12,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+import numpy as np
 import pandas as pd
 
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, ar_hits, models_of, read_cells
+from argap.cells import PREFIX, REMEDY, CellFile, ar_hits, models_of, read_cells
+from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
 from argap.slices import ALL, slices_of_cells
@@ -23,7 +25,8 @@ from argap.slices import ALL, slices_of_cells
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from argap.tokens import Mask, TokenTable
+    from argap.token_batches import Mask
+    from argap.tokens import TokenTable
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Result:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """``cells.parquet``: one row for each combination of document, window, domain and bins, with ``n`` tokens and
-        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.)"""
+        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.) All in
+        memory: about 50 bytes and 8 for each model a row; `table` and `gap` read them, or the tokens, in portions."""
         cells = read_cells(self.folder / "cells.parquet")
         others = [PREFIX + model for model in models_of(cells) if model not in self.models]
         return cells.drop(columns=others)  # further seeds of a suite
@@ -97,10 +101,15 @@ class Result:
         ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
         no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
-        hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
-        built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
+        check_files(self.folder, [self.folder / "cells.parquet"], remedy=REMEDY)
+        cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
+        built_in = slices_of_cells(cells, self._hits_and_others, self.reference)
         return slice_frame([*built_in, *recorded])
+
+    def _hits_and_others(self, cells: pd.DataFrame) -> dict[str, np.ndarray]:
+        hits = ar_hits(cells, self.threshold)
+        return {"ar_hits": hits, "other": ~hits}
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.

@@ -59,6 +59,8 @@ class ScoreOptions(NamedTuple):
     backend: Backend = "auto"
     device_map: bool = False
     """Spread models over all GPUs and then the CPU's memory."""
+    bos: int | None = None
+    """Id of a token to put before each window, as one more token of context; it has no log-prob."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -110,11 +112,11 @@ def score(
     shards = shards_of(data)
     if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
-    check_length(checkpoint, longest=int(np.diff(data.offsets).max()))
+    check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
-        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live)
+        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos)
         started = time.monotonic()
         try:
             done = _score_shards(batches, own, folder, model_name)
@@ -188,6 +190,7 @@ def _identity(
             device=torch.device(device).type,
             batch_size=options.batch_size,
             backend="memory",
+            bos=options.bos,
         )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
@@ -196,6 +199,7 @@ def _identity(
         device=torch.device(device).type,
         batch_size=options.batch_size,
         backend="native" if runs_native(checkpoint, options.backend) else "hf",
+        bos=options.bos,
     )
 
 
@@ -246,11 +250,11 @@ def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -
 
 def check_logprobs(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
     """Raise `ArgapError` for a scored token of ``windows`` whose log-prob is NaN or +∞."""
-    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    wrong = no_logprob(logprob) & (data.position[rows] > 0)
+    window, position = data.window_of(windows), data.position_of(windows)
+    wrong = no_logprob(logprob) & (position > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise ArgapError(
-            f"{name}: log-prob {logprob[at]} at window {data.window[rows][at]}, position {data.position[rows][at]}; "
+            f"{name}: log-prob {logprob[at]} at window {window[at]}, position {position[at]}; "
             "a broken checkpoint, or a dtype too narrow for it (try `dtype=float32`)"
         )

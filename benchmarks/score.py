@@ -287,7 +287,7 @@ def windows_of(ids: torch.Tensor) -> EvaluationSet:
     return EvaluationSet(
         tokens=tokens,
         offsets=np.arange(rows + 1, dtype=np.int64) * length,
-        document=np.zeros_like(tokens),
+        document_ends=np.array([len(tokens)]),
         domains=["random"],
         sources=["random"],
         seq_len=length,

@@ -4,7 +4,10 @@ DuckDB, Polars and pandas read them directly. Parts and row groups are cut at fi
 equal bytes, however they were counted.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,11 @@ from argap.bigram_index.sorted_runs import Rows
 from argap.errors import FormatError
 
 SCHEMA = pa.schema([("first", pa.int32()), ("second", pa.int32()), ("count", pa.int64())])
-PART_ROWS = 2**24
+PART_ROWS = 2**21
 GROUP_ROWS = 2**18  # rows of a row group: the unit that readers skip and that a merge reads from each index
+
+WRITERS = 8
+"""Parts that are written at once, 32 MB of rows each."""
 
 # The smallest of the encodings tried on 3.4 M bigrams of English text: 1.7 bytes a bigram. The first token
 # rarely changes (runs of zero deltas); the bytes of the other columns compress best plane by plane.
@@ -36,25 +42,28 @@ WRITING: dict[str, Any] = {
 
 
 def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
-    """Write the rows of an index; return the manifest's list of parts and the sum of all counts."""
+    """Write the rows of an index; return the manifest's list of parts and the sum of all counts.
+
+    Compression takes longer than counting, so that parts are written by threads while ``rows`` makes the next ones.
+    """
+    groups, writing, bigrams = _groups(rows), deque[Future[Part]](), 0
     parts: list[Part] = []
-    writer: pq.ParquetWriter | None = None
-    written = bigrams = 0
-    for group in _groups(rows):
-        path = folder / f"part-{len(parts):05d}.parquet"
-        if writer is None:
-            writer, written = pq.ParquetWriter(path, SCHEMA, **WRITING), 0
-        writer.write_table(group, row_group_size=GROUP_ROWS)
-        written += len(group)
-        bigrams += int(np.sum(as_numpy(group["count"])))
-        if written == PART_ROWS:
-            writer.close()
-            parts.append(_describe(path, written))
-            writer = None
-    if writer is not None:
-        writer.close()
-        parts.append(_describe(folder / f"part-{len(parts):05d}.parquet", written))
+    with ThreadPoolExecutor(WRITERS) as pool:
+        while of_part := list(islice(groups, PART_ROWS // GROUP_ROWS)):
+            bigrams += sum(int(np.sum(as_numpy(group["count"]))) for group in of_part)
+            if len(writing) == WRITERS:  # each holds a part in memory
+                parts.append(writing.popleft().result())
+            path = folder / f"part-{len(parts) + len(writing):05d}.parquet"
+            writing.append(pool.submit(_write_part, path, of_part))
+        parts += [part.result() for part in writing]
     return parts, bigrams
+
+
+def _write_part(path: Path, groups: list[pa.Table]) -> Part:
+    with pq.ParquetWriter(path, SCHEMA, **WRITING) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=GROUP_ROWS)
+    return _describe(path, sum(len(group) for group in groups))
 
 
 def _describe(path: Path, rows: int) -> Part:

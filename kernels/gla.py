@@ -23,8 +23,9 @@ from argap.kernels.launch import (
     LaunchTable,
     block_size,
     jit,
+    rows,
     runs_kernels,
-    strides,
+    strided,
     tl,
     triton,
     unit_stride,
@@ -68,7 +69,7 @@ DECAY_LAUNCHES = LaunchTable(
             **dict.fromkeys(
                 (f"{key}{dtype}" for key in (64, 128, 256) for dtype in ("", " float32")), Launch({"BC": 64}, warps=4)
             ),
-        },
+        }
     },
 )
 """BC: channels of the key at a time."""
@@ -106,10 +107,34 @@ def gla(
     Runs kernels on a GPU if no gradient is needed and K ≤ 256: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, log_decay, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, log_decay, scale, temperature, state, keep_state)
-    options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
-    return gla_reference(q, k, v, log_decay, state=state, **options)
+    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
+        return gla_reference(q, k, v, log_decay, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    B, H, T, K, V = x.shape
+    log_decay = unit_stride(log_decay)
+    ht = x.new_state(K, V) if keep_state else None
+    NT = triton.cdiv(T, CHUNK)
+    sizes = {"K": K, "BK": block_size(K), "BT": CHUNK}
+    # What the first kernel leaves for the second.
+    qg, kg = (x.q.new_empty(B, H, T, K) for _ in range(2))
+    scores = x.q.new_empty(B, H, NT, CHUNK, CHUNK)
+    decays = x.q.new_empty(B, H, NT, K, dtype=torch.float32)
+    _apply_decays_kernel[(NT * B * H,)](
+        *(*strided(x.q, x.k, log_decay, dims=3), qg, kg, scores, decays, T, H),
+        *(scale, 1.0 if temperature is None else 1 / temperature),
+        **sizes,
+        SIGMOID=temperature is not None,
+        RANGE=RANGE,
+        # Scores are rounded to 8 or 11 bits in the end, a tf32 product's operands to 11.
+        PRECISION="tf32x3" if x.q.dtype == torch.float32 else "tf32",
+        **DECAY_LAUNCHES.at(x.q.device, x.shape_class).arguments(),
+    )
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _scan_kernel[(x.programs(launch),)](
+        *(qg, kg, *strided(x.v, x.y, dims=3), scores, decays, x.h0, ht, T, H), **sizes, V=V, **launch.arguments()
+    )
+    return x.y, ht
 
 
 def gla_reference(
@@ -134,48 +159,6 @@ def gla_reference(
     return y.to(v.dtype), state if keep_state else None
 
 
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
-    scale: float,
-    temperature: float | None,
-    state: torch.Tensor | None,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`gla` by its kernels."""
-    x = HeadTensors.of(q, k, v, state)
-    B, H, T, K, V = x.shape
-    log_decay = unit_stride(log_decay)
-    ht = x.new_state(K, V) if keep_state else None
-    NT = triton.cdiv(T, CHUNK)
-    sizes = {"K": K, "BK": block_size(K), "BT": CHUNK}
-    # What the first kernel leaves for the second.
-    qg, kg = (x.q.new_empty(B, H, T, K) for _ in range(2))
-    scores = x.q.new_empty(B, H, NT, CHUNK, CHUNK)
-    decays = x.q.new_empty(B, H, NT, K, dtype=torch.float32)
-    _apply_decays_kernel[(NT * B * H,)](
-        *(x.q, x.k, log_decay, qg, kg, scores, decays, T, H, scale, 1 if temperature is None else 1 / temperature),
-        *strides(x.q, x.k, log_decay, dims=3),
-        **sizes,
-        SIGMOID=temperature is not None,
-        RANGE=RANGE,
-        # Scores are rounded to 8 or 11 bits in the end, a tf32 product's operands to 11.
-        PRECISION="tf32x3" if x.q.dtype == torch.float32 else "tf32",
-        **DECAY_LAUNCHES.at(x.q.device, x.shape_class).arguments(),
-    )
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _scan_kernel[(x.programs(launch),)](
-        *(qg, kg, x.v, scores, decays, x.y, x.h0, ht, T, H),
-        *strides(x.v, x.y, dims=3),
-        **sizes,
-        V=V,
-        **launch.arguments(),
-    )
-    return x.y, ht
-
-
 @jit
 def _apply_decays_kernel(
     q,
@@ -189,15 +172,6 @@ def _apply_decays_kernel(
     H,
     scale,
     g_scale,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_gb,
-    s_gh,
-    s_gt,
     K: tl.constexpr,
     BK: tl.constexpr,
     BT: tl.constexpr,
@@ -212,9 +186,9 @@ def _apply_decays_kernel(
     i_bh, start = i_c // NT, (i_c % NT) * BT
     i_b, i_h = i_bh // H, i_bh % H
     o_t = tl.arange(0, BT)
-    p_q = q + i_b * s_qb + i_h * s_qh + start * s_qt
-    p_k = k + i_b * s_kb + i_h * s_kh + start * s_kt
-    p_g = g + i_b * s_gb + i_h * s_gh + start * s_gt
+    p_q = q[0] + i_b * q[1] + i_h * q[2] + start * q[3]
+    p_k = k[0] + i_b * k[1] + i_h * k[2] + start * k[3]
+    p_g = g[0] + i_b * g[1] + i_h * g[2] + start * g[3]
     p_s = scores + i_c * (BT * BT) + o_t[:, None] * BT
     dtype = qg.dtype.element_ty
     m_t, m_s = o_t < T - start, o_t[:, None] >= o_t[None, :]
@@ -222,21 +196,21 @@ def _apply_decays_kernel(
     b_s = tl.zeros([BT, BT], dtype=tl.float32)
     b_least = tl.zeros([BC], dtype=tl.float32)
 
-    for first in range(0, K, BC):
+    for first in tl.static_range(0, K, BC):
         o_k = first + tl.arange(0, BC)
         m_k = o_k < K
         m_tk = m_t[:, None] & m_k[None, :]
         o_out = (i_bh * T + start + o_t)[:, None] * K + o_k[None, :]
         # 1. b_gc, the running sum G of the log decays, as a matrix product: exact but for float32's rounding. b_gn is
         #    its last row.
-        b_g = _log_decays(p_g + o_t[:, None] * s_gt + o_k[None, :], m_tk, g_scale, SIGMOID)
+        b_g = _log_decays(p_g + o_t[:, None] * g[3] + o_k[None, :], m_tk, g_scale, SIGMOID)
         b_gc = tl.dot(b_tril, b_g, input_precision="tf32x3")
         b_gn = tl.min(b_gc, 0)
         b_least = tl.minimum(b_least, b_gn)
         tl.store(decays + i_c * K + o_k, tl.exp(b_gn), mask=m_k)
         # 2. Queries, decayed from the chunk's start, and keys, decayed to its end.
-        b_q = tl.load(p_q + o_t[:, None] * s_qt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32) * scale
-        b_k = tl.load(p_k + o_t[:, None] * s_kt + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
+        b_q = tl.load(p_q + o_t[:, None] * q[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32) * scale
+        b_k = tl.load(p_k + o_t[:, None] * k[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
         b_q *= tl.exp(b_gc)
         b_k *= tl.exp(b_gn[None, :] - b_gc)
         tl.store(qg + o_out, b_q.to(dtype), mask=m_tk)
@@ -249,18 +223,18 @@ def _apply_decays_kernel(
     else:
         # 4. With strong decays, one key at a time from the last: b_qd = q_i exp(G_i − G_j) takes one more decay with
         #    each.
-        o_k = tl.arange(0, BK)
-        m_k = o_k < K
-        b_q = tl.load(p_q + o_t[:, None] * s_qt + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)
-        b_q = b_q.to(tl.float32) * scale
+        o_c = tl.arange(0, BK)
+        m_c = o_c < K
+        b_qs = tl.load(p_q + o_t[:, None] * q[3] + o_c[None, :], mask=m_t[:, None] & m_c[None, :], other=0.0)
+        b_qs = b_qs.to(tl.float32) * scale
         b_qd = tl.zeros([BT, BK], dtype=tl.float32)
         last = tl.minimum(T - start, BT) - 1
         for back in range(last + 1):
             j = last - back
-            b_kj = tl.load(p_k + j * s_kt + o_k, mask=m_k, other=0.0).to(tl.float32)
-            b_qd = tl.where((o_t == j)[:, None], b_q, b_qd)
+            b_kj = tl.load(p_k + j * k[3] + o_c, mask=m_c, other=0.0).to(tl.float32)
+            b_qd = tl.where((o_t == j)[:, None], b_qs, b_qd)
             tl.store(p_s + j, tl.sum(b_qd * b_kj[None, :], 1)[:, None].to(dtype))
-            b_qd *= tl.exp(_log_decays(p_g + j * s_gt + o_k, m_k, g_scale, SIGMOID))[None, :]
+            b_qd *= tl.exp(_log_decays(p_g + j * g[3] + o_c, m_c, g_scale, SIGMOID))[None, :]
 
 
 @jit
@@ -277,19 +251,13 @@ def _scan_kernel(
     qg,
     kg,
     v,
+    y,
     scores,
     decays,
-    y,
     h0,
     ht,
     T,
     H,
-    s_vb,
-    s_vh,
-    s_vt,
-    s_yb,
-    s_yh,
-    s_yt,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -306,8 +274,8 @@ def _scan_kernel(
     m_k, m_v = o_k < K, o_v < V
     o_in = (i_bh * T + o_t64) * K + o_k[None, :]
     p_q, p_k = qg + o_in, kg + o_in
-    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
-    p_y = y + i_b * s_yb + i_h * s_yh + o_t64 * s_yt + o_v[None, :]
+    p_v = rows(v, i_b, i_h, o_t64, o_v)
+    p_y = rows(y, i_b, i_h, o_t64, o_v)
     i_c = i_bh * tl.cdiv(T, BT)
     dtype = qg.dtype.element_ty
 
@@ -330,13 +298,13 @@ def _scan_kernel(
         # 2. The output: the pairs within the chunk, then earlier chunks through the state.
         b_y = tl.dot(b_s, b_v, input_precision="tf32x3")
         b_y = tl.dot(b_q, b_h.to(dtype), b_y, input_precision="tf32x3")
-        tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_tv)
+        tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_tv)
         # 3. The state after the chunk.
         b_h = tl.dot(tl.trans(b_k), b_v, b_h * b_d[:, None], input_precision="tf32x3")
         p_q += BT * K
         p_k += BT * K
-        p_v += BT * s_vt
-        p_y += BT * s_yt
+        p_v += BT * v[3]
+        p_y += BT * y[3]
         i_c += 1
 
     # 4. The final state.

@@ -39,23 +39,8 @@ def rms_norm(
     """
     alike = x.dtype == weight.dtype and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape))
     fits = alike and x.dtype != torch.float64 and x.shape[-1] <= LARGEST and not torch.is_autocast_enabled("cuda")
-    if fits and runs_kernels(x, weight, residual):
-        return _forward(x, weight, eps, residual)
-    return rms_norm_reference(x, weight, eps, residual)
-
-
-def rms_norm_reference(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm` by torch's operations; differentiable."""
-    total = x if residual is None else x + residual
-    return F.rms_norm(total, weight.shape, weight, eps), total
-
-
-def _forward(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm` by its kernel."""
+    if not (fits and runs_kernels(x, weight, residual)):
+        return rms_norm_reference(x, weight, eps, residual)
     x, D = x.contiguous(), x.shape[-1]
     residual = None if residual is None else residual.contiguous()
     y = x.new_empty(x.shape)
@@ -66,6 +51,14 @@ def _forward(
             *(x, residual, weight.contiguous(), y, total, eps), D=D, BD=block_size(D), **launch.arguments()
         )
     return y, total
+
+
+def rms_norm_reference(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rms_norm` by torch's operations; differentiable."""
+    total = x if residual is None else x + residual
+    return F.rms_norm(total, weight.shape, weight, eps), total
 
 
 @jit

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 
-from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, strides, tl, unit_stride
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, strided, tl, unit_stride
 
 # By the number of pairs of a position's queries.
 LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), "many": Launch({}, warps=8, stages=1)}})
@@ -91,8 +91,7 @@ def rotate_in_place(
     most = max(H, k.shape[1]) * R // 2
     if q.numel():
         _rotary_kernel[(B * T, 2)](
-            *(q, k, cos, sin, key_scale, T),
-            *(*strides(q, k, dims=3), *strides(cos, sin, dims=2)),
+            *(*strided(q, k, dims=3), *strided(cos, sin, dims=2), key_scale, T),
             H=H,
             KEY_HEADS=k.shape[1],
             HALF=R // 2,
@@ -104,42 +103,23 @@ def rotate_in_place(
 
 @jit
 def _rotary_kernel(
-    q,
-    k,
-    cos,
-    sin,
-    key_scale,
-    T,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_cosb,
-    s_cost,
-    s_sinb,
-    s_sint,
-    H: tl.constexpr,
-    KEY_HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    BP: tl.constexpr,
+    q, k, cos, sin, key_scale, T, H: tl.constexpr, KEY_HEADS: tl.constexpr, HALF: tl.constexpr, BP: tl.constexpr
 ):
     # The queries or the keys of one position of one sequence. Offsets may exceed 2³¹.
     i_b, i_t = (tl.program_id(0) // T).to(tl.int64), (tl.program_id(0) % T).to(tl.int64)
     o_p = tl.arange(0, BP)
     i_head, o_pair = o_p // HALF, o_p % HALF
     if tl.program_id(1) == 0:
-        p_a = q + i_b * s_qb + i_t * s_qt + i_head * s_qh + o_pair
+        p_a = q[0] + i_b * q[1] + i_t * q[3] + i_head * q[2] + o_pair
         m_p = o_p < H * HALF
         scale = 1.0
     else:
-        p_a = k + i_b * s_kb + i_t * s_kt + i_head * s_kh + o_pair
+        p_a = k[0] + i_b * k[1] + i_t * k[3] + i_head * k[2] + o_pair
         m_p = o_p < KEY_HEADS * HALF
         scale = key_scale
     b_a = tl.load(p_a, mask=m_p, other=0.0).to(tl.float32)
     b_b = tl.load(p_a + HALF, mask=m_p, other=0.0).to(tl.float32)
-    b_cos = tl.load(cos + i_b * s_cosb + i_t * s_cost + o_pair, mask=m_p, other=0.0).to(tl.float32)
-    b_sin = tl.load(sin + i_b * s_sinb + i_t * s_sint + o_pair, mask=m_p, other=0.0).to(tl.float32)
-    tl.store(p_a, ((b_a * b_cos - b_b * b_sin) * scale).to(q.dtype.element_ty), mask=m_p)
-    tl.store(p_a + HALF, ((b_a * b_sin + b_b * b_cos) * scale).to(q.dtype.element_ty), mask=m_p)
+    b_cos = tl.load(cos[0] + i_b * cos[1] + i_t * cos[2] + o_pair, mask=m_p, other=0.0).to(tl.float32)
+    b_sin = tl.load(sin[0] + i_b * sin[1] + i_t * sin[2] + o_pair, mask=m_p, other=0.0).to(tl.float32)
+    tl.store(p_a, ((b_a * b_cos - b_b * b_sin) * scale).to(q[0].dtype.element_ty), mask=m_p)
+    tl.store(p_a + HALF, ((b_a * b_sin + b_b * b_cos) * scale).to(q[0].dtype.element_ty), mask=m_p)

@@ -25,12 +25,11 @@ def percent(fraction: float, digits: int = 1) -> str:
 def percent_range(low: float, high: float) -> str:
     """Two fractions in percent, with "to" where a minus sign would be lost beside the dash.
 
-    >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041)
-    ('70.2–75.4%', '−3.0 to 4.1%')
+    >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041), percent_range(-0.0001, 0.051)
+    ('70.2–75.4%', '−3.0 to 4.1%', '0.0–5.1%')
     """
-    if low < 0:
-        return f"{percent(low).removesuffix('%')} to {percent(high)}"
-    return f"{100 * low:.1f}–{percent(high)}"
+    first = percent(low).removesuffix("%")
+    return f"{first}{' to ' if first.startswith('−') else '–'}{percent(high)}"
 
 
 def nats(value: float) -> str:

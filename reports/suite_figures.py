@@ -39,7 +39,8 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
     if len(result.gap.rows) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
     if (trajectory := result.trajectory()) is not None:
-        figures["recall_along_training"] = recall_along_training(result, trajectory)
+        gap = result.gap
+        figures["recall_along_training"] = recall_along_training(trajectory, gap.models, result.reference, gap)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
     return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}

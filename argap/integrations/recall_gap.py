@@ -82,10 +82,11 @@ class RecallGap:
             raise ArgapError(f"`windows` {windows}: expected a positive whole number")
         run = open_run(Path(reference))
         own = None if tokenizer is None else tokenizer_in_memory(tokenizer)
+        self._bos = run.record.identity.bos
         self._batch_size: int | Literal["auto"] = batch_size
         self._text: SegmentedText | None = None
         if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
-            self._text = _segmented(run, own)
+            self._text, self._bos = _segmented(run, own), None  # the id is one of the reference's tokens
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
             folder = labels_of([run])
@@ -119,12 +120,12 @@ class RecallGap:
 
         live = live_model(model)
         data = self._data
-        check_length(live, longest=int(np.diff(data.offsets).max()))
+        check_length(live, longest=int(np.diff(data.offsets).max()), bos=self._bos is not None)
         check_vocabulary(model, data, live.name)
         logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
         windows = range(self._windows)
         with undisturbed(model):
-            batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True)
+            batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True, bos=self._bos)
             scored, _ = batches.score(windows).arrays()
         check_logprobs(scored, data, windows, live.name)
         logprob[: len(scored)] = scored
@@ -165,7 +166,7 @@ def _data_of(run: Run, labels: Labels) -> EvaluationSet:
     return EvaluationSet(
         tokens=read_token_ids(run),
         offsets=read_window_offsets(run),
-        document=labels.document_of_window[labels.window],
+        document_ends=np.searchsorted(labels.document_of_window[labels.window], np.arange(len(sources)), side="right"),
         domains=[""] * len(sources),
         sources=sources,
         seq_len=evaluation.seq_len,

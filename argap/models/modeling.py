@@ -114,6 +114,18 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x)) if self.has_mlp else x
 
 
+def compile_layers(model: nn.Module) -> None:
+    """Compile each `Block` below ``model`` by itself, in place.
+
+    Blocks with equal mixers share their code, so that the time to compile does not grow with the depth, and an operator
+    that cannot be traced splits its own block only.
+    """
+    torch.compiler.reset()  # code for an earlier model in this process counts towards the limit of recompilations
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile()
+
+
 @dataclass
 class TrunkOutput(BaseModelOutput):
     """Hidden states and, in training, the sum of the mixers' auxiliary losses, if any."""

@@ -19,7 +19,7 @@ import torch
 
 from argap.device import use_device
 from argap.errors import ArgapError
-from argap.models.modeling import ArgapForCausalLM
+from argap.models.modeling import ArgapForCausalLM, compile_layers
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
 
@@ -51,7 +51,7 @@ class SpeedCase:
     """``float32`` or ``bfloat16``. In training this is the autocast dtype over float32 weights, as in the trainer; in
     generation the weights have it too."""
     compile: bool = False
-    """Whether to train with `torch.compile`, as the trainer does on CUDA."""
+    """Whether to compile the layers with `torch.compile`, as the trainer does on CUDA."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def measure_apart(case: SpeedCase) -> dict[str, Any]:
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
     """Median seconds per training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
-    forward: Callable[..., Any] = torch.compile(model) if case.compile else model
+    if case.compile:
+        compile_layers(model)
     dtype = getattr(torch, case.dtype)
     ids = torch.randint(case.vocab_size, (case.batch, case.length), device=device)
     model.train()
@@ -174,7 +175,7 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
     for _ in range(WARM_UP + STEPS):
         started = _now(device)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = forward(ids, labels=ids).loss
+            loss = model(ids, labels=ids).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -34,7 +34,7 @@ class ServerRecord(Record, frozen=True):
     """The parameter that asked for them."""
     prompts: Literal["token ids", "text"]
     bos: bool
-    """Whether the server read a token of its own before each window: one more token of context."""
+    """Whether the server read a BOS before each window, its own or ours: one more token of context."""
     decimals: int | None
     """All log-probs are rounded to this many decimals; None: not rounded, or to more than 4."""
     retries: int
@@ -66,6 +66,8 @@ class RunIdentity(Record, frozen=True):
     device: str
     batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
     backend: Literal["native", "hf", "import", "server", "memory"]
+    bos: int | None = None
+    """Id of the token put before each window, as one more token of context."""
 
 
 class RunRecord(Record, frozen=True):

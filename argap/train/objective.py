@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from argap.models.modeling import Block
+from argap.models.modeling import compile_layers
 
 IGNORED = -100  # marks targets that are not scored; cross_entropy's default
 
@@ -24,16 +24,9 @@ class Objective(nn.Module):
         self.summed_nll = summed_nll
 
     def compile_parts(self) -> None:
-        """Compile each layer and the loss by themselves.
-
-        Layers with equal mixers share their code, so that the time to compile does not grow with the depth; an operator
-        that cannot be traced splits its own layer only. The compiled loss never stores float32 logits: the conversion
-        from bfloat16 is fused into the softmax.
-        """
-        torch.compiler.reset()  # code for an earlier model in this process counts towards the limit of recompilations
-        for module in self.model.modules():
-            if isinstance(module, Block):
-                module.compile()
+        """Compile each layer and the loss. The compiled loss never stores float32 logits: the conversion from bfloat16
+        is fused into the softmax."""
+        compile_layers(self.model)
         self.summed_nll = torch.compile(summed_nll)
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

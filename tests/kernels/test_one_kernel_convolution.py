@@ -12,7 +12,7 @@ from tests.kernels.conftest import TOLERANCE, relative_error
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def convolution(x: torch.Tensor, taps: torch.Tensor, launch: Launch) -> torch.Tensor:

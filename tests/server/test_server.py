@@ -83,6 +83,31 @@ def test_rounding_and_a_bos_are_recorded(server, place, tmp_path, capsys) -> Non
     assert "reads a token of its own, a BOS, before each window" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dialect", ["prompt_logprobs", "echo", "text"])
+def test_a_bos_that_is_asked_for_is_sent(server, place, tmp_path, expected, tokenizer, dialect: str) -> None:
+    server.completions.dialect, server.completions.special = dialect, tokenizer.eos if dialect == "text" else None
+    windows = {"packing": "document", "seq_len": 60} if dialect == "text" else {}
+    asked: dict[str, Any] = {**windows, "bos": tokenizer.token_text(tokenizer.eos)}
+    run = score(server, place, tmp_path / "out", **asked)
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(**asked)[0], atol=1e-4)
+    assert (run.record.identity.bos, run.record.finished.server.bos) == (tokenizer.eos, True)
+
+
+def test_a_server_with_a_bos_of_its_own_is_the_scorer_with_one(server, place, tmp_path, expected, tokenizer) -> None:
+    server.completions.bos = tokenizer.eos
+    bos = tokenizer.token_text(tokenizer.eos)
+    run = score(server, place, tmp_path / "out", bos=bos)
+    assert max(len(ids) for body in server.completions.requests for ids in body["prompt"]) == 32  # none was sent
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(bos=bos)[0], atol=1e-4)
+
+
+def test_a_bos_read_as_text_is_refused(server, place, tmp_path, tokenizer) -> None:
+    server.completions.dialect = "text"
+    bos = tokenizer.token_text(tokenizer.eos)
+    with pytest.raises(ArgapError, match=r"read \d+ tokens, \d+ were sent in 1 windows"):
+        score(server, place, tmp_path / "out", packing="document", seq_len=60, bos=bos)
+
+
 @pytest.mark.parametrize("zero", [-9999.0, -math.inf])
 def test_a_probability_of_0_is_minus_infinity(server, place, tmp_path, zero: float) -> None:
     server.completions.dialect = "echo"

@@ -1,0 +1,125 @@
+"""Start-up: whole processes of short commands, as ratios to ``python -c "import torch"`` in the same run.
+
+    PYTHONPATH=. python benchmarks/startup.py [--runs 5] [--device cpu] [--json benchmarks/results/startup.json]
+
+Each command is a fresh process on a text of a few words, with the demo's checkpoints and tokenizer. Runs alternate
+between the commands, after one of each that warms the file cache. A row has the median wall and CPU seconds (user and
+system, with children), and the ratio of CPU seconds to those of importing torch: wall seconds also measure what else the
+machine does. ``--imports`` lists the slowest imports of ``argap score`` instead.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
+TEXT = "The trees grow where the river turns. The trees grow."
+
+
+class Took(NamedTuple):
+    """Seconds of a process."""
+
+    wall: float
+    cpu: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each command [5]")
+    parser.add_argument("--device", default="cpu", help="of argap score [cpu]")
+    parser.add_argument("--imports", action="store_true", help="list the slowest imports of argap score by package")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        commands = processes(Path(folder), arguments.device)
+        if arguments.imports:
+            print_imports(commands["argap score"])
+            return
+        times: dict[str, list[Took]] = {name: [] for name in commands}
+        for run in range(arguments.runs + 1):
+            for name, command in commands.items():
+                shutil.rmtree(Path(folder) / "out", ignore_errors=True)
+                took = timed(command)
+                if run:
+                    times[name].append(took)
+    rows = []
+    base = statistics.median(took.cpu for took in times["import torch"])
+    for name, all_took in times.items():
+        wall, cpu = (statistics.median(column) for column in zip(*all_took, strict=True))
+        rows.append({"command": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "ratio": round(cpu / base, 2)})
+        print(rows[-1])
+    if arguments.json:
+        from argap.atomic import write_json
+
+        write_json(arguments.json, {"machine": machine(), "load_average": os.getloadavg()[0], "rows": rows})
+
+
+def processes(folder: Path, device: str) -> dict[str, list[str]]:
+    """The commands by name. Those of argap write to ``folder/out``."""
+    text, out = folder / "tiny.txt", str(folder / "out")
+    text.write_text(TEXT)
+    python, argap = [sys.executable], [sys.executable, "-m", "argap"]
+    checkpoints = [str(DEMO / "checkpoints" / name) for name in ("hybrid", "attention")]
+    return {
+        "import torch": [*python, "-c", "import torch"],
+        "import transformers' models": [*python, "-c", "import transformers.modeling_utils"],
+        "argap --help": [*argap, "--help"],
+        "argap index build": [
+            *argap,
+            "index",
+            "build",
+            str(text),
+            "--tokenizer",
+            str(DEMO / "tokenizer"),
+            "--out",
+            out,
+        ],
+        "argap score": [
+            *(*argap, "score", checkpoints[0], "--ref", checkpoints[1], "--data", str(text)),
+            *("--device", device, "--out", out),
+        ],
+    }
+
+
+def timed(command: list[str]) -> Took:
+    """Run a command to its end. Raises `SystemExit` with its output if it fails."""
+    before, begun = os.times(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    wall, after = time.perf_counter() - begun, os.times()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return Took(wall, used)
+
+
+def print_imports(command: list[str]) -> None:
+    """Milliseconds of the modules of each top-level package themselves, without what they import."""
+    done = subprocess.run([command[0], "-X", "importtime", *command[1:]], capture_output=True, text=True)
+    found: Counter[str] = Counter()
+    for own, package in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+([^.\s]+)", done.stderr, re.MULTILINE):
+        found[package] += int(own)
+    for package, microseconds in found.most_common(15):
+        print(f"{package:24} {microseconds / 1000:8.0f} ms")
+
+
+def machine() -> dict[str, Any]:
+    packages = ("torch", "transformers", "numpy", "pyarrow", "typer")
+    versions = {package: metadata.version(package) for package in packages}
+    date = datetime.now(UTC).isoformat(timespec="minutes")
+    return {"date": date, "cores": os.cpu_count(), "python": platform.python_version(), "versions": versions}
+
+
+if __name__ == "__main__":
+    main()
