@@ -33,6 +33,7 @@ from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
+from argap.train.records import read_train
 
 KEPT = [key for key in KEYS if key not in ("window", "position")]
 """Keys of the committed cells: intervals are over documents, and `gap.json` has the positions."""
@@ -150,7 +151,6 @@ def _gap(
 def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
     """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
     folder = layout.checkpoint(entry)
-    trained = read_json(folder / "train.json")
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
     return {
         "name": entry.name,
@@ -162,6 +162,6 @@ def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
         "state_size": spent.state_size,
         "checkpoint": run.record.checkpoint.fingerprint,
         "evaluation": run.record.evaluation.fingerprint,
-        "train": trained,
+        "train": as_json(read_train(folder)),
         "scoring": as_json(run.record)["finished"],
     }
