@@ -15,7 +15,7 @@ import pandas as pd
 from argap.atomic import read_json, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
 from argap.lock import one_writer
@@ -115,10 +115,12 @@ def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
     if suite.mqar is None or not measured:
         return None
     for path, found in measured.items():
+        if not isinstance(found.get("rows"), list):
+            raise FormatError(f"{path}: rows: expected a list; remove the file and run `argap suite run` again")
         for key, asked in suite.mqar.as_json().items():
-            if found[key] != asked:
+            if found.get(key) != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {found[key]!r}, the suite's mqar has {asked!r}; remove "
+                    f"{path}: recall of pairs with {key} {found.get(key)!r}, the suite's mqar has {asked!r}; remove "
                     "the file and run `argap suite run` again"
                 )
     (first, found), *others = measured.items()
