@@ -7,6 +7,7 @@ import typer
 
 from argap.cli.options import Json
 from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
 
@@ -19,26 +20,36 @@ def discover(
     ] = "0.5%",
     leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
 
     The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
     """
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
+    from argap.records import as_json as plain
     from argap.result import open_result
 
     opened = open_result(result)
     found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves)
     if as_json:
-        print_json({"slices": found.slices, "note": HYPOTHESIS})
+        slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
+        print_json(slices)
         return
     from argap.reports.slice_tables import print_slices
 
     source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
     print_slices(
-        [found.whole, *found.slices], threshold=opened.threshold, models=[model], notes=notes, unit=opened.record.unit
+        [found.whole, *found.slices],
+        threshold=opened.threshold,
+        models=[model],
+        notes=notes,
+        unit=opened.record.unit,
+        form=form,
     )
 
 

@@ -7,6 +7,7 @@ import typer
 
 from argap.cli.options import Json, Threshold
 from argap.cli.score import show
+from argap.cli.tables import Latex, Markdown, form_of
 
 
 def label(
@@ -14,6 +15,8 @@ def label(
     index: Annotated[str, typer.Option(metavar="DIR", help="Bigram index of the training text.")],
     threshold: Threshold = "1250",
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Count each scored bigram in --index and rewrite labels/, gap.json and cells.parquet; no model is run.
 
@@ -22,4 +25,5 @@ def label(
     from argap.comparison import label_result
     from argap.threshold import parse_threshold
 
-    show(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json)
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    show(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json, form=form)

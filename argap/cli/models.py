@@ -1,17 +1,20 @@
-"""``argap models``: list architectures, show the cost of a model, and measure speed and peak memory."""
+"""``argap models``: list architectures and show the cost of a model."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.options import Device, Json, TrustRemoteCode
-from argap.cli.output import print_json, table
+from argap.cli import bench_models
+from argap.cli.options import Json, TrustRemoteCode
+from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
+    from argap.reports.formats import Table
 
 app = typer.Typer(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
+app.command("bench", short_help="Measure tokens per second and peak memory.")(bench_models.bench)
 
 WidthOption = Annotated[
     int | None, typer.Option("--hidden-size", min=1, help="Width of a named architecture.", show_default="256")
@@ -38,17 +41,23 @@ def list_models(
         int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """List the named architectures at one size, by default the demo's."""
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    from dataclasses import asdict
+
     from argap.models.describe import backbone_at, describe_architecture
     from argap.models.presets import ARCHITECTURES
+    from argap.reports.formats import print_tables
 
     backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
     rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
     if as_json:
-        print_json(rows)
+        _print_json([asdict(row) for row in rows])
     else:
-        _print_table(rows, backbone, size)
+        print_tables([_table(rows, backbone, size)], form)
 
 
 @app.command(short_help="Show a model's parameters, FLOPs, state and layers.")
@@ -68,6 +77,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
+    from dataclasses import asdict
+
     from argap.checkpoint import find_checkpoint
     from argap.models.describe import backbone_at, describe_architecture, describe_checkpoint
     from argap.models.presets import ARCHITECTURES
@@ -81,14 +92,13 @@ def show(
         checkpoint = find_checkpoint(reference.checkpoint if reference else model)
         row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
     if as_json:
-        print_json(row)
+        _print_json(asdict(row))
     else:
         _print_lines(row)
 
 
-def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> None:
-    from rich.console import Console
-
+def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> "Table":
+    from argap.reports.formats import Column, Table
     from argap.reports.numbers import parameters
 
     title = (
@@ -96,9 +106,8 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
         f"vocabulary {backbone.vocab_size:,}, a window of {rows[0].window:,} tokens"
     )
     # At the paper's sizes, show its printed figures next to ours; its TFLOPs are for training.
-    titles = (">Params", ">printed", ">TFLOPs", ">printed", ">State") if size else (">Params", ">GFLOPs", ">State")
-    listed = table(title, "Name", *titles, padding=(0, 1, 0, 0))
-    listed.add_column("Mixers", overflow="fold")
+    titles = ("Params", "printed", "TFLOPs", "printed", "State") if size else ("Params", "GFLOPs", "State")
+    lines = []
     for row in rows:
         cells = [parameters(row.params), f"{(row.flops or 0) / 1e9:.2f}", parameters(row.state_size or 0)]
         if size:
@@ -108,8 +117,9 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        listed.add_row(row.name, *cells, _count_mixers(row.mixers or []))
-    Console().print(listed)
+        lines.append((row.name, *cells, _count_mixers(row.mixers or [])))
+    columns = (Column("Name", "left"), *map(Column, titles), Column("Mixers", "left"))
+    return Table(columns, tuple(lines), (), title=title)
 
 
 def _print_lines(row: "ModelDescription") -> None:
@@ -147,53 +157,5 @@ def _with_options(mixer: dict[str, Any]) -> str:
     return mixer["name"] + (f": {options}" if options else "")
 
 
-@app.command(short_help="Measure tokens per second and peak memory.")
-def bench(
-    architectures: Annotated[list[str], typer.Argument(help="Architectures, as listed by `argap models list`.")],
-    out: Annotated[Path, typer.Option(help="Folder for speed.json and the figure.")],
-    train: Annotated[
-        list[str] | None, typer.Option(help="LENGTHxBATCH of a training step. Repeatable. [512x8 1024x4 2048x2 4096x1]")
-    ] = None,
-    generate: Annotated[
-        list[str] | None, typer.Option(help="LENGTHxBATCH to generate. Repeatable. [256x1 256x4 256x16 256x64]")
-    ] = None,
-    hidden_size: Annotated[int, typer.Option(min=1, help="Width.")] = 256,
-    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 6,
-    vocab_size: Annotated[int, typer.Option(min=1, help="Vocabulary size.")] = 8192,
-    device: Device = "auto",
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
-    compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Measure tokens per second and peak memory by length and batch size, and plot them.
-
-    With --train or --generate, only the given shapes are measured. Each case runs in a separate process.
-    """
-    from argap.device import resolve_device, resolve_dtype
-    from argap.models.speed import measure_all, speed_cases
-    from argap.reports.speed import write_speed
-
-    device = resolve_device(device)
-    size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
-    options: dict[str, Any] = {**size, "device": device, "dtype": resolve_dtype(dtype, device), "compile": compile}
-    cases = speed_cases(architectures, training=train, generation=generate, **options)
-    result = write_speed(measure_all(cases), options, out)
-    if as_json:
-        print_json(result)
-    else:
-        _print_speeds(result)
-        typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
-
-
-def _print_speeds(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from argap.models.speed import in_words
-
-    title = (
-        f"{result['device']}, {result['dtype']}, width {result['hidden_size']}, {result['num_hidden_layers']} layers"
-    )
-    speeds = table(title, "Mode", ">Length", ">Batch", "Architecture", ">Speed", ">Peak memory")
-    for row in result["rows"]:
-        speeds.add_row(row["mode"], f"{row['length']:,}", str(row["batch"]), row["architecture"], *in_words(row))
-    Console().print(speeds)
+def _print_json(value: Any) -> None:
+    print_json(value)

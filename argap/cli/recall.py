@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, Index, Json, Overwrite, TrustRemoteCode
+from argap.cli.options import Device, Json, Overwrite, TrustRemoteCode
 from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
 
 
 def recall(
@@ -57,7 +58,9 @@ def recall(
         typer.Option(metavar="JSON", help="What lm-eval's tasks read, such as RULER's max_seq_lengths."),
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", help="Use only the first N examples of each task.")] = None,
-    index: Index = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Bigram index, to identify gold tokens that are AR hits.")
+    ] = None,
     threshold: Annotated[
         int, typer.Option(metavar="N", min=0, help="Maximum training count of an AR hit's bigram.")
     ] = 1250,
@@ -78,6 +81,8 @@ def recall(
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
@@ -91,9 +96,12 @@ def recall(
     from argap.recall.prompts import Protocol
     from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
+    from argap.records import as_json as to_json
+    from argap.reports.formats import print_tables
     from argap.reports.recall import published, recall_table, upstream_table, write_recall_page
     from argap.scorer import ScoreOptions
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     options = ScoreOptions(dtype, device, batch_size, trust_remote_code, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
@@ -111,10 +119,10 @@ def recall(
             )
         models = [*checkpoints, *([reference] if reference else [])]
         result = run_upstream(models, names, out, options=options, stock=stock)
-        text = upstream_table(result)
+        table = upstream_table(result)
     else:
         pinned = Protocol(context, truncate, twice)
-        result = run_recall(
+        measured = run_recall(
             checkpoints,
             load_tasks(names, data or [], fixture=fixture, limit=limit),
             out,
@@ -126,11 +134,11 @@ def recall(
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        text, page = recall_table(result), write_recall_page(out)
+        result, table, page = to_json(measured), recall_table(measured), write_recall_page(out)
     if as_json:
         print_json(result)
     else:
-        typer.echo(text if figures is None else f"{text}\n{figures}")
+        print_tables([table] if figures is None else [table, figures], form)
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -7,6 +7,7 @@ import typer
 
 from argap.cli.options import Json
 from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
 
@@ -31,11 +32,14 @@ def slice_(
         bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
     ] = False,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
     if list_library:
         _print_library()
         return
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
     from argap.result import open_result
@@ -57,11 +61,11 @@ def slice_(
     if record:
         record_slices(result, scored[1:])
     if as_json:
-        print_json({"slices": scored[1:]})
+        print_json({"slices": [*scored[1:]]})
         return
     from argap.reports.slice_tables import print_slices
 
-    print_slices(scored, threshold=tau, unit=opened.record.unit)
+    print_slices(scored, threshold=tau, unit=opened.record.unit, form=form)
 
 
 def _print_library() -> None:

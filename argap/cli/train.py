@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.options import Device, Json, Overwrite, Settings, TrustRemoteCode
+from argap.cli.options import Device, Json, LogTo, Overwrite, Settings, TrustRemoteCode
 from argap.cli.output import print_json
 
 
@@ -34,6 +34,7 @@ def train(
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     overwrite: Overwrite = False,
+    log_to: LogTo = None,
     as_json: Json = False,
 ) -> None:
     """Train a language model. Repeat the command to resume an interrupted run.
@@ -64,7 +65,7 @@ def train(
         if config is None:
             raise ArgapError("without a configuration file, name the folder with --out DIR")
         out = Path("runs") / config.stem
-    record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite)
+    record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite, log_to=log_to or ())
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:
