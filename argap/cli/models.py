@@ -55,7 +55,7 @@ def list_models(
     backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
     rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
     if as_json:
-        _print_json([asdict(row) for row in rows])
+        print_json([asdict(row) for row in rows])
     else:
         print_tables([_table(rows, backbone, size)], form)
 
@@ -92,7 +92,7 @@ def show(
         checkpoint = find_checkpoint(reference.checkpoint if reference else model)
         row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
     if as_json:
-        _print_json(asdict(row))
+        print_json(asdict(row))
     else:
         _print_lines(row)
 
@@ -155,7 +155,3 @@ def _with_options(mixer: dict[str, Any]) -> str:
     """``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")
-
-
-def _print_json(value: Any) -> None:
-    print_json(value)
