@@ -34,6 +34,12 @@ GREY = "#8f8f8f"
 SHARE = "#b8b8b8"
 """Bars of shares of tokens, and of tokens that are not repeated."""
 MAX_NAME = 36
+DATED = {
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+    "png": ("Software",),
+}
+"""Metadata that would change from run to run, or with matplotlib's version."""
 LABEL = 7  # points: names at lines
 NO_GLYPH = "□"
 
@@ -70,6 +76,7 @@ RC: dict[Any, Any] = {
     "text.color": INK,
     "text.parse_math": False,
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # text stays text
 }
 
 
@@ -151,14 +158,14 @@ def style() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg",)) -> Path:
-    """Write the figure as ``name.svg`` (and ``name.png``, 200 dpi) without dates or random ids.
+    """Write the figure as ``name.svg`` (and ``name.png``, 200 dpi, or ``name.pdf``) without dates or random ids.
 
     Returns the path of the SVG.
     """
     with style(), mpl.rc_context({"svg.hashsalt": name}):
         lay_out(figure)
         for suffix in formats:
-            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
+            metadata = dict.fromkeys(DATED[suffix])
             with replacing(folder / f"{name}.{suffix}") as temporary:
                 figure.dpi = DPI
                 if suffix == "svg":  # `savefig` would draw it twice

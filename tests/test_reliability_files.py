@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, SourceRecord, read_gap
+from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
@@ -168,7 +168,7 @@ def test_broken_checksums_are_named(copy: Path) -> None:
 def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
     with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
-        check_resumable(tmp_path, {"checkpoint": "x"}, overwrite=False)
+        check_resumable(tmp_path, CheckpointRecord("x", "x"), overwrite=False)
 
 
 def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:
