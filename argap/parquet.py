@@ -127,7 +127,7 @@ class ParquetPortions:
 
     def __exit__(self, *error: Any) -> None:
         try:
-            if error[0] is None:
+            if error[0] is None and (self._waiting or not self._written):
                 self._write()
         except BaseException:
             self._open.__exit__(*sys.exc_info())
