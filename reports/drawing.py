@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
@@ -77,6 +78,10 @@ RC: dict[Any, Any] = {
     "svg.fonttype": "path",
     "pdf.fonttype": 42,  # text stays text
 }
+
+
+DPI = 200
+"""Of files of pixels, and of images inside others."""
 
 
 def variables() -> dict[str, str]:
@@ -162,7 +167,11 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg
         for suffix in formats:
             metadata = dict.fromkeys(DATED[suffix])
             with replacing(folder / f"{name}.{suffix}") as temporary:
-                figure.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+                figure.dpi = DPI
+                if suffix == "svg":  # `savefig` would draw it twice
+                    FigureCanvasSVG(figure).print_svg(temporary, metadata=metadata)
+                else:
+                    figure.savefig(temporary, format=suffix, metadata=metadata)
     return folder / f"{name}.svg"
 
 

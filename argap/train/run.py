@@ -21,7 +21,7 @@ from argap.errors import ArgapError, MismatchError
 from argap.lock import alone_in
 from argap.parallel import Parallel, join
 from argap.progress import say
-from argap.records import read_record, write_record
+from argap.records import write_record
 from argap.resumable import discard_parts
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
@@ -39,11 +39,10 @@ from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model, save_tokenizer
-from argap.train.records import EvaluationLine, StepLine, TrainRecord, TrainResult
+from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
 
-FORMAT = 1
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")
 
 
@@ -189,7 +188,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     if not (out / "train.json").is_file():
         _check_model(out)
         return None
-    record = read_record(out / "train.json", TrainRecord, newest=FORMAT)
+    record = read_train(out)
     if config.backend not in ("auto", record.backend or "native"):
         raise MismatchError(
             f"{out}: holds a run with `backend={record.backend or 'native'}`, asked for {config.backend}; "
