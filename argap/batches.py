@@ -3,9 +3,14 @@
 Windows of similar length share a batch, padded on the right; in a causal model padding does not affect earlier
 positions. On a GPU, copies in both directions are asynchronous and use pinned memory, so that the host can prepare
 the next batch and write the previous shard while the GPU computes.
+
+On a CPU the windows of a batch are shared among threads. A whole window for each costs less than all threads for each
+operation, at whose end they would wait for each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -89,9 +94,10 @@ class Batches:
         self.data = data
         self.device = torch.device(device)
         self.backs_off = batch == "auto"
-        self.batch = (
-            max(1, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len) if batch == "auto" else batch
-        )
+        # A model in memory may have hooks, which expect one call at a time.
+        self.threads = torch.get_num_threads() if self.device.type == "cpu" and not live else 1
+        automatic = max(self.threads, AUTO_BATCH_TOKENS.get(self.device.type, 2**15) // data.seq_len)
+        self.batch = automatic if batch == "auto" else batch
         self.head = None
         self._without_gradients = torch.no_grad if live else torch.inference_mode
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
@@ -130,22 +136,14 @@ class Batches:
         by_length = sorted((w for w in windows if lengths[w] > 1), key=lambda w: -lengths[w])
         batches: list[Batch] = []
         counted = 0
-        for first in range(0, len(by_length), self.batch):
-            chosen = by_length[first : first + self.batch]
-            before = 0 if self.bos is None else 1
-            ids = np.zeros((len(chosen), before + lengths[chosen[0]]), dtype=np.int64)
-            if self.bos is not None:
-                ids[:, 0] = self.bos
-            for row, w in enumerate(chosen):
-                ids[row, before : before + lengths[w]] = self.data.tokens[offsets[w] : offsets[w + 1]]
-            result = self.logprobs(self._to_device(torch.from_numpy(ids)))
-            assert result.top1 is not None
-            logprob, top1 = result.logprob[:, before:], result.top1[:, before:].int()
-            batches.append(Batch(chosen, self._to_host(logprob), self._to_host(top1)))
-            if self.device.type != "cuda":
-                done = int(lengths[chosen].sum())
-                advance(done)
-                counted += done
+        with self._workers(min(self.threads, self.batch, len(by_length))) as run:
+            for first in range(0, len(by_length), self.batch):
+                chosen = by_length[first : first + self.batch]
+                batches += run(chosen)
+                if self.device.type != "cuda":
+                    done = int(lengths[chosen].sum())
+                    advance(done)
+                    counted += done
         arrived = None
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
@@ -153,6 +151,37 @@ class Batches:
         return Shard(
             self.data, windows, batches, arrived, int(offsets[windows.stop] - offsets[windows.start]) - counted
         )
+
+    @contextmanager
+    def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
+        """What scores the windows of a batch: ``count`` threads at once, which divide torch's threads among them."""
+        if count <= 1:
+            yield lambda chosen: [self._score_together(chosen)]
+            return
+        torch.set_num_threads(max(1, self.threads // count))  # in the threads that start from here on
+        try:
+            with ThreadPoolExecutor(count, thread_name_prefix="scorer") as pool:
+                yield lambda chosen: list(
+                    pool.map(self._score_together, filter(None, (chosen[k::count] for k in range(count))))
+                )
+        finally:
+            torch.set_num_threads(self.threads)
+
+    def _score_together(self, chosen: list[int]) -> Batch:
+        """One batch in the model, padded to the longest window, which comes first."""
+        offsets = self.data.offsets
+        before = 0 if self.bos is None else 1
+        ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
+        if self.bos is not None:
+            ids[:, 0] = self.bos
+        for row, w in enumerate(chosen):
+            tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
+            ids[row, before : before + len(tokens)] = tokens
+        with self._without_gradients():  # which is a property of the thread
+            result = self.logprobs(self._to_device(torch.from_numpy(ids)))
+            assert result.top1 is not None
+            logprob, top1 = result.logprob[:, before:], result.top1[:, before:].int()
+            return Batch(chosen, self._to_host(logprob), self._to_host(top1))
 
     def logprobs(self, ids: torch.Tensor) -> LogProb:
         """Log-prob and top-1 of the token that follows each of ``ids [B, T]``.
