@@ -14,7 +14,7 @@ from argap.reports.formats import markdown
 from argap.reports.tables import gap_table
 from argap.restated import restate
 from argap.result import open_result
-from argap.tokens import TokenTable
+from argap.token_batches import TokenReader
 from argap.view.answers import Answers
 from argap.view.app import view_app
 from argap.view.serve import listen
@@ -279,18 +279,18 @@ def test_hostile_texts_are_shown_as_text(browser, hostile_result):
 def test_a_browser_that_goes_away_stops_its_query(browser, address, monkeypatch):
     """The tokens are slow here, as those of a result that is ten thousand times as large."""
     asked, ended = threading.Event(), threading.Event()
-    batches = TokenTable.batches
+    read = TokenReader.rows
 
-    def slow(self, *arguments, **named):
+    def slow(self):
         asked.set()
         try:
-            for batch in list(batches(self, *arguments, **named)) * 1000:
+            for rows in list(read(self)) * 1000:
                 time.sleep(0.01)
-                yield batch
+                yield rows
         finally:
             ended.set()
 
-    monkeypatch.setattr(TokenTable, "batches", slow)
+    monkeypatch.setattr(TokenReader, "rows", slow)
     page = browser.page()
     page.open(f"{address}#view=slices&model=m2&sql=word_start")
     assert asked.wait(10)
