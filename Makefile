@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test numerics release check docs bench clean
+.PHONY: install demo test numerics quantised release check docs bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ NUMERICS := tests/models tests/kernels tests/test_heads.py tests/test_gap.py tes
 numerics: $(VENV)/.installed-dev ## the numerical tests as on older processors, with one thread and with two
 	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
 	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 $(BIN)/pytest -q -x -n auto --dist worksteal $(NUMERICS)
+
+# transformers imports torchao wherever it is installed, and it prints to stderr: for its test it has a folder of its own.
+quantised: $(VENV)/.installed-dev ## torchao's 8-bit weights, on a CPU
+	test -d $(VENV)/torchao || $(PIP) --no-deps --target $(VENV)/torchao torchao
+	PYTHONPATH=$(VENV)/torchao $(BIN)/python -W ignore -c 'import torchao.quantization'
+	PYTHONPATH=$(VENV)/torchao $(BIN)/pytest -q tests/test_checkpoints.py -k torchao
 
 release: $(VENV)/.installed-dev ## build the wheel, install it in a clean environment, run the demo from another folder
 	$(BIN)/pytest -q -m slow tests/test_packaging.py

@@ -25,7 +25,7 @@ Slices = AnyPath | Mapping[str, str]
 
 
 def score(
-    models: "Model | Sequence[Model]",
+    models: "Model | Sequence[Model] | Mapping[str, Model]",
     reference: "Model",
     *,
     data: AnyPath | Sequence[AnyPath] = (),
@@ -44,6 +44,7 @@ def score(
     tokenizer: "str | Mapping[str, str] | PreTrainedTokenizerBase | None" = None,
     model_name: str | Sequence[str] = (),
     concurrency: int = 8,
+    bos: str | Mapping[str, str] | None = None,
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
     device_map: bool = False,
@@ -63,6 +64,7 @@ def score(
         OpenAI's completions with the log-probs of a prompt, such as vLLM's. Its key is read from ``ARGAP_API_KEY``.
         Or transformers models in memory, which stay on their device, in their dtype, and in training or evaluation
         mode as they were. Models of other tokenizers than the reference's are compared in bytes (`argap.segments`).
+        A mapping names them, as ``"NAME=CKPT"`` does: the same checkpoint in two dtypes is two models.
     reference
         What to compare with: the same, or the folder of a finished run, which is not scored again.
     data, index
@@ -93,6 +95,10 @@ def score(
     model_name, concurrency
         The model of each server, as the server knows it, in the order of ``models`` and then ``reference``; requests
         at once.
+    bos
+        A token to put before each window, as one more token of context without a log-prob: ``"own"``, the tokenizer's
+        BOS, or a token's text; a mapping from model names sets some. Models that were trained with a BOS need it, and
+        servers may add one by themselves.
     dtype, device, batch_size, backend
         How models run: ``"auto"`` is float32 on a CPU and bfloat16 on a GPU, a mapping from model names sets some;
         windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
@@ -114,8 +120,9 @@ def score(
     >>> result = argap.score("my-mamba", "my-llama", data="text/", index="idx/")         # doctest: +SKIP
     >>> result.table()                                                                   # doctest: +SKIP
     >>> argap.score(model, "my-llama", tokenizer=tokenizer, data="text/")                # doctest: +SKIP
+    >>> argap.score({"bf16": "my-llama"}, "my-llama", dtype={"bf16": "bfloat16"})        # doctest: +SKIP
     """
-    from argap.per_model import per_model
+    from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
 
@@ -129,20 +136,18 @@ def score(
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
         limit_document_tokens=limit_document_tokens,
     )
-    several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
     named = tokenizer if isinstance(tokenizer, str | Mapping) else None
     in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
     tokenizers = per_model("tokenizer", named)
     score_models(
-        [_source(each, tokenizers, in_memory) for each in several],
-        _source(reference, tokenizers, in_memory),
+        [_source(name, each, tokenizers, in_memory) for name, each in _named(models)],
+        _source(None, reference, tokenizers, in_memory),
         Path(out),
         spec=spec,
         index=None if index is None else str(index),
         threshold=threshold,
         options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map),
-        dtypes=per_model("dtype", dtype),
-        tokenizers=tokenizers,
+        settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
         model_names=[model_name] if isinstance(model_name, str) else model_name,
         concurrency=concurrency,
         base=base,
@@ -211,20 +216,32 @@ def open_index(folder: AnyPath) -> "BigramIndex":
     return open_store(Path(folder))
 
 
-def _source(model: "Model", tokenizers: "PerModel", in_memory: "PreTrainedTokenizerBase | None") -> "str | LiveTarget":
+def _named(models: "Model | Sequence[Model] | Mapping[str, Model]") -> "list[tuple[str | None, Model]]":
+    """Each model with the name that it was given, if any."""
+    if isinstance(models, Mapping):
+        return list(models.items())
+    several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    return [(None, model) for model in several]
+
+
+def _source(
+    name: str | None, model: "Model", tokenizers: "PerModel", in_memory: "PreTrainedTokenizerBase | None"
+) -> "str | LiveTarget":
     """A model as `argap.pipeline.score_models` takes it."""
+    from argap.targets import with_name
+
     if isinstance(model, str | PathLike):
-        return str(model)
+        return str(model) if name is None else with_name(name, str(model))
     from argap.live import live_model
     from argap.targets import LiveTarget
     from argap.tokenizer import load_tokenizer, tokenizer_in_memory
 
-    live = live_model(model)
+    live = live_model(model, name)
     source = tokenizers.of(live.name)
     if in_memory is None and source is None:
         raise ArgapError(f"{live.name}: a model in memory has no tokenizer; give `tokenizer=T`")
     tokenizer = load_tokenizer(str(source)) if in_memory is None else tokenizer_in_memory(in_memory)
-    return LiveTarget(live.name, live, tokenizer)
+    return LiveTarget(live.name, live, tokenizer, named=name is not None)
 
 
 def _texts(values: AnyPath | Sequence[AnyPath]) -> list[str]:

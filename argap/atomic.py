@@ -64,9 +64,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``target``; on success it becomes ``target``, else it is removed.
 
-    Every file is synced before the rename. ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other
-    process writes ``target``, so temporary folders that killed processes left behind are removed first. Raises
-    `ArgapError` where the disk refuses, and for a ``target`` that is a symbolic link.
+    Every file is synced before the rename. Temporary folders that killed processes left beside it are removed first.
+    ``remedy``: what to do about a disk that refuses. ``sole_writer``: no other process writes ``target``, so that all
+    temporary folders are left ones. Raises `ArgapError` where the disk refuses, and for a ``target`` that is a symbolic
+    link.
     """
     target = Path(target).absolute()
     if target.is_symlink():
@@ -74,7 +75,11 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
     temporary = _temporary(target)
     old = temporary.with_suffix(".old")
     try:
-        for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp") if sole_writer else ():
+        for left in _temporaries(target):
+            if not (sole_writer or _is_left(left)):
+                continue
+            if left.suffix == ".old" and not target.exists():  # killed between the two renames below
+                os.rename(left, target)
             shutil.rmtree(left, ignore_errors=True)
         _make_folder(target.parent)
         temporary.mkdir()
@@ -98,6 +103,12 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
             os.rename(old, target)
         for path in (temporary, old):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _temporaries(target: Path) -> list[Path]:
+    """The temporary folders of ``target``, of any process."""
+    beside = target.parent.glob(f".{glob.escape(target.name)}.*")
+    return [path for path in beside if LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
 
 def _make_folder(folder: Path) -> None:

@@ -85,9 +85,12 @@ class Batches:
         name: str,
         *,
         live: bool = False,
+        bos: int | None = None,
     ) -> None:
-        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors."""
+        """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors.
+        ``bos``: id of a token before each window."""
         self.model = model
+        self.bos = bos
         self.data = data
         self.device = torch.device(device)
         self.backs_off = batch == "auto"
@@ -166,15 +169,18 @@ class Batches:
 
     def _score_together(self, chosen: list[int]) -> Batch:
         """One batch in the model, padded to the longest window, which comes first."""
-        offsets = self.data.offsets
-        ids = np.zeros((len(chosen), offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
+        offsets, before = self.data.offsets, 0 if self.bos is None else 1
+        ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
+        if self.bos is not None:
+            ids[:, 0] = self.bos
         for row, w in enumerate(chosen):
             tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
-            ids[row, : len(tokens)] = tokens
+            ids[row, before : before + len(tokens)] = tokens
         with self._without_gradients():  # which is a property of the thread
             result = self.logprobs(self._to_device(torch.from_numpy(ids)))
             assert result.top1 is not None
-            return Batch(chosen, self._to_host(result.logprob), self._to_host(result.top1.int()))
+            logprob, top1 = result.logprob[:, before:], result.top1[:, before:].int()
+            return Batch(chosen, self._to_host(logprob), self._to_host(top1))
 
     def logprobs(self, ids: torch.Tensor) -> LogProb:
         """Log-prob and top-1 of the token that follows each of ``ids [B, T]``.

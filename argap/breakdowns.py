@@ -40,11 +40,11 @@ class Partitions:
                 keys[name], masks[name] = key, mask
         return masks
 
-    def parts(self, by: By, scored: Mapping[str, SliceResult]) -> tuple[Part, ...]:
-        """One of the partitions: a part for each group that holds tokens."""
+    def parts(self, by: By, whole: SliceResult, scored: Mapping[str, SliceResult]) -> tuple[Part, ...]:
+        """One of the partitions: a part for each group that holds tokens. ``whole``: all tokens."""
         keys = self._keys[by]
         names = sorted(keys, key=lambda name: keys[name]) if by == "domain" else keys
-        return tuple(as_part(keys[name], scored[name]) for name in names if scored[name].n)
+        return tuple(as_part(keys[name], scored[name], whole) for name in names if scored[name].n)
 
 
 def partition(
@@ -52,8 +52,8 @@ def partition(
 ) -> tuple[Part, ...]:
     """A part for each group of one of the `Partitions` that holds tokens."""
     partitions = Partitions(bins, threshold, [by])
-    _, *scored = slices_of_cells(cells, partitions.masks, reference)
-    return partitions.parts(by, {each.name: each for each in scored})
+    whole, *scored = slices_of_cells(cells, partitions.masks, reference)
+    return partitions.parts(by, whole, {each.name: each for each in scored})
 
 
 def hits_by_threshold(cells: pd.DataFrame, bins: Bins) -> dict[str, np.ndarray]:
@@ -103,14 +103,16 @@ def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> d
     return {(each.label, None): number == k for k, each in enumerate(getattr(bins, by))}
 
 
-def as_part(key: Key, scored: SliceResult) -> Part:
-    """A slice as the part of a partition."""
-    compared = {model.model: model.contribution for model in scored.models if model.contribution is not None}
+def as_part(key: Key, scored: SliceResult, whole: SliceResult) -> Part:
+    """A slice as the part of a partition of the tokens of ``whole``."""
+    finite = {model.model for model in whole.models if model.nll is not None}
+    resolved = {model.model for model in whole.models if model.contribution is not None}
+    compared = {m.model: m.contribution for m in scored.models if m.contribution is not None and m.model in resolved}
     return Part(
         bin=key[0],
         n=scored.n,
         share=scored.share,
-        nll={model.model: model.nll for model in scored.models if model.nll is not None},
+        nll={m.model: m.nll for m in scored.models if m.nll is not None and m.model in finite},
         contribution={model: contribution.nll for model, contribution in compared.items()},
         ci95={model: contribution.ci95 for model, contribution in compared.items()},
         repeated=key[1],

@@ -259,12 +259,13 @@ class Limited(Protocol):
     def longest(self) -> int | None: ...
 
 
-def check_length(model: Limited, *, longest: int) -> None:
-    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens."""
+def check_length(model: Limited, *, longest: int, bos: bool = False) -> None:
+    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: behind one more."""
     limit = model.longest
-    if limit is not None and longest > limit:
+    if limit is not None and longest + bos > limit:
         raise ArgapError(
-            f"{model.name}: takes at most {limit} tokens, the windows have {longest}; use `seq_len={limit}`"
+            f"{model.name}: takes at most {limit} tokens, the windows have {longest}{' and a BOS' if bos else ''}; "
+            f"use `seq_len={limit - bos}`"
         )
 
 

@@ -5,7 +5,7 @@ BLAKE2b of 256 bits over the whole file. Folders of an earlier argap have none a
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from argap.atomic import read_json, write_json
@@ -20,25 +20,47 @@ def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
     write_json(folder / FILE, {"algorithm": "blake2b-256", "files": files})
 
 
-def is_damaged(folder: Path, path: Path) -> bool:
-    """Whether the file ``path`` below ``folder`` has another checksum than recorded; False where none is recorded.
-
-    Raises `FormatError` for a broken ``checksums.json``.
-    """
-    if not (folder / FILE).is_file():
-        return False
-    files = read_json(folder / FILE).get("files")
-    if not isinstance(files, dict):
-        raise FormatError(f"{folder / FILE}: files: expected an object; remove the file to read the folder unchecked")
-    recorded = files.get(path.relative_to(folder).as_posix())
-    return recorded is not None and recorded != _digest(path)
+def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
+    """Whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken file of them."""
+    recorded = _recorded(folder)
+    return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
 def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> None:
     """Raise `FormatError` for the first of ``paths`` that is damaged. ``remedy``: what to do about it."""
+    for _ in checked(folder, paths, remedy=remedy):
+        pass
+
+
+def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
+    """``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
+
+    A file is checked once in a process as long as its size and time of change stay.
+    """
+    recorded = _recorded(folder)
     for path in paths:
-        if path.is_file() and is_damaged(folder, path):
-            raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
+        checksum = recorded.get(path.relative_to(folder).as_posix())
+        if checksum is not None and path.is_file():
+            status = path.stat()
+            version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, checksum)
+            if version not in _whole and _digest(path) != checksum:
+                raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
+            _whole.add(version)
+        yield path
+
+
+_whole: set[tuple[int, int, int, int, str]] = set()
+"""Versions of files that were checked."""
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """The checksum of each file, by its name below ``folder``; empty where there are none."""
+    if not (folder / FILE).is_file():
+        return {}
+    files = read_json(folder / FILE).get("files")
+    if not isinstance(files, dict):
+        raise FormatError(f"{folder / FILE}: files: expected an object; remove the file to read the folder unchecked")
+    return files
 
 
 def _digest(path: Path) -> str:

@@ -121,6 +121,9 @@ def write_gap(
         },
     )
     gap = msgspec.structs.replace(gap, slices=_slices(gap, out, table, slices, earlier))
+    for row in gap.rows:
+        if row.overall.reason:
+            say(f"{row.model}: {row.overall.reason}, so its perplexity is infinite and its share of the gap unresolved")
     write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
@@ -134,16 +137,16 @@ def _slices(
     if not slices and not recorded:
         return ()
     from argap.slice_library import SliceSpec
-    from argap.token_slices import as_slices, check_slices, score_slices
+    from argap.token_slices import as_slices, check_where, score_slices
 
     chosen = list(slices or ())
     for each in (SliceSpec(each.name, each.where, each.title, each.note) for each in recorded if each.where):
         try:
-            check_slices([each], gap.models, table.record.evaluation, table.further)
+            check_where(each, gap.models, table.record.evaluation, table.further)
             chosen.append(each)
         except ArgapError as error:
             say(f"{out}: a slice of the earlier result is left out: {error}")
-    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None)
+    scored = score_slices(table, as_slices(chosen), threshold=gap.threshold, empty=slices is None, bins=slices is None)
     return tuple(scored[1:])
 
 

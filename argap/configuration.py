@@ -49,10 +49,22 @@ def check_ranges(config: Any, *, mark: str = "") -> None:
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value: Any = getattr(config, name)
-        declared = [hint, *get_args(hint)] if value is not None else []
-        for bounds in (each for part in declared for each in getattr(part, "__metadata__", ())):
+        if value is not None and (expected := unmet(value, hint)):
+            raise ArgapError(f"{mark}{name}{mark}: expected {expected}, found {value}")
+
+
+def unmet(value: Any, hint: Any) -> str | None:
+    """The values that ``hint`` allows, in words, where ``value`` is none of its `Literal` or outside its range."""
+    options = get_args(hint)
+    if value is None and type(None) in options:
+        return None
+    for part in (hint, *options):
+        if get_origin(part) is Literal and value not in get_args(part):
+            return " or ".join(map(str, get_args(part)))
+        for bounds in getattr(part, "__metadata__", ()):
             if not _is_within(value, bounds):
-                raise ArgapError(f"{mark}{name}{mark}: expected {_range(bounds)}, found {value}")
+                return _range(bounds)
+    return None
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
@@ -73,10 +85,10 @@ def _is_within(value: Any, bounds: msgspec.Meta) -> bool:
 
 
 def _range(bounds: msgspec.Meta) -> str:
-    if bounds.gt is None and bounds.lt is None:
+    if bounds.ge is not None and bounds.le is not None:
         return f"{bounds.ge:,} to {bounds.le:,}"
-    start = f"at least {bounds.ge:,}" if bounds.gt is None else f"above {bounds.gt:,}"
-    return f"{start}, {f'at most {bounds.le:,}' if bounds.lt is None else f'below {bounds.lt:,}'}"
+    words = {"at least": bounds.ge, "above": bounds.gt, "at most": bounds.le, "below": bounds.lt}
+    return ", ".join(f"{word} {bound:,}" for word, bound in words.items() if bound is not None)
 
 
 def _required(kind: type[Any]) -> dict[str, bool]:

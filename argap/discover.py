@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from msgspec.structs import replace
 
 from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
-from argap.records import SliceResult
-from argap.slice_sql import TABLE, streamed
+from argap.records import INFINITE, SliceResult
+from argap.slice_sql import TABLE, connect, quoted
+from argap.slice_sums import each_portion
 from argap.slices import slices_of_cells
+from argap.token_batches import TokenReader
 from argap.token_columns import LOGPROB
 from argap.token_slices import Slice, score_slices
 from argap.tokens import TokenTable
@@ -29,6 +32,8 @@ HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. 
 SEED = 1234
 GOLDEN = 2654435761
 """⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so that both halves get about as many documents."""
+GROUPS = 2**20
+"""Combinations of features that are added up at a time, so that sums of portions do not fill the memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
 FLAGS = {
     "repeated": "repeated",
@@ -76,6 +81,8 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
     if result.evaluation.unit == "byte":
         table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
     half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
+    if not np.isfinite(half.lost).all():
+        raise ArgapError(f"{model}: no finite gap to {result.reference} ({INFINITE}), so nothing to explain")
     if not half.lost.sum() > 0:
         raise ArgapError(f"{model}: no gap to {result.reference} in half of the documents, so nothing to explain")
     nodes = grow(half.codes, half.n, half.lost, half.features, depth=depth, min_share=min_share, leaves=leaves)
@@ -163,8 +170,22 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept:
     parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
     query = f"SELECT {', '.join(parts)} FROM {TABLE} WHERE {FITTING} GROUP BY ALL ORDER BY ALL"
     columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
-    with streamed(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], {}) as connection:
-        return connection.execute(query).df()
+    reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"])
+    found: list[pa.Table] = []
+    for portion in each_portion(reader, query, {}):
+        found.append(portion)
+        if sum(map(len, found)) > GROUPS:
+            found = [_added(found)]
+    return _added(found).to_pandas()
+
+
+def _added(tables: list[pa.Table]) -> pa.Table:
+    """Sums of several portions as one."""
+    keys = ", ".join(quoted(name) for name in tables[0].column_names if name not in ("n", "lost"))
+    query = f"SELECT {keys}, sum(n)::BIGINT AS n, sum(lost) AS lost FROM {TABLE} GROUP BY ALL ORDER BY ALL"
+    with connect(threads=1) as connection:
+        connection.register(TABLE, pa.concat_tables(tables))
+        return connection.sql(query).to_arrow_table()
 
 
 def _features(

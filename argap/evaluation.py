@@ -5,8 +5,9 @@
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, get_args
 
@@ -41,8 +42,8 @@ class EvaluationSet:
     """int32 ``[N]``."""
     offsets: np.ndarray
     """int64 ``[W + 1]``."""
-    document: np.ndarray
-    """int32 ``[N]``: the document of each token; an EOS belongs to the document that it ends."""
+    document_ends: np.ndarray
+    """int64 ``[D]``: where in the tokens each document ends; an EOS belongs to the document that it ends."""
     domains: list[str]
     """``[D]``."""
     sources: list[str]
@@ -65,23 +66,57 @@ class EvaluationSet:
         """Tokens with a log-prob: all but the first of each window."""
         return len(self.tokens) - self.windows
 
-    @cached_property
-    def window(self) -> np.ndarray:
-        """int32 ``[N]``: the window of each token."""
-        return np.repeat(np.arange(self.windows, dtype=np.int32), np.diff(self.offsets))
+    def rows(self, windows: range) -> slice:
+        """The tokens of consecutive windows."""
+        return slice(int(self.offsets[windows.start]), int(self.offsets[windows.stop]))
 
-    @cached_property
+    def window_of(self, windows: range) -> np.ndarray:
+        """int32: the window of each token of consecutive windows."""
+        return np.repeat(np.arange(windows.start, windows.stop, dtype=np.int32), self._lengths(windows))
+
+    def position_of(self, windows: range) -> np.ndarray:
+        """int32: the position of each token of consecutive windows in its own, from 0."""
+        rows, starts = self.rows(windows), self.offsets[windows.start : windows.stop]
+        return (np.arange(rows.start, rows.stop) - np.repeat(starts, self._lengths(windows))).astype(np.int32)
+
+    def document_of(self, windows: range) -> np.ndarray:
+        """int32: the document of each token of consecutive windows."""
+        rows = self.rows(windows)
+        first, last = np.searchsorted(self.document_ends, [rows.start, rows.stop - 1], side="right").tolist()
+        ends = np.minimum(self.document_ends[first : last + 1], rows.stop)
+        return np.repeat(np.arange(first, last + 1, dtype=np.int32), np.diff(ends, prepend=rows.start))
+
+    def _lengths(self, windows: range) -> np.ndarray:
+        return np.diff(self.offsets[windows.start : windows.stop + 1])
+
+    @property
+    def all(self) -> range:
+        """All windows."""
+        return range(self.windows)
+
+    @property
+    def window(self) -> np.ndarray:
+        """int32 ``[N]``: the window of each token. Made at each call, as are the next two."""
+        return self.window_of(self.all)
+
+    @property
     def position(self) -> np.ndarray:
         """int32 ``[N]``: the position of each token in its window, from 0."""
-        return (np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))).astype(np.int32)
+        return self.position_of(self.all)
+
+    @property
+    def document(self) -> np.ndarray:
+        """int32 ``[N]``: the document of each token."""
+        return self.document_of(self.all)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
         """int32 ``[W]``: the document that holds most of a window's tokens (the earliest of equals)."""
-        pairs = self.window.astype(np.int64) * len(self.domains) + self.document
-        pair, tokens = np.unique(pairs, return_counts=True)
-        window, document = np.divmod(pair, len(self.domains))
-        order = np.lexsort((document, -tokens, window))
+        starts = np.union1d(self.offsets[:-1], self.document_ends[self.document_ends < len(self.tokens)])
+        size = np.diff(starts, append=len(self.tokens))
+        window = np.searchsorted(self.offsets, starts, side="right") - 1
+        document = np.searchsorted(self.document_ends, starts, side="right")
+        order = np.lexsort((document, -size, window))
         first = np.unique(window[order], return_index=True)[1]
         return document[order][first].astype(np.int32)
 
@@ -103,8 +138,8 @@ class EvaluationSet:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the token ids (little-endian int32) and the window bounds (int64)."""
-        digest = hashlib.sha256(self.tokens.astype("<i4").tobytes())
-        digest.update(self.offsets.astype("<i8").tobytes())
+        digest = hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<i4"))
+        digest.update(np.ascontiguousarray(self.offsets, dtype="<i8"))
         return digest.hexdigest()
 
 
@@ -171,18 +206,22 @@ def build_evaluation_set(
         )
     separator = tokenizer.eos if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
-    documents = _take(token_documents(corpora, tokenizer), separator, limit_tokens, limit_document_tokens)
-    longest = max((len(d.ids) for d in documents), default=0)
-    if longest < 2:
+    ids, ends = array("i"), [0]  # the ids grow where they are: those of 10⁸ tokens are there once
+    documents: list[TokenDocument] = []
+    for document in _take(token_documents(corpora, tokenizer), separator, limit_tokens, limit_document_tokens):
+        ids.frombytes(document.ids.astype(np.int32, copy=False).tobytes())
+        ends.append(len(ids))
+        documents.append(replace(document, ids=np.empty(0, dtype=np.int32)))
+    lengths = np.diff(ends)
+    if lengths.max(initial=0) < 2:
         names = ", ".join(corpus.spec for corpus in corpora)
         raise ArgapError(f"{names}: nothing to score there; expected a document of at least two tokens")
-    lengths = np.array([len(d.ids) for d in documents])
-    tokens = np.concatenate([d.ids for d in documents]).astype(np.int32, copy=False)
-    cut = np.array([len(tokens)]) if packing == "packed" else np.cumsum(lengths)
+    tokens = np.frombuffer(ids, dtype=np.int32)
+    cut = np.array([len(tokens)]) if packing == "packed" else np.array(ends[1:])
     return EvaluationSet(
         tokens=tokens,
         offsets=_window_offsets(cut, seq_len),
-        document=np.repeat(np.arange(len(documents), dtype=np.int32), lengths),
+        document_ends=np.array(ends[1:], dtype=np.int64),
         domains=[d.domain for d in documents],
         sources=[d.source for d in documents],
         seq_len=seq_len,
@@ -235,9 +274,8 @@ def _given(value: Value | None, default: Value) -> Value:
 
 def _take(
     documents: Iterable[TokenDocument], separator: int | None, limit: int | None, of_each: int | None
-) -> list[TokenDocument]:
+) -> Iterator[TokenDocument]:
     """The first ``limit`` tokens of the documents, ``of_each`` its first, with an EOS where there is a separator."""
-    taken: list[TokenDocument] = []
     left = limit
     for document in documents:
         if separator is not None:
@@ -248,10 +286,9 @@ def _take(
             ids = ids[:left]
             left -= len(ids)
         kept = cut(document.kept, min(len(ids), _given(of_each, len(ids))))
-        taken.append(TokenDocument(ids, document.domain, document.source, kept))
+        yield TokenDocument(ids, document.domain, document.source, kept)
         if left == 0:
             break
-    return taken
 
 
 def check_no_separator(ids: np.ndarray, separator: int, document: str) -> None:

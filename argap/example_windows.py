@@ -269,5 +269,5 @@ def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN: unscored tokens become null."""
-    return None if np.isnan(value) else value
+    """JSON has neither NaN nor infinity: tokens without a score and those of probability 0 become null."""
+    return value if np.isfinite(value) else None

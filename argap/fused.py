@@ -1,18 +1,22 @@
 """A loaded Hugging Face model's norms, rotary positions and activations as fused kernels.
 
-On CUDA, liger-kernel patches the instance for every family that it knows. A short probe compares the last hidden
-states before and after: a family whose states differ runs as transformers has it. Forward passes only.
+On CUDA, liger-kernel patches the instance for every family that it knows; of other families argap's kernel replaces
+the rotary function. A short probe compares the last hidden states before and after: a family whose states differ runs
+as transformers has it. Forward passes only.
 """
 
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from argap.kernels.launch import triton
+from argap.kernels.rotary import rotate_in_place
 from argap.progress import say
 
 if TYPE_CHECKING:
@@ -24,15 +28,18 @@ LIGER = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "ge
     ("cross_entropy", "fused_linear_cross_entropy"), False
 )
 """Liger's parts: those of the trunk. The head is `argap.heads`'s."""
+ROTARY = "apply_rotary_pos_emb"
+"""The name of transformers' rotary functions."""
 
 
 def fuse(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> None:
     """Patch ``model`` in place; ``ids [1, T]`` are the probe, on the model's device. ``name`` is for messages."""
     fuse_activations(model)
+    if not type(model).__module__.startswith("transformers.models.") or not ids.is_cuda:
+        return
     # Importing Liger's patches takes seconds, which no other model needs to spend.
-    known = type(model).__module__.startswith("transformers.models.")
-    if known and ids.is_cuda and find_spec("liger_kernel") is not None:
-        fuse_by_liger(model, ids, name)
+    if find_spec("liger_kernel") is None or not fuse_by_liger(model, ids, name):
+        fuse_rotary(model, ids, name)
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -50,10 +57,27 @@ def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> boo
     patches = liger_patches()
     if model.config.model_type not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         return False
+    patch = partial(patches._apply_liger_kernel_to_instance, model=model, **LIGER)
+    return _confirmed(model, ids, patch, f"{name}: running without liger-kernel's fused layers")
+
+
+def fuse_rotary(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> bool:
+    """Replace the rotary function of ``model``'s family by argap's kernel where the probe confirms it; returns whether
+    it did."""
+    family = sys.modules[type(model).__module__]
+    if not hasattr(family, ROTARY) or triton is None:
+        return False
+    patch = partial(setattr, family, ROTARY, rotate_in_place)
+    return _confirmed(model, ids, patch, f"{name}: running without the fused rotary positions")
+
+
+def _confirmed(model: "PreTrainedModel", ids: torch.Tensor, patch: Callable[[], Any], without: str) -> bool:
+    """Apply ``patch`` and undo it unless the probe ``ids`` confirms it; returns whether it did. ``without`` begins the
+    line that says so."""
     plain = _hidden_states(model, ids)
     before = _Unpatched(model)
     try:
-        patches._apply_liger_kernel_to_instance(model=model, **LIGER)
+        patch()
         before.keep_to_instance()
         error = float((_hidden_states(model, ids) - plain).norm() / plain.norm())
         reason = f"its hidden states differ by {error:.1e}"
@@ -62,7 +86,7 @@ def fuse_by_liger(model: "PreTrainedModel", ids: torch.Tensor, name: str) -> boo
     if error <= TOLERANCE.get(model.dtype, 0.0):
         return True
     before.restore()
-    say(f"{name}: running without liger-kernel's fused layers ({reason})")
+    say(f"{without} ({reason})")
     return False
 
 
@@ -89,7 +113,7 @@ def _hidden_states(model: "PreTrainedModel", ids: torch.Tensor) -> torch.Tensor:
 
 
 class _Unpatched:
-    """A model's instances and its family's module as they were before Liger's patch.
+    """A model's instances and its family's module as they were before a patch.
 
     Liger replaces the family's rotary function and its classes for the whole process. The classes are put back; the
     rotary function, which attention looks up by name, becomes one that leaves other devices and training as they were.
@@ -105,8 +129,7 @@ class _Unpatched:
             patched = getattr(self.family, name)
             if patched is own:
                 continue
-            rotary = name == "apply_rotary_pos_emb"
-            setattr(self.family, name, _fused_on_cuda(patched, own) if rotary else own)
+            setattr(self.family, name, _fused_on_cuda(patched, own) if name == ROTARY else own)
 
     def restore(self) -> None:
         for name, own in self.names.items():

@@ -13,9 +13,9 @@ class GapDueToAR(NamedTuple):
     """The "% of gap due to AR" as a fraction, with the case that it falls under."""
 
     value: float | None
-    """min(raw, 1); 1 where the whole gap is recall; None where there is no gap."""
+    """min(raw, 1); 1 where the whole gap is recall; None where there is no gap, or no finite one."""
     raw: float | None
-    """The quotient as it is; None where the gap is exactly 0."""
+    """The quotient as it is; None where the gap is exactly 0 or not finite."""
     case: Case
 
 
@@ -30,7 +30,10 @@ def gap_due_to_ar(delta_hits: float, delta_all: float, share: float) -> GapDueTo
     - ``reversed``: worse overall but better on the hits: the same quotient, negative
     - ``recall_only``: as good overall, worse on the hits: 100%
     - ``no_gap``: as good on both: no number
+    - ``infinite``: one of the two gave some token probability 0, so that a mean is −∞: no number
     """
+    if not (math.isfinite(delta_all) and math.isfinite(delta_hits)):
+        return GapDueToAR(None, None, "infinite")
     raw = delta_hits * share / delta_all + 0.0 if delta_all else None  # + 0.0: no negative zero
     if raw is not None and delta_all < 0:
         return GapDueToAR(min(raw, 1.0), raw, "reversed" if raw < 0 else "explained")

@@ -56,4 +56,5 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     except Exception as error:  # the reader raises whatever the bytes lead to
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(f"{path}: transformers cannot read its tokenizer ({reason}); give `tokenizer=T`") from None
-    return Tokenizer(tokenizer.backend_tokenizer, name=str(path), eos=tokenizer.eos_token_id)
+    backend, eos, bos = tokenizer.backend_tokenizer, tokenizer.eos_token_id, tokenizer.bos_token_id
+    return Tokenizer(backend, name=str(path), eos=eos, bos=bos)

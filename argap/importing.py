@@ -6,6 +6,8 @@ after each. It is Parquet (``.parquet``) or JSON lines, in one of two forms:
 - a row a token: ``document`` (from 0, in the order of the text), ``token`` (id), ``logprob`` (natural log, or null)
 - a row a document: ``tokens: [ids]``, ``logprobs: [natural logs, or null]``
 
+A log-prob of −∞ (``-Infinity`` in JSON lines) is a token that the model rules out; its perplexity is then infinite.
+
 Every token is checked against the text and the tokenizer before anything is written. A log-prob is needed at every
 scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
 """
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
-from argap.labels import label, write_labels
+from argap.labels import label_portions, write_labels
 from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
 from argap.references import absolute
 from argap.resumable import environment, folder_name
@@ -82,7 +84,7 @@ def import_run(
     run = begin_run(out / folder_name(name), record, overwrite=overwrite)
     _write_tokens(run.folder, data, rows.logprob.astype(np.float32))
     if opened is not None:
-        write_labels(label(data, opened), chosen, out / "labels")
+        write_labels(label_portions(data, opened), chosen, out / "labels")
     return finish_run(run, _result(time.monotonic() - started))
 
 
@@ -239,8 +241,8 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
-    """Raise `ArgapError` at the first scored token whose log-prob is missing, infinite or above 0."""
-    wrong = (data.position > 0) & ~(np.isfinite(rows.logprob) & (rows.logprob <= LARGEST))
+    """Raise `ArgapError` at the first scored token whose log-prob is missing or above 0."""
+    wrong = (data.position > 0) & ~(rows.logprob <= LARGEST)
     if not wrong.any():
         return
     at = int(np.argmax(wrong))

@@ -17,15 +17,15 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._running: duckdb.DuckDBPyConnection | None = None
+        self._running: set[duckdb.DuckDBPyConnection] = set()
         self.asked = False
 
     def set(self) -> None:
-        """The running query and those that follow raise `Interrupted`."""
+        """The running queries and those that follow raise `Interrupted`."""
         with self._lock:
             self.asked = True
-            if self._running is not None:
-                self._running.interrupt()
+            for connection in self._running:
+                connection.interrupt()
 
     def check(self) -> None:
         """Raise `Interrupted` if it was asked for."""
@@ -36,13 +36,13 @@ class Interrupt:
     def watching(self, connection: "duckdb.DuckDBPyConnection") -> Iterator[None]:
         """Inside, `set` interrupts ``connection``."""
         with self._lock:
-            self._running = connection
+            self._running.add(connection)
         try:
             self.check()
             yield
         finally:
             with self._lock:
-                self._running = None
+                self._running.discard(connection)
 
 
 _interrupt: ContextVar[Interrupt | None] = ContextVar("argap_interrupt", default=None)

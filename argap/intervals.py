@@ -7,6 +7,8 @@ groups, have the same variance, and the cost no longer grows with the number of 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -38,6 +40,13 @@ class DocumentBootstrap:
         """``[D]``: the unit of each document."""
         if documents > GROUPS:
             self.unit = np.random.default_rng(seed).permutation(documents) * GROUPS // documents
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Inside the block the resamples are drawn in a thread, which takes a second or two for thousands of units."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(_drawn, self.units, self.resamples, self._seed)
+            yield
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
         """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""

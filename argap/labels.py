@@ -9,7 +9,7 @@ repeated bigram is a hit. Where models of different tokenizers are compared (`ar
 segment is scored.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,11 +25,13 @@ from argap.evaluation import EvaluationSet
 from argap.parquet import ParquetPortions, read_parquet, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
+from argap.runs import shards_of
 from argap.token_columns import SEGMENTED
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
-TABLES = ("labels.parquet", "windows.parquet", DOCUMENTS)
+WINDOWS = "windows.parquet"
+TABLES = ("labels.parquet", WINDOWS, DOCUMENTS)
 COLUMNS = ("window", "pos", "repeated", "distance", "occurrences", "train_count", "domain")
 """Of ``labels.parquet``, beside ``segment_bytes`` of a comparison by segments."""
 
@@ -124,23 +126,37 @@ def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
 
     Raises `MismatchError` where the two were made with different tokenizers.
     """
+    return next(label_portions(data, index, [data.all]))
+
+
+def label_portions(
+    data: EvaluationSet, index: BigramIndex | None, portions: Iterable[range] | None = None
+) -> Iterator[Labels]:
+    """The labels of some windows after another, by default as many as a shard of a run has; never all in memory.
+
+    Raises as `label`.
+    """
     if index is not None:
         check_tokenizer(index, data.tokenizer, data.tokenizer_fingerprint)
-    repeats = find_repeats(data)
     domains, domain_of_document = np.unique(np.array(data.domains, dtype=object), return_inverse=True)
-    return Labels(
-        window=data.window,
-        position=data.position,
-        repeated=repeats.repeated,
-        distance=repeats.distance,
-        occurrences=repeats.occurrences,
-        train_count=None if index is None else count_exposures(data.tokens, data.position, index),
-        domain=domain_of_document.astype(np.int32)[data.document],
-        domains=[str(d) for d in domains],
-        document_of_window=data.document_of_window,
-        record=LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources)),
-        kept=data.kept,
-    )
+    domain_of_document = domain_of_document.astype(np.int32)
+    record = LabelsRecord(FORMAT, data.record, index and index_record(index), tuple(data.sources))
+    for windows in shards_of(data) if portions is None else portions:
+        repeats, position = find_repeats(data, windows), data.position_of(windows)
+        tokens = data.tokens[data.rows(windows)]
+        yield Labels(
+            window=data.window_of(windows),
+            position=position,
+            repeated=repeats.repeated,
+            distance=repeats.distance,
+            occurrences=repeats.occurrences,
+            train_count=None if index is None else count_exposures(tokens, position, index),
+            domain=domain_of_document[data.document_of(windows)],
+            domains=[str(d) for d in domains],
+            document_of_window=data.document_of_window,
+            record=record,
+            kept=data.kept,
+        )
 
 
 def count_exposures(tokens: np.ndarray, position: np.ndarray, index: BigramIndex) -> np.ndarray:

@@ -48,9 +48,9 @@ class LiveModel:
         return self.model.device
 
 
-def live_model(model: "PreTrainedModel") -> LiveModel:
-    """A model under the name that it was loaded by, else that of its class."""
-    return LiveModel(Path(model.name_or_path or "").name or type(model).__name__, model)
+def live_model(model: "PreTrainedModel", name: str | None = None) -> LiveModel:
+    """A model under ``name``, else the name that it was loaded by, else that of its class."""
+    return LiveModel(name or Path(model.name_or_path or "").name or type(model).__name__, model)
 
 
 @contextmanager

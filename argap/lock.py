@@ -103,7 +103,7 @@ def _acquire(folder: Path) -> int | None:
             if error.errno in HELD:
                 raise ArgapError(
                     f"{folder}: in use by {holder or 'another process'}; wait until it has ended, or choose another "
-                    "`out`"
+                    "folder"
                 ) from None
             say(f"{folder}: no lock ({error.strerror}); do not run two commands on it at once")
             return None

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from argap.ahead import read_ahead
+from argap.checksums import are_recorded, checked
 from argap.errors import FormatError
-from argap.parquet import check_columns, read_parquet
-from argap.runs import SCHEMA, token_parts
+from argap.parquet import check_columns, count_rows
+from argap.runs import token_parts
 
 REMEDY = "repeat its `argap score` command"
 KEYS = ["window", "pos"]
@@ -24,6 +26,8 @@ class Rows:
     labels: pa.Table
     runs: tuple[pa.Table, ...]
     """Of each run, the columns that were asked for."""
+    start: int = 0
+    """Tokens of the evaluation set before these."""
 
     @cached_property
     def window(self) -> np.ndarray:
@@ -46,21 +50,32 @@ def read_rows(
 ) -> Iterator[Rows]:
     """The rows of run folders and of a folder of labels, a part of the first run at a time: whole windows.
 
-    ``of_runs``, ``of_labels``: the columns wanted of each. Raises `FormatError` naming the file that is broken, or
-    whose rows are not the same tokens.
+    ``of_runs``, ``of_labels``: the columns wanted of each. Raises `FormatError` naming the file that is damaged or
+    broken, or whose rows are not the same tokens. Files whose checksums are recorded are those that were written from
+    one evaluation set; only without checksums the keys of every row are compared.
     """
-    parts = token_parts(runs[0])
-    described = _Reader(labels, [labels / "labels.parquet"], [*KEYS, *of_labels])
-    others = [_Reader(run, token_parts(run), [*KEYS, *names]) for run, names in zip(runs[1:], of_runs[1:], strict=True)]
-    for path in parts:
-        columns = [*KEYS, *of_runs[0]]
-        first = read_parquet(path, columns, schema=SCHEMA, remedy=f"remove it and {REMEDY}").combine_chunks()
-        if len(first) and first["pos"][0].as_py() != 0:
+    parts = [token_parts(run) for run in runs]
+    described = [labels / "labels.parquet"]
+    known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
+    readers = [
+        _Reader(run, files, [*(() if known and names else KEYS), *names])
+        for run, files, names in zip(runs, parts, of_runs, strict=True)
+    ]
+    readers.append(_Reader(labels, described, [*KEYS, *of_labels]))
+    start = 0
+    for path in parts[0]:
+        count = count_rows(path, remedy=f"remove it and {REMEDY}")
+        if not count:
+            continue
+        taken: list[pa.Table] = []
+        for reader in readers:
+            taken.append(reader.take(count, None if known or not taken else taken[0]))
+        *of_each, of_all = taken
+        if of_all["pos"][0].as_py() != 0:
             raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {REMEDY}")
-        taken = [reader.take(first) for reader in (described, *others)]
-        if len(first):
-            yield Rows(taken[0], (first, *taken[1:]))
-    for reader in (described, *others):
+        yield Rows(of_all, tuple(of_each), start)
+        start += count
+    for reader in readers:
         reader.expect_end()
 
 
@@ -69,33 +84,21 @@ class _Reader:
 
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str]) -> None:
         self._folder = folder
-        self._batches = self._read(files, list(columns))
-        self._left: list[pa.RecordBatch] = []
+        self._tables = read_ahead(_read(folder, files, list(columns)))
+        self._left: list[pa.Table] = []
 
-    def _read(self, files: Sequence[Path], columns: list[str]) -> Iterator[pa.RecordBatch]:
-        for path in files:
-            try:
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
-                    yield from file.iter_batches(2**17, columns=columns)
-            except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-                reason = str(error).splitlines()[0]
-                raise FormatError(f"{path}: not a complete Parquet file ({reason}); {REMEDY}") from error
-
-    def take(self, like: pa.Table) -> pa.Table:
-        """The next rows, as many as ``like`` has, and the same windows and positions: else a `FormatError`."""
-        rows = sum(batch.num_rows for batch in self._left)
-        while rows < len(like) and (batch := next(self._batches, None)) is not None:
-            self._left.append(batch)
-            rows += batch.num_rows
-        if rows < len(like):
+    def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
+        """The next ``count`` rows, of the same windows and positions as ``like``: else a `FormatError`."""
+        rows = sum(map(len, self._left))
+        while rows < count and (table := next(self._tables, None)) is not None:
+            self._left.append(table)
+            rows += len(table)
+        if rows < count:
             raise FormatError(f"{self._folder}: fewer rows than the runs beside it; {REMEDY}")
-        if not len(like):
-            return like
-        table = pa.Table.from_batches(self._left)
-        rest, table = table.slice(len(like)), table.slice(0, len(like)).unify_dictionaries().combine_chunks()
-        self._left = rest.to_batches()
-        for name in KEYS:
+        table = self._left[0] if len(self._left) == 1 else pa.concat_tables(self._left)
+        self._left = [table.slice(count)] if rows > count else []
+        table = table.slice(0, count).unify_dictionaries().combine_chunks()
+        for name in KEYS if like is not None else ():
             if not table[name].equals(like[name]):
                 raise FormatError(
                     f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}"
@@ -104,5 +107,18 @@ class _Reader:
 
     def expect_end(self) -> None:
         """Raise `FormatError` where rows are left."""
-        if any(batch.num_rows for batch in self._left) or next(self._batches, None) is not None:
+        if any(map(len, self._left)) or any(map(len, self._tables)):
             raise FormatError(f"{self._folder}: more rows than the runs beside it; {REMEDY}")
+
+
+def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[pa.Table]:
+    """Files whose checksums are checked, a group of rows at a time."""
+    for path in checked(folder, files, remedy=REMEDY):
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, columns=columns, use_threads=False)
+        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise FormatError(f"{path}: not a complete Parquet file ({reason}); {REMEDY}") from error

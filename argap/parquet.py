@@ -78,11 +78,14 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
         raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
 
 
-def write_parquet(path: Path, table: "pa.Table | pd.DataFrame") -> None:
-    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd, each page with a checksum."""
+def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
+    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd, each page with a checksum.
+
+    ``split_by_byte``: columns as in `ParquetPortions`.
+    """
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
-    with ParquetPortions(path) as file:
+    with ParquetPortions(path, split_by_byte=lambda name: name in split_by_byte) as file:
         file.add(table)
 
 

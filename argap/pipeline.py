@@ -13,15 +13,15 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.comparison import threshold_of, write_gap
 from argap.errors import MismatchError
 from argap.evaluation import check_spec
-from argap.labels import index_record, label, write_labels
+from argap.labels import further_columns, index_record, label_portions, write_labels
 from argap.lock import one_writer
-from argap.per_model import NO_SETTING, PerModel
+from argap.per_model import NO_SETTINGS, ModelSettings
 from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import absolute
 from argap.runs import OWN, Run
-from argap.scoring import Scoring, check_target, check_windows, score_target
-from argap.segments.of_models import open_models_text, other_tokenizers
+from argap.scoring import Scoring, scorer_of
+from argap.segments.of_models import ModelsText, open_models_text, other_tokenizers
 from argap.segments.runs import check_tokens
 from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
@@ -32,6 +32,7 @@ from argap.tokenizer import Tokenizer, load_tokenizer
 HELD_OUT = "stdlib:heldout"
 
 if TYPE_CHECKING:
+    from argap.bigram_index.store import BigramIndex
     from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
     from argap.slice_library import SliceSpec
@@ -47,8 +48,7 @@ def score_models(
     index: str | None = None,
     threshold: Threshold = PAPER_THRESHOLD,
     options: "ScoreOptions | None" = None,
-    dtypes: PerModel = NO_SETTING,
-    tokenizers: PerModel = NO_SETTING,
+    settings: ModelSettings = NO_SETTINGS,
     model_names: Sequence[str] = (),
     concurrency: int = CONCURRENCY,
     base: str | None = None,
@@ -60,63 +60,40 @@ def score_models(
 
     Models with other tokenizers than the reference's are compared by segments (`argap.segments`), in bytes.
     ``spec`` and ``index`` are completed by what is recorded with the reference. Without any text, that is the standard
-    library's held-out modules; without any index, the hits are all repeated bigrams. ``dtypes``: in place of the one in
-    ``options``; ``tokenizers``: in place of a model's own where it is named, and for models that have none;
-    ``model_names`` and ``concurrency``: for servers (`argap.targets.find_targets`); ``slices``: as
+    library's held-out modules; without any index, the hits are all repeated bigrams. ``settings``: those that models
+    have for themselves; ``model_names`` and ``concurrency``: for servers (`argap.targets.find_targets`); ``slices``: as
     `argap.comparison.write_gap` takes them, checked before any model runs. With ``parallel``, all its processes call
     this with the same arguments and share the scoring; the main one writes the result.
     """
     from argap.scorer import ScoreOptions
 
-    options = ScoreOptions() if options is None else options
     resolve_threshold(threshold, PAPER_TOKENS)  # a bad one is refused before any work
-    found, target = find_targets(checkpoints, reference, model_names, tokenizers)
+    found, target = find_targets(checkpoints, reference, model_names, settings)
     if isinstance(target, RunTarget):
         check_tokens([target.run])
-    spec = spec.over(target.recorded)
-    index = index or target.recorded.index
-    if not spec.data:
-        say(f"no text given: scoring the held-out modules of Python's standard library ({HELD_OUT})")
-        spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
-    check_spec(spec)
-    models = distinct(found, target)
+    spec, index = _with_recorded(spec, index, target.recorded)
+    models = distinct(found, target, settings)
     names = [target.name, *(model.name for model in models)]
-    for what, setting in (("dtype", dtypes), ("tokenizer", tokenizers)):
-        setting.check(what, names)
+    settings.check(names)
     if base is not None:
         check_base(base, names)
-    opened = None if index is None else open_index(index)
-    threshold_of(threshold, opened and index_record(opened))
+    opened = _opened(index, threshold)
     tokenizer = load_tokenizer(spec.tokenizer) if spec.tokenizer else target.tokenizer
-    _check_reference(tokenizer, target)
-    if opened is not None:
-        check_tokenizer(opened, tokenizer.name, tokenizer.fingerprint)
-    to_score = {each.name: each for each in (target, *models) if not isinstance(each, RunTarget)}
+    _check_reference(tokenizer, target, opened)
     folder = out / OWN if other_tokenizers(tokenizer, models) else out
-    scorings = {
-        name: Scoring(
-            folder, options._replace(dtype=dtypes.of(name) or options.dtype), concurrency, overwrite, parallel
-        )
-        for name in to_score
-    }
-    for name, each in to_score.items():
-        check_target(each, scorings[name])
-    text = open_models_text(spec, tokenizer, target, models)
-    for name, each in to_score.items():
-        identity = check_windows(each, text.of(each), scorings[name])
-        text.check_aligned(each, identity, out, overwrite=overwrite)
-    labels = text.labels(label(text.of(target), opened))
-    if slices:
-        from argap.token_slices import check_slices
-
-        check_slices(slices, names, labels.record.evaluation, labels.further_columns)
-    source = SourceRecord(
-        **{**_fields(spec), "data": tuple(map(absolute, spec.data)), "index": index and absolute(index)}
-    )
+    scoring = Scoring(folder, options or ScoreOptions(), settings, concurrency, overwrite, parallel)
+    to_score = [(each, scorer_of(each, scoring)) for each in (target, *models) if not isinstance(each, RunTarget)]
+    for _, scorer in to_score:
+        scorer.check()
+    text = open_models_text(spec, tokenizer, target, models, settings)
+    for each, scorer in to_score:
+        text.check_aligned(each, scorer.check_windows(text.of(each)), out, overwrite=overwrite)
+    _check_slices(slices, names, text)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
-    runs += [score_target(each, text.of(each), source, scorings[name]) for name, each in to_score.items()]
+    runs += [scorer.score(text.of(each), _source(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
+        labels = text.labels(label_portions(text.of(target), opened))
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)
     if parallel is not None:
@@ -124,15 +101,46 @@ def score_models(
     return read_gap(out)
 
 
-def _check_reference(tokenizer: Tokenizer, reference: Target) -> None:
-    """Raise `MismatchError` where the text is to be cut by another tokenizer than the reference's."""
+def _with_recorded(
+    spec: EvaluationSpec, index: str | None, recorded: SourceRecord
+) -> tuple[EvaluationSpec, str | None]:
+    """Text and index, completed by those recorded with the reference. Raises `ArgapError` for a bad text."""
+    spec = spec.over(recorded)
+    if not spec.data:
+        say(f"no text given: scoring the held-out modules of Python's standard library ({HELD_OUT})")
+        spec = msgspec.structs.replace(spec, data=(HELD_OUT,))
+    check_spec(spec)
+    return spec, index or recorded.index
+
+
+def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
+    """The index, if there is one. Raises `ArgapError` for a threshold that needs one."""
+    opened = None if index is None else open_index(index)
+    threshold_of(threshold, opened and index_record(opened))
+    return opened
+
+
+def _check_slices(slices: "Sequence[SliceSpec] | None", models: Sequence[str], text: ModelsText) -> None:
+    if slices:
+        from argap.token_slices import check_slices
+
+        check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept))
+
+
+def _source(spec: EvaluationSpec, index: str | None) -> SourceRecord:
+    """Text and index as runs record them, so that they are found from any folder."""
+    fields: dict[str, Any] = msgspec.structs.asdict(spec)
+    return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
+
+
+def _check_reference(tokenizer: Tokenizer, reference: Target, index: "BigramIndex | None") -> None:
+    """Raise `MismatchError` where the text is to be cut by another tokenizer than the reference's, or the index counts
+    the tokens of another."""
     own = reference.tokenizer.fingerprint
     if own != tokenizer.fingerprint:
         raise MismatchError(
             f"{reference.name} and {tokenizer.name}: their tokenizers differ ({own[:12]} and "
             f"{tokenizer.fingerprint[:12]}); expected the reference's own, which cuts the text and counts its bigrams"
         )
-
-
-def _fields(spec: EvaluationSpec) -> dict[str, Any]:
-    return msgspec.structs.asdict(spec)
+    if index is not None:
+        check_tokenizer(index, tokenizer.name, tokenizer.fingerprint)

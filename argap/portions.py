@@ -9,7 +9,7 @@ from argap.checksums import check_files
 from argap.example_windows import Scores
 from argap.labels import TABLES, Labels
 from argap.lockstep import Rows, read_rows
-from argap.runs import check_logprobs, check_parts
+from argap.runs import check_logprobs, check_parts, no_logprob
 from argap.token_columns import LABELLED
 from argap.tokens import TokenTable
 
@@ -62,7 +62,7 @@ def _labels(table: TokenTable, rows: Rows) -> Labels:
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:
     logprob = rows.runs[run]["logprob"].to_numpy()  # nulls become NaN
-    if not table.by_segment and not np.isfinite(logprob[rows.pos > 0]).all():
+    if not table.by_segment and no_logprob(logprob[rows.pos > 0]).any():
         check_logprobs(table.runs[run])
     top1 = rows.runs[run]["top1"].combine_chunks().fill_null(-1).to_numpy()
     return Scores(logprob, top1)

@@ -2,9 +2,10 @@
 
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SECONDS_BETWEEN_LINES = 20.0
 
@@ -50,16 +51,23 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
 
 
 def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    started = last = time.monotonic()
+    """Lines come by the clock, from a thread: also while the first step takes minutes."""
+    started = time.monotonic()
     done = 0
+    ended = threading.Event()
 
     def advance(amount: int) -> None:
-        nonlocal done, last
+        nonlocal done
         done += amount
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES:
-            last = now
-            of = f" of {total:,}" if total else ""
-            say(f"{label}: {done:,}{of} {unit}, {done / (now - started):,.0f} {unit}/s")
 
-    yield advance
+    def report() -> None:
+        of = f" of {total:,}" if total else ""
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            with suppress(OSError):  # nobody reads it any more
+                say(f"{label}: {done:,}{of} {unit}, {done / (time.monotonic() - started):,.0f} {unit}/s")
+
+    threading.Thread(target=report, name="progress", daemon=True).start()
+    try:
+        yield advance
+    finally:
+        ended.set()

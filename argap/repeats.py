@@ -20,27 +20,24 @@ class Repeats(NamedTuple):
     """int32: number of earlier occurrences."""
 
 
-def find_repeats(data: EvaluationSet) -> Repeats:
-    """Find the repeated bigrams of every window. Overlaps count: in ``a a a`` position 2 is repeated.
+def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
+    """Find the repeated bigrams of ``windows``, by default all. Overlaps count: in ``a a a`` position 2 is repeated.
 
     A bigram that contains the separating EOS is never repeated.
     """
-    parts = [
-        _find(data, first, min(first + WINDOWS_AT_ONCE, data.windows))
-        for first in range(0, data.windows, WINDOWS_AT_ONCE)
-    ]
+    windows = data.all if windows is None else windows
+    parts = [_find(data, windows[first : first + WINDOWS_AT_ONCE]) for first in range(0, len(windows), WINDOWS_AT_ONCE)]
     return Repeats(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _find(data: EvaluationSet, first: int, last: int) -> Repeats:
-    span = slice(data.offsets[first], data.offsets[last])
-    tokens = data.tokens[span].astype(np.int64)
-    window = data.window[span].astype(np.int64) - first
+def _find(data: EvaluationSet, windows: range) -> Repeats:
+    tokens = data.tokens[data.rows(windows)].astype(np.int64)
+    window = data.window_of(windows).astype(np.int64) - windows.start
     repeated = np.zeros(len(tokens), dtype=bool)
     distance = np.zeros(len(tokens), dtype=np.int32)
     occurrences = np.zeros(len(tokens), dtype=np.int32)
 
-    ends = np.flatnonzero(data.position[span] > 0)
+    ends = np.flatnonzero(data.position_of(windows) > 0)
     if data.eos is not None:
         ends = ends[(tokens[ends] != data.eos) & (tokens[ends - 1] != data.eos)]
     base = int(tokens.max(initial=0)) + 1

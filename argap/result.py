@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
+import numpy as np
 import pandas as pd
 
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, ar_hits, models_of, read_cells
+from argap.cells import PREFIX, REMEDY, CellFile, ar_hits, models_of, read_cells
+from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
 from argap.slices import ALL, slices_of_cells
@@ -22,7 +25,8 @@ from argap.slices import ALL, slices_of_cells
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from argap.tokens import Mask, TokenTable
+    from argap.token_batches import Mask
+    from argap.tokens import TokenTable
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Result:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """``cells.parquet``: one row for each combination of document, window, domain and bins, with ``n`` tokens and
-        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.)"""
+        ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.) All in
+        memory: about 50 bytes and 8 for each model a row; `table` and `gap` read them, or the tokens, in portions."""
         cells = read_cells(self.folder / "cells.parquet")
         others = [PREFIX + model for model in models_of(cells) if model not in self.models]
         return cells.drop(columns=others)  # further seeds of a suite
@@ -94,12 +99,17 @@ class Result:
         ``delta``, the NLL minus the reference's; ``contribution``, share × delta; ``gap_due_to``, the contribution
         over the whole gap as a fraction, with its ``case`` and, where it must not be claimed, the reason
         ``unresolved``; and ``_low`` and ``_high``, the ends of the 95% intervals of the last three. The reference has
-        no differences (NaN).
+        no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
-        hits = ar_hits(self.cells, self.threshold)
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
-        built_in = slices_of_cells(self.cells, {"ar_hits": hits, "other": ~hits}, self.reference)
+        check_files(self.folder, [self.folder / "cells.parquet"], remedy=REMEDY)
+        cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
+        built_in = slices_of_cells(cells, self._hits_and_others, self.reference)
         return slice_frame([*built_in, *recorded])
+
+    def _hits_and_others(self, cells: pd.DataFrame) -> dict[str, np.ndarray]:
+        hits = ar_hits(cells, self.threshold)
+        return {"ar_hits": hits, "other": ~hits}
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
@@ -195,7 +205,8 @@ class Result:
 
         Columns: ``bin``; ``low`` and ``high``, its bounds (by frequency, distance and position; NA: none);
         ``repeated`` (by frequency); ``n``; ``share``; ``model``; ``nll``; ``contribution`` (nats; over the bins of a
-        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval.
+        model they add up to its gap) with ``contribution_low`` and ``contribution_high``, its 95% interval. A model
+        with an infinite NLL has none of these figures (NaN).
 
         Raises `ArgapError` for an unknown partition, and for a column of more than 100 values.
 
@@ -225,7 +236,8 @@ class Result:
 
         if column not in (*GROUPED, *table.kept):
             raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys([known, *GROUPED, *table.kept]))}")
-        return tuple(as_part((each.name, None), each) for each in score_by(table, column, threshold=self.threshold)[2:])
+        whole, _, *scored = score_by(table, column, threshold=self.threshold)
+        return tuple(as_part((each.name, None), each, whole) for each in scored)
 
     def parts(self, by: str) -> tuple[Part, ...]:
         """What `breakdown` tabulates, as records: those of ``gap.json``, made anew from the cells where an older argap
@@ -281,8 +293,8 @@ def slice_frame(slices: Sequence[SliceResult], *, more: bool = False) -> pd.Data
                 "slice": "overall" if each.name == ALL else each.name,
                 "n": each.n,
                 "share": each.share,
-                "nll": model.nll,
-                "ppl": model.ppl,
+                "nll": inf if model.reason else model.nll,
+                "ppl": inf if model.reason else model.ppl,
             }
             for name in ("delta", "contribution"):
                 difference = getattr(model, name)
@@ -307,7 +319,7 @@ def _part_row(part: Part, model: str, bounds: Bin | None, repeated: bool) -> dic
         row |= {"low": bounds.low, "high": bounds.high}
     if repeated:
         row["repeated"] = part.repeated
-    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll[model]}
+    row |= {"n": part.n, "share": part.share, "model": model, "nll": part.nll.get(model, float("nan"))}
     row["contribution"] = part.contribution.get(model, float("nan"))
     return row | _ends("contribution", part.ci95.get(model))
 

@@ -72,8 +72,8 @@ def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) 
         raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
 
 
-def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str, Any]:
-    """Start the work of ``record``, or resume it where the folder holds a part of the same; returns its record.
+def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> None:
+    """Start the work of ``record``, or resume it where the folder holds a part of the same, whose ``run.json`` stays.
 
     Two records are of the same work where their ``identity`` agrees. ``overwrite`` removes the parts of the run that
     is there (`discard_parts`). Raises what `check_resumable` raises.
@@ -81,15 +81,12 @@ def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> dict[str,
     check_resumable(folder, record["identity"], overwrite=overwrite)
     path = folder / "run.json"
     if path.is_file() and not overwrite:
-        old = read_json(path)
-        if old.get("finished"):
-            return old
+        if read_json(path).get("finished"):
+            return
     elif overwrite:
         for name in PARTS:
             discard_parts(folder / name)
-    record = {**record, "finished": None}
-    write_json(path, record)
-    return record
+    write_json(path, {**record, "finished": None})
 
 
 def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:

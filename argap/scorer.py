@@ -27,7 +27,18 @@ from argap.parallel import Parallel
 from argap.progress import progress, say
 from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord, as_json
 from argap.resumable import check_resumable, environment
-from argap.runs import FORMAT, Run, begin_run, finish_run, is_whole_shard, read_run, shard_path, shards_of, write_shard
+from argap.runs import (
+    FORMAT,
+    Run,
+    begin_run,
+    finish_run,
+    is_whole_shard,
+    no_logprob,
+    read_run,
+    shard_path,
+    shards_of,
+    write_shard,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,6 +59,8 @@ class ScoreOptions(NamedTuple):
     backend: Backend = "auto"
     device_map: bool = False
     """Spread models over all GPUs and then the CPU's memory."""
+    bos: int | None = None
+    """Id of a token to put before each window, as one more token of context; it has no log-prob."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -76,7 +89,7 @@ def score(
     ``source`` records where the evaluation set came from (data, index). With ``parallel`` all its processes
     call this with the same arguments, share the shards, and return when the run is finished.
 
-    Raises `ArgapError` for a model that cannot take the windows or gives a NaN or infinite log-prob,
+    Raises `ArgapError` for a model that cannot take the windows or gives a log-prob of NaN or +∞,
     `MismatchError` where the folder holds another run.
     """
     live = isinstance(checkpoint, LiveModel)
@@ -99,11 +112,11 @@ def score(
     shards = shards_of(data)
     if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
         return run
-    check_length(checkpoint, longest=int(np.diff(data.offsets).max()))
+    check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
-        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live)
+        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos)
         started = time.monotonic()
         try:
             done = _score_shards(batches, own, folder, model_name)
@@ -177,6 +190,7 @@ def _identity(
             device=torch.device(device).type,
             batch_size=options.batch_size,
             backend="memory",
+            bos=options.bos,
         )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
@@ -185,6 +199,7 @@ def _identity(
         device=torch.device(device).type,
         batch_size=options.batch_size,
         backend="native" if runs_native(checkpoint, options.backend) else "hf",
+        bos=options.bos,
     )
 
 
@@ -211,7 +226,7 @@ def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name
 
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
-    check_finite(logprob, shard.data, shard.windows, name)
+    check_logprobs(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1)
     advance(shard.uncounted)
 
@@ -233,13 +248,13 @@ def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -
         )
 
 
-def check_finite(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
-    """Raise `ArgapError` for a scored token of ``windows`` without a finite log-prob."""
-    rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-    wrong = ~np.isfinite(logprob) & (data.position[rows] > 0)
+def check_logprobs(logprob: np.ndarray, data: EvaluationSet, windows: range, name: str) -> None:
+    """Raise `ArgapError` for a scored token of ``windows`` whose log-prob is NaN or +∞."""
+    window, position = data.window_of(windows), data.position_of(windows)
+    wrong = no_logprob(logprob) & (position > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise ArgapError(
-            f"{name}: log-prob {logprob[at]} at window {data.window[rows][at]}, position {data.position[rows][at]}; "
+            f"{name}: log-prob {logprob[at]} at window {window[at]}, position {position[at]}; "
             "a broken checkpoint, or a dtype too narrow for it (try `dtype=float32`)"
         )

@@ -1,17 +1,22 @@
-"""One model's part of `argap.pipeline.score_models`: what can be refused before any work, and its run."""
+"""One model's part of `argap.pipeline.score_models`: what can be refused before any work, and its run.
+
+`scorer_of` gives what knows how: `LocalScorer` for checkpoints and models in memory, `ServerScorer` for servers.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from argap.checkpoint import check_length, check_loadable
+from argap.checkpoint import Checkpoint, check_length, check_loadable
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
+from argap.live import LiveModel
+from argap.per_model import NO_SETTINGS, ModelSettings
 from argap.records import RunIdentity, SourceRecord
 from argap.resumable import folder_name
 from argap.runs import Run
 from argap.server.scoring import CONCURRENCY, check_server_identity, score_server
-from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget
+from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget, bos_of
 
 if TYPE_CHECKING:
     from argap.parallel import Parallel
@@ -24,73 +29,122 @@ class Scoring:
 
     out: Path
     options: "ScoreOptions"
+    settings: ModelSettings = NO_SETTINGS
+    """Those that models have for themselves."""
     concurrency: int = CONCURRENCY
     """Requests at once to a server."""
     overwrite: bool = False
     parallel: "Parallel | None" = None
 
 
-def check_target(target: ScoredTarget, scoring: Scoring) -> None:
-    """Raise `ArgapError` for a model that its ``config.json`` refuses, or for a server under ``torchrun``."""
-    if isinstance(target, CheckpointTarget):
+class ModelScorer(Protocol):
+    """Scores one model."""
+
+    def check(self) -> None:
+        """Raise `ArgapError` for what can be refused without the text."""
+        ...
+
+    def check_windows(self, data: EvaluationSet) -> RunIdentity:
+        """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
+        another run."""
+        ...
+
+    def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
+        """The run of the model, in its folder. Raises what the scorer of its type raises."""
+        ...
+
+
+def scorer_of(target: ScoredTarget, scoring: Scoring) -> ModelScorer:
+    """What scores ``target``, with the settings that it has for itself. Raises `ArgapError` for a BOS that it lacks."""
+    folder, options = scoring.out / folder_name(target.name), scoring.options
+    bos = bos_of(target, scoring.settings.bos.of(target.name))
+    if isinstance(target, ServerTarget):
+        return ServerScorer(target, bos, scoring, folder)
+    dtype = scoring.settings.dtype.of(target.name) or options.dtype
+    model = target.live if isinstance(target, LiveTarget) else target.checkpoint
+    return LocalScorer(target, model, scoring, options._replace(dtype=dtype, bos=bos), folder)
+
+
+@dataclass(frozen=True)
+class LocalScorer:
+    """A checkpoint or a model in memory, run on this machine."""
+
+    target: CheckpointTarget | LiveTarget
+    model: Checkpoint | LiveModel
+    scoring: Scoring
+    options: "ScoreOptions"
+    folder: Path
+
+    def check(self) -> None:
         from argap.device import resolve_device
 
-        options = scoring.options
-        if options.device_map and scoring.parallel is not None:
+        parallel = self.scoring.parallel
+        if isinstance(self.model, LiveModel):
+            if parallel is not None:
+                raise ArgapError(f"{self.target.name}: one process has it in memory; run without torchrun")
+            return
+        if self.options.device_map and parallel is not None:
             raise ArgapError("`device_map` gives one process all GPUs; run without torchrun")
         check_loadable(
-            target.checkpoint,
-            options.backend,
-            trust_remote_code=options.trust_remote_code,
-            device=str(scoring.parallel.device) if scoring.parallel else resolve_device(options.device),
-            device_map=options.device_map,
+            self.model,
+            self.options.backend,
+            trust_remote_code=self.options.trust_remote_code,
+            device=str(parallel.device) if parallel else resolve_device(self.options.device),
+            device_map=self.options.device_map,
         )
-    elif isinstance(target, LiveTarget):
-        if scoring.parallel is not None:
-            raise ArgapError(f"{target.name}: one process has it in memory; run without torchrun")
-    elif scoring.parallel is not None:
-        raise ArgapError(f"{target.name}: one process asks a server; run without torchrun")
-    elif scoring.concurrency < 1:
-        raise ArgapError(f"`concurrency` {scoring.concurrency}: expected a positive whole number")
 
+    def check_windows(self, data: EvaluationSet) -> RunIdentity:
+        from argap.scorer import check_identity
 
-def check_windows(target: ScoredTarget, data: EvaluationSet, scoring: Scoring) -> RunIdentity:
-    """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
-    another run."""
-    folder = scoring.out / folder_name(target.name)
-    if isinstance(target, ServerTarget):
-        return check_server_identity(target.server, data, folder, scoring.overwrite)
-    from argap.scorer import check_identity
+        longest = int((data.offsets[1:] - data.offsets[:-1]).max())
+        check_length(self.model, longest=longest, bos=self.options.bos is not None)
+        return check_identity(
+            self.model, data, self.folder, self.options, self.scoring.overwrite, self.scoring.parallel
+        )
 
-    model = target.live if isinstance(target, LiveTarget) else target.checkpoint
-    check_length(model, longest=int((data.offsets[1:] - data.offsets[:-1]).max()))
-    return check_identity(model, data, folder, scoring.options, scoring.overwrite, scoring.parallel)
+    def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
+        from argap.scorer import score
 
-
-def score_target(target: ScoredTarget, data: EvaluationSet, source: SourceRecord, scoring: Scoring) -> Run:
-    """The run of the model in its folder below ``out``. Raises what the scorer of its type raises."""
-    folder = scoring.out / folder_name(target.name)
-    if isinstance(target, ServerTarget):
-        return score_server(
-            target.server,
+        return score(
+            self.model,
             data,
-            target.tokenizer,
-            folder,
-            model_name=target.name,
+            self.folder,
+            model_name=self.target.name,
             source=source,
-            batch_size=scoring.options.batch_size,
-            concurrency=scoring.concurrency,
-            overwrite=scoring.overwrite,
+            options=self.options,
+            overwrite=self.scoring.overwrite,
+            parallel=self.scoring.parallel,
         )
-    from argap.scorer import score
 
-    return score(
-        target.live if isinstance(target, LiveTarget) else target.checkpoint,
-        data,
-        folder,
-        model_name=target.name,
-        source=source,
-        options=scoring.options,
-        overwrite=scoring.overwrite,
-        parallel=scoring.parallel,
-    )
+
+@dataclass(frozen=True)
+class ServerScorer:
+    """A model of a server."""
+
+    target: ServerTarget
+    bos: int | None
+    scoring: Scoring
+    folder: Path
+
+    def check(self) -> None:
+        if self.scoring.parallel is not None:
+            raise ArgapError(f"{self.target.name}: one process asks a server; run without torchrun")
+        if self.scoring.concurrency < 1:
+            raise ArgapError(f"`concurrency` {self.scoring.concurrency}: expected a positive whole number")
+
+    def check_windows(self, data: EvaluationSet) -> RunIdentity:
+        return check_server_identity(self.target.server, data, self.folder, self.scoring.overwrite, self.bos)
+
+    def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
+        return score_server(
+            self.target.server,
+            data,
+            self.target.tokenizer,
+            self.folder,
+            model_name=self.target.name,
+            source=source,
+            batch_size=self.scoring.options.batch_size,
+            concurrency=self.scoring.concurrency,
+            bos=self.bos,
+            overwrite=self.scoring.overwrite,
+        )

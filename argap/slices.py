@@ -4,10 +4,14 @@ For a slice S with share p_S of the scored tokens, a model's contribution is p_S
 its contribution over the gap (`argap.gap.gap_due_to_ar`, with S in the place of the AR hits). Slices may overlap; the
 contributions of a partition add up to the gap. Everything is computed from sums by document, so that every figure has
 its interval.
+
+A token of probability 0 makes the NLL of its slices infinite. Such a figure is None, with a reason, and so are the
+differences and shares that need it; the other slices of that model keep theirs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import msgspec
 import numpy as np
@@ -17,7 +21,7 @@ from argap.cells import PREFIX, CellFile, models_of, parts_of
 from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar, perplexity
 from argap.intervals import DocumentBootstrap, effective_documents, interval, unresolved
-from argap.records import Delta, GapShare, Interval, ModelOnSlice, SliceResult
+from argap.records import INFINITE, Delta, GapShare, Interval, ModelOnSlice, SliceResult
 
 ALL = "all"
 """The slice of all scored tokens, always there."""
@@ -89,17 +93,17 @@ class SliceScorer:
     def results(self) -> list[SliceResult]:
         """The figures of each slice in the order added; the first is `ALL`."""
         whole = self._slices[0]
-        total, logprob = whole.n.sum(), whole.logprob.sum(axis=0)
-        delta = (logprob - logprob[self.reference]) / total
+        total, delta = whole.n.sum(), self._lost(whole.logprob.sum(axis=0)) / whole.n.sum()
         drawn = self._resampled() if self._bootstrap.documents > 1 else None
         results: list[SliceResult] = []
         for k, each in enumerate(self._slices):
             n, sums = each.n.sum(), each.logprob.sum(axis=0)
-            part = (sums - sums[self.reference]) / total
+            part = self._lost(sums) / total
             share = float(n / total)
             figures = []
             for m, model in enumerate(self.models):
-                nll = float(-sums[m] / n) if n else None
+                infinite = sums[m] == -np.inf
+                nll = float(-sums[m] / n) if n and not infinite else None
                 gap: tuple[Delta | None, Delta | None, GapShare | None] = (None, None, None)
                 if m != self.reference:
                     gap = _gap(part[m], delta[m], share, None if drawn is None else (drawn[0], drawn[k]), m)
@@ -113,6 +117,7 @@ class SliceScorer:
                         delta=gap[0],
                         contribution=gap[1],
                         gap_due_to=gap[2],
+                        reason=INFINITE if infinite else None,
                     )
                 )
             hits = each.ar_hits / float(n) if n and each.ar_hits is not None else None
@@ -123,18 +128,28 @@ class SliceScorer:
             )
         return results
 
+    def _lost(self, logprob: np.ndarray) -> np.ndarray:
+        """Log-probs ``[…, M]`` minus the reference's: ±∞ or NaN where one of them is −∞."""
+        with np.errstate(invalid="ignore"):
+            return logprob - logprob[..., [self.reference]]
+
     def _judged(
-        self, delta: Delta, part: Delta, due: GapShare, *, whole: Delta | None
-    ) -> tuple[Delta, Delta, GapShare]:
+        self, delta: Delta | None, part: Delta | None, due: GapShare, *, whole: Delta | None
+    ) -> tuple[Delta | None, Delta | None, GapShare]:
         """The same, with the reason why the share of the gap must not be claimed."""
-        ends = part.ci95 if part.nll else None  # a slice without tokens has a part of exactly 0
+        ends = part.ci95 if part and part.nll else None  # a slice without tokens has a part of exactly 0
         reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
-        return delta, part, msgspec.structs.replace(due, unresolved=None if due.value is None else reason)
+        reason = INFINITE if due.case == "infinite" else reason if due.value is not None else None
+        return delta, part, msgspec.structs.replace(due, unresolved=reason)
 
     def _resampled(self) -> list["_Drawn"]:
-        """Of each slice, its tokens and the differences to the reference in every resample."""
+        """Of each slice, its tokens and the differences to the reference in every resample.
+
+        Where these are not finite they count as 0, which nobody reads: the slice has no interval then."""
         width = 1 + len(self.models)
-        table = [np.column_stack([each.n, each.logprob - each.logprob[:, [self.reference]]]) for each in self._slices]
+        lost = [self._lost(each.logprob) for each in self._slices]
+        lost = [np.where(np.isfinite(each), each, 0.0) for each in lost]
+        table = [np.column_stack([each.n, differences]) for each, differences in zip(self._slices, lost, strict=True)]
         drawn = self._bootstrap.resample(np.concatenate(table, axis=1))
         return [
             _Drawn(drawn[:, start], drawn[:, start + 1 : start + width]) for start in range(0, drawn.shape[1], width)
@@ -153,8 +168,8 @@ class _Drawn:
 
 def _gap(
     part: float, delta: float, share: float, drawn: tuple[_Drawn, _Drawn] | None, model: int
-) -> tuple[Delta, Delta, GapShare]:
-    """ΔNLL on the slice, its contribution, and its share of the gap.
+) -> tuple[Delta | None, Delta | None, GapShare]:
+    """ΔNLL on the slice, its contribution, and its share of the gap; None for those that are not finite.
 
     ``part``, ``delta``: mean log-prob of the model minus the reference's, summed over the slice and over all tokens,
     each over the number of all tokens. ``drawn``: all tokens and the slice; None for a single document.
@@ -166,6 +181,13 @@ def _gap(
     reason = "a single document"
     if drawn is not None:
         (*ends, reason) = _intervals(*drawn, model)  # pyright: ignore[reportAssignmentType]
+    if case == "infinite":
+        due = GapShare(None, None, case, None, INFINITE)
+        return (
+            (None, None, due)
+            if not isfinite(part)
+            else (Delta(-on_slice + 0.0, ends[0]), Delta(-part + 0.0, ends[1]), due)
+        )
     return (
         Delta(-on_slice + 0.0, ends[0]),
         Delta(-part + 0.0, ends[1]),

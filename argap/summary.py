@@ -64,7 +64,7 @@ def summarize(
         reference=reference,
         threshold=threshold,
         bins=bins,
-        breakdowns=Breakdowns(**{by: partitions.parts(by, scored) for by in get_args(By)}),
+        breakdowns=Breakdowns(**{by: partitions.parts(by, whole, scored) for by in get_args(By)}),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         fingerprint=evaluation.fingerprint,
         run=run,
@@ -151,7 +151,7 @@ def check_base(base: str, models: list[str]) -> None:
 
 
 def _scores(part: SliceResult, model: ModelOnSlice) -> SliceScores:
-    return SliceScores(part.n, model.nll, model.ppl)
+    return SliceScores(part.n, model.nll, model.ppl, model.reason)
 
 
 def _closed(

@@ -1,6 +1,7 @@
 """Resolve the names that users give to models: checkpoints to score, servers to ask, and finished runs; and models in
 memory."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,8 @@ from argap.checkpoint import Checkpoint, find_checkpoint
 from argap.errors import ArgapError, FormatError
 from argap.gguf_file import gguf_tokenizer
 from argap.live import LiveModel
-from argap.per_model import NO_SETTING, PerModel
+from argap.per_model import NO_SETTINGS, OWN_BOS, ModelSettings
+from argap.progress import say
 from argap.records import SourceRecord
 from argap.references import find_reference
 from argap.runs import OWN, Run, folder_name, open_run, tokenizer_of
@@ -20,6 +22,8 @@ from argap.server.scoring import Server
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 NOTHING = SourceRecord()
+NAMED = re.compile(r"([^/=:]+)=(.+)", re.DOTALL)
+"""``NAME=CKPT``."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,9 @@ class CheckpointTarget:
     name: str
     checkpoint: Checkpoint
     recorded: SourceRecord = NOTHING
-    tokenizers: PerModel = NO_SETTING
+    settings: ModelSettings = NO_SETTINGS
+    named: bool = False
+    """Whether the user chose the name: it is then a model of its own, also with the weights of another."""
 
     @property
     def fingerprint(self) -> str:
@@ -38,8 +44,9 @@ class CheckpointTarget:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """As named for this model, else its own, else the one named for models that have none."""
-        if self.name in self.tokenizers.named:
-            return load_tokenizer(self.tokenizers.named[self.name])
+        given = self.settings.tokenizer
+        if self.name in given.named:
+            return load_tokenizer(given.named[self.name])
         try:
             if self.checkpoint.gguf is not None:
                 return gguf_tokenizer(self.checkpoint.gguf)
@@ -47,9 +54,9 @@ class CheckpointTarget:
         except FormatError:
             raise
         except ArgapError:
-            if self.tokenizers.default is None:
+            if given.default is None:
                 raise
-            return load_tokenizer(self.tokenizers.default)
+            return load_tokenizer(given.default)
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,9 @@ class ServerTarget:
 
     name: str
     server: Server
-    tokenizers: PerModel = NO_SETTING
+    settings: ModelSettings = NO_SETTINGS
     recorded: SourceRecord = NOTHING
+    named: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -67,7 +75,7 @@ class ServerTarget:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        source = self.tokenizers.of(self.name)
+        source = self.settings.tokenizer.of(self.name)
         if source is None:
             raise ArgapError(f"{self.name}: a server does not give its tokenizer; name it with `tokenizer=T`")
         return load_tokenizer(source)
@@ -81,6 +89,7 @@ class LiveTarget:
     live: LiveModel
     tokenizer: Tokenizer
     recorded: SourceRecord = NOTHING
+    named: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -106,36 +115,75 @@ class RunTarget:
         return tokenizer_of(self.run)
 
 
+def bos_of(target: "ScoredTarget", asked: str | None) -> int | None:
+    """The id of the token that ``asked`` puts before each window of the model; None for none.
+
+    Raises `ArgapError` for a token that its vocabulary does not have.
+    """
+    if asked is None:
+        return None
+    tokenizer = target.tokenizer
+    found = tokenizer.bos if asked == OWN_BOS else tokenizer.vocabulary.get(asked)
+    if found is None:
+        what = "its tokenizer has no BOS" if asked == OWN_BOS else "no token of its vocabulary"
+        raise ArgapError(f"{target.name}: `bos` {asked}: {what}; expected {OWN_BOS} or a token's text")
+    return found
+
+
 ScoredTarget = CheckpointTarget | ServerTarget | LiveTarget
 """What log-probs are computed for."""
 Target = ScoredTarget | RunTarget
 AnyTarget = TypeVar("AnyTarget", CheckpointTarget, ScoredTarget, Target)
 
 
-def find_target(source: str, tokenizers: PerModel = NO_SETTING) -> CheckpointTarget:
-    """The checkpoint given by a folder, a hub id or the name of a reference. An existing path wins over a name."""
+def find_target(source: str, settings: ModelSettings = NO_SETTINGS) -> CheckpointTarget:
+    """The checkpoint given by a folder, a hub id or the name of a reference, or by ``NAME=`` and one of these.
+
+    An existing path wins over a name.
+    """
+    given, source = split_name(source)
     if is_address(source):
         raise ArgapError("a server is scored by `argap score` alone; expected a checkpoint")
     path = Path(source)
     known = find_reference(source)
     if known is not None and not path.exists():
-        return CheckpointTarget(source, find_checkpoint(known.checkpoint), known, tokenizers)
-    name = path.resolve().name if path.exists() else path.name
-    return CheckpointTarget(name, find_checkpoint(source), tokenizers=tokenizers)
+        name, checkpoint, recorded = source, find_checkpoint(known.checkpoint), known
+    else:
+        name = path.resolve().name if path.exists() else path.name
+        checkpoint, recorded = find_checkpoint(source), NOTHING
+    return CheckpointTarget(given or name, checkpoint, recorded, settings, named=given is not None)
+
+
+def split_name(source: str) -> tuple[str | None, str]:
+    """The parts of ``NAME=CKPT``; the name is None where there is none. A path that exists may have a ``=``.
+
+    >>> split_name("bf16=org/model"), split_name("runs/lr=0.1/final")
+    (('bf16', 'org/model'), (None, 'runs/lr=0.1/final'))
+    """
+    match = NAMED.fullmatch(source)
+    return (None, source) if match is None or Path(source).exists() else (match[1], match[2])
+
+
+def with_name(name: str, source: str) -> str:
+    """``NAME=CKPT``. Raises `ArgapError` for a name that `split_name` would not find again."""
+    if split_name(both := f"{name}={source}") != (name, source):
+        raise ArgapError(f"model name {name!r}: expected a plain name without /, = and :")
+    return both
 
 
 def find_targets(
     sources: Sequence[str | LiveTarget],
     reference: str | LiveTarget,
     model_names: Sequence[str] = (),
-    tokenizers: PerModel = NO_SETTING,
+    settings: ModelSettings = NO_SETTINGS,
 ) -> tuple[list[ScoredTarget], Target]:
     """The models and the reference, either of which may be a server, and the latter the folder of a finished run.
 
     ``model_names``: the model of each server, in the order of ``sources`` and then ``reference``. Raises `ArgapError`
     for more or fewer names than servers, and what `find_target` raises.
     """
-    servers = [source for source in (*sources, reference) if isinstance(source, str) and is_address(source)]
+    given = [split_name(source)[1] for source in (*sources, reference) if isinstance(source, str)]
+    servers = [source for source in given if is_address(source)]
     if len(servers) != len(model_names):
         raise ArgapError(
             f"{len(servers)} servers and {len(model_names)} names of their models; give `model_name` once for each "
@@ -146,10 +194,12 @@ def find_targets(
     def find(source: str | LiveTarget) -> ScoredTarget:
         if isinstance(source, LiveTarget):
             return source
-        if not is_address(source):
-            return find_target(source, tokenizers)
+        own, address = split_name(source)
+        if not is_address(address):
+            return find_target(source, settings)
         model = next(names)
-        return ServerTarget(model.rpartition("/")[2] or model, Server(parse_address(source), model), tokenizers)
+        name = own or model.rpartition("/")[2] or model
+        return ServerTarget(name, Server(parse_address(address), model), settings, named=own is not None)
 
     models = [find(source) for source in sources]
     if isinstance(reference, str) and (Path(reference) / "run.json").is_file():
@@ -164,24 +214,34 @@ def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
     """
     seen: dict[str, AnyTarget] = {}
     for target in targets:
-        if target.name in seen and isinstance(target, CheckpointTarget):
+        if target.name in seen and isinstance(target, CheckpointTarget) and not target.named:
             target = replace(target, name=f"{target.checkpoint.folder.resolve().parent.name}/{target.name}")
         if target.name in seen:
-            raise ArgapError(f"{target.name}: two models have this name; rename the folder of one")
+            raise ArgapError(f"{target.name}: two models have this name; write NAME=CKPT for one")
         seen[target.name] = target
     return list(seen.values())
 
 
-def distinct(models: Sequence[ScoredTarget], reference: Target) -> list[ScoredTarget]:
+def distinct(
+    models: Sequence[ScoredTarget], reference: Target, settings: ModelSettings = NO_SETTINGS
+) -> list[ScoredTarget]:
     """Drop repeated models and give the rest distinct names and run folders.
 
-    Raises `ArgapError` if two models, or a model and the labels or figures, would share a folder.
+    Repeated: the same weights and settings, and no name of its own. Raises `ArgapError` if two models, or a model and
+    the labels or figures, would share a folder.
     """
-    different: list[Target] = [reference]
-    for model in models:
-        known = [other.fingerprint for other in different if not isinstance(other, RunTarget)]
-        if model.fingerprint not in known:
+    different: list[Target] = []
+    known: dict[tuple[str | None, ...], str] = {}
+    for model in (reference, *models):
+        if isinstance(model, RunTarget):
             different.append(model)
+            continue
+        same = (model.fingerprint, *settings.of(model.name))
+        if same not in known or model.named:
+            different.append(model)
+        else:
+            say(f"{model.name}: the same model as {known[same]}, scored once; NAME=CKPT gives it a row of its own")
+        known.setdefault(same, model.name)
     taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
     named = with_distinct_names(different)
     for model in named:
@@ -191,7 +251,7 @@ def distinct(models: Sequence[ScoredTarget], reference: Target) -> list[ScoredTa
         if folder in taken:
             raise ArgapError(
                 f"{model.name}: its run and {taken[folder]} would share the folder {folder}; "
-                "rename the checkpoint's folder"
+                "rename the checkpoint's folder, or write NAME=CKPT"
             )
         taken[folder] = f"the run of {model.name}"
     return [model for model in named[1:] if not isinstance(model, RunTarget)]

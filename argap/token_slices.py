@@ -10,24 +10,26 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from argap.checksums import check_files
+from argap.documents import FILE as DOCUMENTS
 from argap.errors import ArgapError, MismatchError
 from argap.intervals import DocumentBootstrap, effective_documents
-from argap.labels import TABLES
+from argap.labels import WINDOWS
 from argap.lockstep import REMEDY
 from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run, token_parts
+from argap.runs import Run, open_run
 from argap.slice_library import SliceSpec, check_names, filled
-from argap.slice_sql import TABLE, Condition, FailsOnToken, Sums, as_text, check_condition, quoted, streamed, sums
+from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, quoted, streamed
+from argap.slice_sums import Sums, as_text, sums
 from argap.slices import SliceScorer
+from argap.token_batches import Mask
 from argap.token_columns import MASK, TYPES, schema_of
-from argap.tokens import Mask, TokenTable
+from argap.tokens import TokenTable
 
 AR_HITS = "ar_hits"
 GROUPED = ("domain", "source", *(name for name, of in TYPES.items() if of == pa.bool_()))
 """Columns of every token whose values may be the bins of a breakdown; kept ones may be, too."""
-MOST_BINS = 100
 NONE = "none"
 """Name of the bin of tokens without a value or label."""
 
@@ -60,9 +62,7 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
                 f"{name} holds evaluation set {evaluation.fingerprint[:12]}, {folder} {record.fingerprint[:12]}; "
                 "run `argap score` or `argap compare` again"
             )
-    for run in runs:
-        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
-    check_files(labels, [labels / name for name in TABLES], remedy=REMEDY)
+    check_files(labels, [labels / name for name in (WINDOWS, DOCUMENTS)], remedy=REMEDY)  # others when they are read
     return table
 
 
@@ -91,10 +91,17 @@ def check_slices(
     """
     check_names(each.name for each in specs)
     for each in specs:
-        try:
-            check_condition(filled(each.where, models, evaluation), schema_of(models, kept))
-        except ArgapError as error:
-            raise ArgapError(f"slice {each.name}: {error}") from None
+        check_where(each, models, evaluation, kept)
+
+
+def check_where(
+    spec: SliceSpec, models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
+) -> None:
+    """What `check_slices` checks of one, beside its name."""
+    try:
+        check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
+    except ArgapError as error:
+        raise ArgapError(f"slice {spec.name}: {error}") from None
 
 
 def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
@@ -111,24 +118,28 @@ def score_slices(
     *,
     threshold: int | None,
     empty: bool = False,
+    bins: bool = False,
     among: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[SliceResult]:
     """All tokens, the AR hits at ``threshold`` (None: all repeated bigrams), and each of ``slices``, in one pass.
 
-    ``among``: of an array of documents, which count (bool); None: all.
-    Raises `ArgapError` for names and conditions that are refused and, unless ``empty``, for a slice without tokens.
+    ``among``: of an array of documents, which count (bool); None: all. ``bins``: whether names may be those of
+    `score_by`, any values of a column. Raises `ArgapError` for names and conditions that are refused and, unless
+    ``empty``, for a slice without tokens.
     """
-    check_names(each.name for each in slices)
+    if not bins:
+        check_names(each.name for each in slices)
     conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
     units = _units(table, among)
-    groups = sums(table, conditions, units.of_document)
-    chosen: list[tuple[Slice, np.ndarray]] = []
-    for k, each in enumerate(slices, start=1):
-        member, text = groups.member[:, k], _text(each.where, conditions[each.name])
-        if not empty and not member.any():
+    with units.bootstrap.drawing():
+        whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
+    chosen: list[tuple[Slice, Sums]] = []
+    for each, of_slice in zip(slices, others, strict=True):
+        text = _text(each.where, conditions[each.name])
+        if not empty and not of_slice.n.any():
             raise ArgapError(f"slice {each.name}: selects no token ({text})")
-        chosen.append((each._replace(where=text), member))
-    return _score(table, units, groups, chosen)
+        chosen.append((each._replace(where=text), of_slice))
+    return _score(table, units, whole, hits, chosen)
 
 
 class _Units(NamedTuple):
@@ -164,13 +175,12 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     if column not in (known := (*GROUPED, *table.kept)):
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
     units = _units(table)
-    groups = sums(table, {AR_HITS: checked(table, _hits(threshold).where)}, units.of_document, by=column)
-    values = list(dict.fromkeys(groups.value.tolist()))
-    if len(values) > MOST_BINS:
-        raise ArgapError(f"`by` {column}: {len(values):,} values; expected at most {MOST_BINS}: slice by conditions")
+    of_hits = {AR_HITS: checked(table, _hits(threshold).where)}
+    with units.bootstrap.drawing():
+        all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
     of_type = table.schema().field(column).type
-    bins = [(_bin(column, value, of_type, table), groups.value == value) for value in values]
-    whole, hits, *scored = _score(table, units, groups, bins)
+    bins = [(_bin(column, value, of_type, table), each) for value, each in all_of.values.items()]
+    whole, hits, *scored = _score(table, units, all_of.whole, all_of.slices[0], bins)
 
     def order(each: SliceResult) -> tuple[bool, float | str]:
         if pa.types.is_dictionary(of_type) or pa.types.is_list(of_type):
@@ -199,27 +209,21 @@ def _hits(threshold: int | None) -> Slice:
 
 
 def _score(
-    table: TokenTable, units: _Units, groups: Sums, slices: Iterable[tuple[Slice, np.ndarray]]
+    table: TokenTable, units: _Units, whole: Sums, hits: Sums, slices: Iterable[tuple[Slice, Sums]]
 ) -> list[SliceResult]:
-    """All tokens, the first slice of ``groups`` as the AR hits, and ``slices``, each with its groups (bool ``[G]``)."""
-
-    def by_unit(rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-        columns = (groups.n[rows], *groups.logprob[rows].T)
-        added = [np.bincount(groups.unit[rows], column, minlength=units.bootstrap.units) for column in columns]
-        return added[0], np.column_stack(added[1:])
-
-    is_hit = groups.member[:, 0]
+    """All tokens, the AR hits, and ``slices``."""
     known = (units.bootstrap, units.worth)
-    scorer = SliceScorer(table.models, table.models[0], *by_unit(slice(None)), by_unit=known)
-    scorer.add(AR_HITS, *by_unit(is_hit), ar_hits=int(groups.n[is_hit].sum()))
-    for each, member in slices:
+    scorer = SliceScorer(table.models, table.models[0], whole.n, whole.logprob, by_unit=known)
+    scorer.add(AR_HITS, hits.n, hits.logprob, ar_hits=hits.ar_hits)
+    for each, of_slice in slices:
         scorer.add(
             each.name,
-            *by_unit(member),
+            of_slice.n,
+            of_slice.logprob,
             where=str(each.where),
             title=each.title,
             note=each.note,
-            ar_hits=int(groups.n[member & is_hit].sum()),
+            ar_hits=of_slice.ar_hits,
         )
     return scorer.results()
 

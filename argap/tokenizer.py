@@ -30,7 +30,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 class Tokenizer:
     """A Hugging Face fast tokenizer (``tokenizers.Tokenizer``) with the one encoding that argap uses."""
 
-    def __init__(self, backend: Any, *, name: str, eos: int | None) -> None:
+    def __init__(self, backend: Any, *, name: str, eos: int | None, bos: int | None = None) -> None:
         self._backend = backend
         added = backend.get_added_tokens_decoder().get(eos)
         if added is not None and not added.special:  # an ordinary added token would be recognised in text
@@ -41,6 +41,8 @@ class Tokenizer:
         self.name = name
         self.eos = eos
         """Id of the end-of-sequence token, or None where the tokenizer has none."""
+        self.bos = bos
+        """Id of the beginning-of-sequence token, or None. argap puts it before windows only where it is asked to."""
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -140,10 +142,18 @@ class Tokenizer:
         return backend
 
     def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json`` and the name of the EOS token, as `load_tokenizer` reads them."""
+        """Write ``tokenizer.json`` and the names of the EOS and BOS tokens, as `load_tokenizer` reads them."""
         write_text(folder / "tokenizer.json", self._backend.to_str())
-        eos = None if self.eos is None else self._backend.id_to_token(self.eos)
-        write_json(folder / "tokenizer_config.json", {"eos_token": eos}, seal=False)
+        named = {
+            key: None if token is None else self._backend.id_to_token(token)
+            for key, token in (("eos_token", self.eos), ("bos_token", self.bos))
+            if token is not None or key == "eos_token"
+        }
+        write_json(folder / "tokenizer_config.json", named, seal=False)
+
+    def token_text(self, token: int) -> str:
+        """A token as the vocabulary spells it, which for a special token is the text that servers read as it."""
+        return self._backend.id_to_token(token) or ""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""
@@ -175,7 +185,8 @@ def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase") -> Tokenizer:
         raise ArgapError(f"{tokenizer.name_or_path}: a slow tokenizer; expected one with a tokenizer.json")
     fast: Any = tokenizer
     backend = Backend.from_str(fast.backend_tokenizer.to_str())
-    return Tokenizer(backend, name=fast.name_or_path or type(fast).__name__, eos=fast.eos_token_id)
+    name = fast.name_or_path or type(fast).__name__
+    return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id)
 
 
 def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
@@ -192,8 +203,8 @@ def load_tokenizer(source: str | Path, *, name: str | None = None) -> Tokenizer:
     if not path.exists():
         try:
             return _from_folder(_download(name), name)
-        except OSError:
-            pass  # no tokenizer.json on the hub: transformers may still convert an older format
+        except (OSError, ValueError):
+            pass  # no tokenizer.json on the hub: transformers may still convert an older format; or no name of one
     return _converted(str(path), name)
 
 
@@ -224,7 +235,7 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the Rust library raises bare Exception
         raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
-    return Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend))
+    return Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=_bos_of_folder(folder, backend))
 
 
 def _download(name: str) -> Path:
@@ -249,7 +260,7 @@ def _converted(source: str, name: str) -> Tokenizer:
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({reason})") from None
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
-    return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id)
+    return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id, bos=tokenizer.bos_token_id)
 
 
 def auto_tokenizer(source: str) -> Any:
@@ -265,6 +276,15 @@ def auto_tokenizer(source: str) -> Any:
         if "trust_remote_code" not in str(error):
             raise
         raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
+
+
+def _bos_of_folder(folder: Path, backend: Any) -> int | None:
+    """The BOS id that ``tokenizer_config.json`` names; ``config.json`` may carry the default of another vocabulary."""
+    file = folder / "tokenizer_config.json"
+    named = read_json(file).get("bos_token") if file.is_file() else None
+    if isinstance(named, dict):  # an AddedToken written out
+        named = named.get("content")
+    return backend.token_to_id(named) if isinstance(named, str) else None
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:

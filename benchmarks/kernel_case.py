@@ -1,6 +1,6 @@
 """One row of ``benchmarks/kernels.py``: an op at one shape, our kernel and its peers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,3 +36,27 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def first_output(function: Callable[..., Any], *inputs: Any, **options: Any) -> Callable[[], Any]:
     """Bind ``function`` to its arguments and keep only its first output."""
     return lambda: function(*inputs, **options)[0]
+
+
+def turned(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The first output of ``function``, which takes ``[B, H, T, ...]``, for inputs and output ``[B, T, H, ...]``."""
+    return function(*(x.transpose(1, 2) for x in inputs), **options)[0].transpose(1, 2)
+
+
+def against(
+    reference: Callable[..., torch.Tensor],
+    *inputs: torch.Tensor,
+    shared: Sequence[torch.Tensor] = (),
+    sequences: int = 1,
+    **options: Any,
+) -> Callable[[torch.Tensor], float]:
+    """`Case.check` of the first ``sequences`` of an output ``[B, ...]`` against a ``reference`` in float64.
+
+    ``inputs``, each ``[B, ...]``, come before ``shared``, which all sequences have in common.
+    """
+
+    def error(output: torch.Tensor) -> float:
+        wide = [x[:sequences].double() for x in inputs] + [x.double() for x in shared]
+        return relative_error(output[:sequences], reference(*wide, **options))
+
+    return error

@@ -154,7 +154,7 @@ def tokens(folder: Path, amount: int) -> Callable[[], int]:
     data = EvaluationSet(
         tokens=ids,
         offsets=np.append(np.arange(0, amount, seq_len), amount).astype(np.int64),
-        document=(np.arange(amount, dtype=np.int64) * count // amount).astype(np.int32),
+        document_ends=-(-np.arange(1, count + 1) * amount // count),
         domains=["text"] * count,
         sources=[f"{k}.txt" for k in range(count)],
         seq_len=seq_len,

@@ -1,4 +1,4 @@
-"""Write runs and labels of random tokens, for benchmarks of what reads them: no model runs.
+"""Write runs and labels of random tokens, as argap writes them, for benchmarks of what reads them: no model runs.
 
 Token ids follow Zipf's law, two fifths of the bigrams are repeated, training counts are log-uniform, and models lose
 most on the rare repeated ones. Documents have eight windows.
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from argap.checksums import write_checksums
 from argap.labels import FORMAT
+from argap.parquet import ParquetPortions, write_parquet
 from argap.records import (
     CheckpointRecord,
     EvaluationRecord,
@@ -23,7 +23,7 @@ from argap.records import (
     SourceRecord,
     write_record,
 )
-from argap.runs import SCHEMA, begin_run, finish_run, shard_path
+from argap.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
 from argap.tokenizer import Tokenizer
 
 SEQ_LEN = 2048
@@ -52,17 +52,16 @@ def write_result(folder: Path, tokens: int, models: list[str], tokenizer: Tokeni
     runs = [begin_run(folder / model, _run(model, evaluation), overwrite=True) for model in models]
     labels = folder / "labels"
     labels.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetWriter(labels / "labels.parquet", _shard(0, tokenizer)[0].schema, compression="zstd") as writer:
+    with ParquetPortions(labels / "labels.parquet") as file:
         for shard in range(shards):
             described, scored, hard = _shard(shard, tokenizer)
-            writer.write_table(described)
+            file.add(described)
             hit = described["repeated"].to_numpy() & (described["train_count"].to_numpy() <= 1250)
             for k, run in enumerate(runs):
                 path = shard_path(run.folder, shard)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(_scores(scored, hard, hit, k, shard), path, compression="zstd")
+                write_parquet(path, _scores(scored, hard, hit, k, shard), split_by_byte=FLOATS)
     numbers = np.arange(windows, dtype=np.int32)
-    pq.write_table(pa.table({"window": numbers, "document": numbers // DOCUMENT}), labels / "windows.parquet")
+    write_parquet(labels / "windows.parquet", pa.table({"window": numbers, "document": numbers // DOCUMENT}))
     tokenizer.save(labels)
     write_checksums(labels, [labels / "labels.parquet", labels / "windows.parquet"])
     index = IndexRecord("none", tokenizer.name, tokenizer.fingerprint, 10**10, 10**6, 10**7, proxy=True)

@@ -16,8 +16,9 @@ from itertools import pairwise
 import numba
 import numpy as np
 
+from argap.ahead import available_cores
 from argap.bigram_index.count_numpy import StreamSummary
-from argap.bigram_index.intrinsics import ONE, available_cores, lowest_bit, prefetch_write
+from argap.bigram_index.intrinsics import ONE, lowest_bit, prefetch_write
 from argap.bigram_index.sorted_runs import MemoryRun
 
 AHEAD = 24

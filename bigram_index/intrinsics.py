@@ -1,6 +1,5 @@
 """What the compiled engines share: three machine instructions that numba does not expose, and the number of cores."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -48,8 +47,3 @@ def _lowest_bit(typingctx: Any, word: types.Integer) -> Any:
 lowest_bit: Any = _lowest_bit
 """``lowest_bit(word)``: position of the lowest set bit of a uint64 that is not 0."""
 ONE = np.uint64(1)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
+from argap.ahead import available_cores
 from argap.bigram_index.csr import Csr
-from argap.bigram_index.intrinsics import available_cores, prefetch_read
+from argap.bigram_index.intrinsics import prefetch_read
 
 GROUP = 32
 ONE_THREAD_PAIRS = 2**14  # a second thread starts later than one finishes these

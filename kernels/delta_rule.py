@@ -25,7 +25,7 @@ from argap.kernels.launch import (
     common_dtype,
     jit,
     runs_kernels,
-    strides,
+    strided,
     tl,
 )
 from argap.kernels.recurrence import in_chunks
@@ -83,9 +83,23 @@ def delta_rule(
     """
     dtype = common_dtype(q, k, v)
     fits = q.shape[-1] * dtype.itemsize <= LARGEST_KEY_BYTES and dtype.itemsize <= 4
-    if runs_kernels(q, k, v, beta, state) and fits:
-        return _forward(q, k, v, beta, normalize, state)
-    return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    if not (runs_kernels(q, k, v, beta, state) and fits):
+        return delta_rule_reference(q, k, v, beta, normalize=normalize, state=state, chunk=chunk)
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, V = x.shape
+    ht = x.new_state(K, V)
+    norms = inverse_norms(x.q, x.k) if normalize else None
+    inverse = chunk_inverses(x.k, beta, norms)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _scan_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, norms, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        BT=CHUNK,
+        **launch.arguments(),
+    )
+    return x.y, ht
 
 
 def delta_rule_reference(
@@ -129,57 +143,18 @@ def delta_rule_reference(
         return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].to(out_dtype), h
 
 
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    normalize: bool,
-    state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`delta_rule` by its kernels."""
-    x = HeadTensors.of(q, k, v, state)
-    _, H, T, K, V = x.shape
-    ht = x.new_state(K, V)
-    norms = inverse_norms(x.q, x.k) if normalize else None
-    inverse = chunk_inverses(x.k, beta, norms)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _scan_kernel[(x.programs(launch),)](
-        *(x.q, x.k, x.v, inverse, norms, x.y, x.h0, ht, T, H),
-        *strides(x.q, x.k, x.v, x.y, dims=3),
-        K=K,
-        V=V,
-        BK=block_size(K),
-        BT=CHUNK,
-        **launch.arguments(),
-    )
-    return x.y, ht
-
-
 @jit
 def _scan_kernel(
     q,
     k,
     v,
+    y,
     m,
     norms,
-    y,
     h0,
     ht,
     T,
     H,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_vb,
-    s_vh,
-    s_vt,
-    s_yb,
-    s_yh,
-    s_yt,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -195,20 +170,20 @@ def _scan_kernel(
     o_k = tl.arange(0, BK)
     o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
     # Offsets from the first chunk may exceed 2³¹; those within a chunk start at its first position.
-    p_q = q + i_b * s_qb + i_h * s_qh
-    p_k = k + i_b * s_kb + i_h * s_kh
-    p_v = v + i_b * s_vb + i_h * s_vh
-    p_y = y + i_b * s_yb + i_h * s_yh
-    o_q = o_t[:, None] * s_qt + o_k[None, :]
-    o_kk = o_t[:, None] * s_kt + o_k[None, :]
-    o_vv = o_t[:, None] * s_vt + o_v[None, :]
-    o_y = o_t[:, None] * s_yt + o_v[None, :]
+    p_q = q[0] + i_b * q[1] + i_h * q[2]
+    p_k = k[0] + i_b * k[1] + i_h * k[2]
+    p_v = v[0] + i_b * v[1] + i_h * v[2]
+    p_y = y[0] + i_b * y[1] + i_h * y[2]
+    o_q = o_t[:, None] * q[3] + o_k[None, :]
+    o_kk = o_t[:, None] * k[3] + o_k[None, :]
+    o_vv = o_t[:, None] * v[3] + o_v[None, :]
+    o_y = o_t[:, None] * y[3] + o_v[None, :]
     NT = tl.cdiv(T, BT)
     p_m = m + i_bh * NT * (BT * BT)
     o_m = o_t[:, None] * BT + o_t[None, :]
     m_m = (o_t[:, None] // 16) >= (o_t[None, :] // 16)  # the blocks of 16 that the first kernel writes
     m_k, m_v = o_k < K, o_v < V
-    dtype = q.dtype.element_ty
+    dtype = q[0].dtype.element_ty
     if norms is not None:
         p_rq = norms + i_bh * (NT * BT) + o_t
         p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
@@ -245,13 +220,13 @@ def _scan_kernel(
             b_y *= tl.load(p_rq)[None, :]
             p_rq += BT
             p_rk += BT
-        tl.store(p_y + o_y, tl.trans(b_y).to(y.dtype.element_ty), mask=m_t & m_v[None, :])
+        tl.store(p_y + o_y, tl.trans(b_y).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
         # 4. The state after the chunk, (S + Kᵀ V̂)ᵀ.
         b_h = tl.dot(b_added.to(dtype), b_k, b_h, input_precision="tf32x3")
-        p_q += BT * s_qt
-        p_k += BT * s_kt
-        p_v += BT * s_vt
-        p_y += BT * s_yt
+        p_q += BT * q[3]
+        p_k += BT * k[3]
+        p_v += BT * v[3]
+        p_y += BT * y[3]
         p_m += BT * BT
 
     # 5. The final state.

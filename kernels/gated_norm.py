@@ -43,9 +43,24 @@ def gated_norm(
     ``dtype``; otherwise the reference.
     """
     plain = gate.dtype == dtype != torch.float64 and not torch.is_autocast_enabled("cuda")
-    if plain and values.shape[-1] <= LARGEST and runs_kernels(values, gate, weight):
-        return _forward(values, gate, weight, eps, centered)
-    return gated_norm_reference(values, gate, weight, eps, dtype=dtype, centered=centered)
+    if not (plain and values.shape[-1] <= LARGEST and runs_kernels(values, gate, weight)):
+        return gated_norm_reference(values, gate, weight, eps, dtype=dtype, centered=centered)
+    values, gate, V = values.contiguous(), gate.contiguous(), values.shape[-1]
+    weight = None if weight is None else weight.contiguous()
+    y = gate.new_empty(gate.shape)
+    BV = block_size(V)
+    BN = max(1, TILE // BV)
+    N = y.numel() // V
+    if N:
+        _gated_norm_kernel[(triton.cdiv(N, BN),)](
+            *(values, gate, weight, y, eps, N),
+            V=V,
+            CENTERED=centered,
+            BN=BN,
+            BV=BV,
+            **LAUNCHES.at(y.device, "any").arguments(),
+        )
+    return y
 
 
 def gated_norm_reference(
@@ -63,28 +78,6 @@ def gated_norm_reference(
     size = values.shape[-1:]
     normed = F.layer_norm(values, size, eps=eps) if centered else F.rms_norm(values, size, weight, eps)
     return F.silu(gate) * normed.flatten(-2).to(dtype)
-
-
-def _forward(
-    values: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor | None, eps: float, centered: bool
-) -> torch.Tensor:
-    """`gated_norm` by its kernel."""
-    values, gate, V = values.contiguous(), gate.contiguous(), values.shape[-1]
-    weight = None if weight is None else weight.contiguous()
-    y = gate.new_empty(gate.shape)
-    BV = block_size(V)
-    BN = max(1, TILE // BV)
-    N = y.numel() // V
-    if N:
-        _gated_norm_kernel[(triton.cdiv(N, BN),)](
-            *(values, gate, weight, y, eps, N),
-            V=V,
-            CENTERED=centered,
-            BN=BN,
-            BV=BV,
-            **LAUNCHES.at(y.device, "any").arguments(),
-        )
-    return y
 
 
 @jit

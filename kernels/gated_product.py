@@ -51,9 +51,23 @@ def gated_product(
     given = [x for x in (value, skipped) if x is not None]
     alike = all(x.dtype == gate.dtype and x.shape == gate.shape for x in given)
     fits = alike and gate.dtype != torch.float64 and all(x.ndim == 1 and x.dtype == gate.dtype for x in vectors)
-    if fits and runs_kernels(gate, *given, *vectors):
-        return _forward(gate, value, activation, gate_bias, skip, skipped, value_bias)
-    return gated_product_reference(gate, value, activation, gate_bias, skip, skipped, value_bias)
+    if not (fits and runs_kernels(gate, *given, *vectors)):
+        return gated_product_reference(gate, value, activation, gate_bias, skip, skipped, value_bias)
+    y, D = gate.new_empty(gate.shape), gate.shape[-1]
+    rows = [None if x is None else unit_stride(x.reshape(-1, D)) for x in (gate, value, skipped)]
+    gate_bias, skip, value_bias = (None if x is None else x.contiguous() for x in (gate_bias, skip, value_bias))
+    launch = LAUNCHES.at(y.device, "any")
+    N = y.numel() // D
+    tiles = triton.cdiv(N, launch.blocks["BN"]) * triton.cdiv(D, launch.blocks["BD"])
+    if N:
+        _gated_product_kernel[(tiles,)](
+            *(*rows, gate_bias, skip, value_bias, y, N),
+            *(0 if x is None else x.stride(0) for x in rows),
+            D=D,
+            ACTIVATION=activation,
+            **launch.arguments(),
+        )
+    return y
 
 
 def gated_product_reference(
@@ -73,33 +87,6 @@ def gated_product_reference(
     if value_bias is not None:
         value = value + value_bias
     return ACTIVATIONS[activation](gate) * value
-
-
-def _forward(
-    gate: torch.Tensor,
-    value: torch.Tensor,
-    activation: Activation = "identity",
-    gate_bias: torch.Tensor | None = None,
-    skip: torch.Tensor | None = None,
-    skipped: torch.Tensor | None = None,
-    value_bias: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`gated_product` by its kernel."""
-    y, D = gate.new_empty(gate.shape), gate.shape[-1]
-    rows = [None if x is None else unit_stride(x.reshape(-1, D)) for x in (gate, value, skipped)]
-    gate_bias, skip, value_bias = (None if x is None else x.contiguous() for x in (gate_bias, skip, value_bias))
-    launch = LAUNCHES.at(y.device, "any")
-    N = y.numel() // D
-    tiles = triton.cdiv(N, launch.blocks["BN"]) * triton.cdiv(D, launch.blocks["BD"])
-    if N:
-        _gated_product_kernel[(tiles,)](
-            *(*rows, gate_bias, skip, value_bias, y, N),
-            *(0 if x is None else x.stride(0) for x in rows),
-            D=D,
-            ACTIVATION=activation,
-            **launch.arguments(),
-        )
-    return y
 
 
 @jit

@@ -9,8 +9,9 @@ Nothing is tuned at run time: a first call costs one compilation, ragged lengths
 gives the same bits on the same device.
 
 Names inside kernels follow flash-linear-attention: ``i_*`` are program indices, ``o_*`` offsets, ``m_*`` masks, ``p_*``
-pointers, ``b_*`` blocks in registers, ``s_*`` strides in elements, ``B*`` block sizes, ``N*`` numbers of blocks; ``h0``
-and ``ht`` are the states before the first and after the last position.
+pointers, ``b_*`` blocks in registers, ``B*`` block sizes, ``N*`` numbers of blocks; ``h0`` and ``ht`` are the states
+before the first and after the last position. A tensor ``x`` of any strides is a tuple (`strided`): ``x[0]`` points to
+its first element, ``x[1]``, ``x[2]``, … are its strides in elements.
 
 Legend: B batch, H heads, T positions, K key size, V value size.
 """
@@ -32,8 +33,9 @@ __all__ = [
     "device_class",
     "jit",
     "key_class",
+    "rows",
     "runs_kernels",
-    "strides",
+    "strided",
     "tl",
     "triton",
     "unit_stride",
@@ -140,9 +142,15 @@ def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else x.float().contiguous()
 
 
-def strides(*tensors: torch.Tensor | None, dims: int) -> tuple[int, ...]:
-    """The strides of the first ``dims`` dimensions of each tensor in turn; zeros for None."""
-    return tuple(s for x in tensors for s in ((0,) * dims if x is None else x.stride()[:dims]))
+def strided(*tensors: torch.Tensor | None, dims: int) -> tuple[tuple[Any, ...] | None, ...]:
+    """Each tensor as kernels take it: with the strides of its first ``dims`` dimensions; None stays None."""
+    return tuple(None if x is None else (x, *x.stride()[:dims]) for x in tensors)
+
+
+@jit
+def rows(x, i_b, i_h, o_t, o_k):
+    """Pointers to the positions ``o_t [BT, 1]`` and columns ``o_k [BK]`` of one head of ``x``, which is `strided`."""
+    return x[0] + i_b * x[1] + i_h * x[2] + o_t * x[3] + o_k[None, :]
 
 
 def common_dtype(*tensors: torch.Tensor) -> torch.dtype:

@@ -11,17 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from argap.kernels.launch import (
-    HeadTensors,
-    Launch,
-    LaunchTable,
-    block_size,
-    jit,
-    runs_kernels,
-    strides,
-    tl,
-    unit_stride,
-)
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, rows, runs_kernels, strided, tl
 from argap.kernels.recurrence import chunked_recurrence
 
 SMALLEST_SUM = 1e-6
@@ -87,10 +77,30 @@ def linear_attention(
     Runs a kernel on a GPU if no gradient is needed and K ≤ 512: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, log_decay, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, log_decay, state, normalize, keep_state)
-    options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
-    return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
+    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+        return linear_attention_reference(q, k, v, log_decay=log_decay, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    B, H, T, K, V = x.shape
+    ht = x.new_state(K, V + normalize) if keep_state else None
+    kind, decay = NO_DECAY, None
+    if log_decay is not None:
+        per_head = log_decay.dim() == 1
+        kind = DECAY_PER_HEAD if per_head else DECAY_PER_POSITION
+        (decay,) = strided((log_decay[None, :, None] if per_head else log_decay).float().expand(B, H, T), dims=3)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _forward_kernel[(x.programs(launch),)](
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), decay, x.h0, ht, T, H),
+        K=K,
+        V=V,
+        BK=block_size(K),
+        DECAY=kind,
+        NORMALIZE=normalize,
+        WHOLE=T % launch.blocks["BT"] == 0,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return x.y, ht
 
 
 def linear_attention_reference(
@@ -115,69 +125,17 @@ def linear_attention_reference(
     return y.to(v.dtype), state if keep_state else None
 
 
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor | None,
-    state: torch.Tensor | None,
-    normalize: bool,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`linear_attention` by its kernel."""
-    x = HeadTensors.of(q, k, v, state)
-    B, H, T, K, V = x.shape
-    ht = x.new_state(K, V + normalize) if keep_state else None
-    decay, s_g = NO_DECAY, (0, 0, 0)
-    if log_decay is not None:
-        decay = DECAY_PER_HEAD if log_decay.dim() == 1 else DECAY_PER_POSITION
-        log_decay = log_decay.float()
-        if decay == DECAY_PER_POSITION:
-            s_g = log_decay.expand(B, -1, -1).stride()
-        else:
-            log_decay = unit_stride(log_decay)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _forward_kernel[(x.programs(launch),)](
-        *(x.q, x.k, x.v, log_decay, x.y, x.h0, ht, T, H),
-        *(*strides(x.q, x.k, x.v, x.y, dims=3), *s_g),
-        K=K,
-        V=V,
-        BK=block_size(K),
-        DECAY=decay,
-        NORMALIZE=normalize,
-        WHOLE=T % launch.blocks["BT"] == 0,
-        SMALLEST=SMALLEST_SUM,
-        **launch.arguments(),
-    )
-    return x.y, ht
-
-
 @jit
 def _forward_kernel(
     q,
     k,
     v,
-    g,
     y,
+    g,
     h0,
     ht,
     T,
     H,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_vb,
-    s_vh,
-    s_vt,
-    s_yb,
-    s_yh,
-    s_yt,
-    s_gb,
-    s_gh,
-    s_gt,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
@@ -196,12 +154,12 @@ def _forward_kernel(
     o_k = tl.arange(0, BK)
     o_v = (tl.program_id(0) % NV) * BV + tl.arange(0, BV)
     o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
-    p_q = q + i_b * s_qb + i_h * s_qh + o_t64 * s_qt + o_k[None, :]
-    p_k = k + i_b * s_kb + i_h * s_kh + o_t64 * s_kt + o_k[None, :]
-    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
-    p_y = y + i_b * s_yb + i_h * s_yh + o_t64 * s_yt + o_v[None, :]
+    p_q = rows(q, i_b, i_h, o_t64, o_k)
+    p_k = rows(k, i_b, i_h, o_t64, o_k)
+    p_v = rows(v, i_b, i_h, o_t64, o_v)
+    p_y = rows(y, i_b, i_h, o_t64, o_v)
     m_k, m_v = o_k < K, o_v < V
-    dtype = q.dtype.element_ty
+    dtype = q[0].dtype.element_ty
 
     # 1. The initial state b_h = S, and b_z, the sum of keys in its last column.
     COLUMNS: tl.constexpr = V + 1 if NORMALIZE else V
@@ -220,13 +178,13 @@ def _forward_kernel(
     m_s = o_t[:, None] >= o_t[None, :]
     b_d = tl.where(m_s, 1.0, 0.0)
     if DECAY == 1:
-        log_gamma = tl.load(g + i_h)
+        log_gamma = tl.load(g[0] + i_h * g[2])
         b_d = tl.exp(tl.where(m_s, (o_t[:, None] - o_t[None, :]) * log_gamma, float("-inf")))
         b_ds = tl.exp((o_t + 1) * log_gamma)
         b_de_whole = tl.exp((BT - 1 - o_t) * log_gamma)
         d_c_whole = tl.exp(BT * log_gamma)
     if DECAY == 2:
-        p_g = g + i_b * s_gb + i_h * s_gh + o_t.to(tl.int64) * s_gt
+        p_g = g[0] + i_b * g[1] + i_h * g[2] + o_t.to(tl.int64) * g[3]
 
     for start in range(0, T, BT):
         # 3. Load the chunk. If all chunks are whole, no mask is kept.
@@ -249,7 +207,7 @@ def _forward_kernel(
             b_ds = tl.exp(b_gc)
             b_de = tl.exp(tl.minimum(g_n - b_gc, 0.0))
             d_c = tl.exp(g_n)
-            p_g += BT * s_gt
+            p_g += BT * g[3]
         # 5. The output: earlier chunks through the state, this one pair by pair. With a decay the state's part is
         #    scaled as it is added.
         if DECAY == 0:
@@ -270,16 +228,16 @@ def _forward_kernel(
             b_total = tl.sum(b_s, 1) + b_qz
             b_z += tl.sum(b_kz, 0)
             b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
-        tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+        tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
         # 6. The state after the chunk.
         if DECAY != 0:
             b_v = (b_v * b_de[:, None]).to(dtype)
             b_h *= d_c
         b_h = tl.dot(tl.trans(b_k), b_v, b_h, input_precision="tf32x3")
-        p_q += BT * s_qt
-        p_k += BT * s_kt
-        p_v += BT * s_vt
-        p_y += BT * s_yt
+        p_q += BT * q[3]
+        p_k += BT * k[3]
+        p_v += BT * v[3]
+        p_y += BT * y[3]
 
     # 7. The final state.
     if ht is not None:

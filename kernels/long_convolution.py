@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strides, tl, triton, unit_stride
+from argap.kernels.gated_product import gated_product
+from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
 from argap.kernels.one_kernel_convolution import (
     one_kernel_convolution,
     one_kernel_launch,
@@ -64,40 +65,33 @@ def fast_size(least: int) -> int:
     return min(size for size in (5 * power // 8, 3 * power // 4, power) if size >= least)
 
 
-def packed_convolution(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
-    """`long_convolution` by kernels, with the `filter_spectrum` of the taps for T, which a caller may keep."""
+def packed_convolution(
+    x: torch.Tensor, spectrum: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
+) -> torch.Tensor:
+    """g ⊙ (y + s ⊙ x) with y the `long_convolution` by kernels.
+
+    ``spectrum`` is the `filter_spectrum` of the taps for T, which a caller may keep; ``gate`` g ``[B, T, D]``, None: 1;
+    ``skip`` s ``[D]``, None: 0. Comes with ``gate``.
+    """
     (B, T, D), M = x.shape, spectrum.shape[1]
     if not spectrum.is_complex() and (launch := one_kernel_launch(x.device, M)):
-        return one_kernel_convolution(x, spectrum, launch)
+        return one_kernel_convolution(x, spectrum, launch, gate, skip)
     pairs = triton.cdiv(B, 2)
     x = unit_stride(x)
     y = x.new_empty(B, T, D)
     packed = x.new_empty(pairs, D, M, dtype=torch.int64)
     launch = LAUNCHES.at(x.device, "any")
     BT, ND = launch.blocks["BT"], triton.cdiv(D, launch.blocks["BD"])
-    _pack_kernel[(triton.cdiv(M, BT) * ND, pairs)](
-        *(x, packed, B, T, M, *strides(x, dims=2)), D=D, **launch.arguments()
-    )
+    _pack_kernel[(triton.cdiv(M, BT) * ND, pairs)](*(*strided(x, dims=2), packed, B, T, M), D=D, **launch.arguments())
     transformed = torch.fft.fft(packed.view(torch.complex64))
     transformed *= spectrum
     packed = torch.fft.ifft(transformed, norm="forward").view(torch.int64)
     _unpack_kernel[(triton.cdiv(T, BT) * ND, pairs)](packed, y, B, T, M, D=D, **launch.arguments())
-    return y
+    return y if gate is None else gated_product(gate, y, skip=skip, skipped=x)
 
 
 @jit
-def _pack_kernel(
-    x,
-    packed,
-    B,
-    T,
-    M,
-    s_xb,
-    s_xt,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-):
+def _pack_kernel(x, packed, B, T, M, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
     # Two sequences [T, D] to one [D, M] of complex numbers. The imaginary part, the second sequence, is the upper half
     # of a 64-bit integer, so that both are transposed and stored as one. An odd batch's last sequence is alone.
     ND: tl.constexpr = (D + BD - 1) // BD
@@ -105,25 +99,16 @@ def _pack_kernel(
     o_t = (tl.program_id(0) // ND) * BT + tl.arange(0, BT)
     o_d = (tl.program_id(0) % ND) * BD + tl.arange(0, BD)
     m_td = (o_t < T)[:, None] & (o_d < D)[None, :]
-    p_x = x + 2 * i_p * s_xb + o_t.to(tl.int64)[:, None] * s_xt + o_d[None, :]
+    p_x = x[0] + 2 * i_p * x[1] + o_t.to(tl.int64)[:, None] * x[2] + o_d[None, :]
     b_re = tl.load(p_x, mask=m_td, other=0.0).to(tl.float32).to(tl.int32, bitcast=True)
-    b_im = tl.load(p_x + s_xb, mask=m_td & (2 * i_p + 1 < B), other=0.0).to(tl.float32)
+    b_im = tl.load(p_x + x[1], mask=m_td & (2 * i_p + 1 < B), other=0.0).to(tl.float32)
     b_z = (b_im.to(tl.int32, bitcast=True).to(tl.int64) << 32) | (b_re.to(tl.int64) & 0xFFFFFFFF)
     o_row = (i_p * D + o_d)[:, None] * M
     tl.store(packed + o_row + o_t[None, :], tl.trans(b_z), mask=(o_d < D)[:, None] & (o_t < M)[None, :])
 
 
 @jit
-def _unpack_kernel(
-    packed,
-    y,
-    B,
-    T,
-    M,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BD: tl.constexpr,
-):
+def _unpack_kernel(packed, y, B, T, M, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
     # The inverse of `_pack_kernel`, for the first T positions.
     ND: tl.constexpr = (D + BD - 1) // BD
     i_p = tl.program_id(1).to(tl.int64)

@@ -25,7 +25,7 @@ from functools import cache
 
 import torch
 
-from argap.kernels.launch import Launch, LaunchTable, jit, strides, tl, triton, unit_stride
+from argap.kernels.launch import Launch, LaunchTable, jit, strided, tl, triton, unit_stride
 from argap.kernels.register_fft import cosine, exchange, in_groups, join, sine, split, transform, transform_back
 
 SMALLEST = 256
@@ -73,16 +73,21 @@ def one_kernel_spectrum(taps: torch.Tensor, length: int, launch: Launch) -> torc
     return spectrum
 
 
-def one_kernel_convolution(x: torch.Tensor, spectrum: torch.Tensor, launch: Launch) -> torch.Tensor:
-    """`argap.kernels.long_convolution.long_convolution` of ``x [B, T, D]`` with the taps of ``spectrum``, the result of
-    `one_kernel_spectrum` for the same T and ``launch``."""
+def one_kernel_convolution(
+    x: torch.Tensor,
+    spectrum: torch.Tensor,
+    launch: Launch,
+    gate: torch.Tensor | None = None,
+    skip: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`argap.kernels.long_convolution.packed_convolution` of ``x [B, T, D]`` with the taps of ``spectrum``, the result
+    of `one_kernel_spectrum` for the same T and ``launch``."""
     B, T, D = x.shape
-    x = unit_stride(x)
+    x, gate, skip = unit_stride(x), unit_stride(gate), unit_stride(skip)
     y = x.new_empty(B, T, D)
     sizes = _sizes(spectrum.shape[1], launch)
     _convolve_kernel[(B, triton.cdiv(D, sizes["C"]))](
-        *(x, y, spectrum, *_twiddles(x.device, **sizes)),
-        *(T, *strides(x, dims=2)),
+        *(*strided(x, gate, x, dims=2), y, spectrum, *_twiddles(x.device, **sizes), skip, T),
         **sizes,
         D=D,
         num_warps=launch.warps,
@@ -127,13 +132,14 @@ def _bit_reversed(count: int) -> torch.Tensor:
 @jit
 def _convolve_kernel(
     x,
+    gate,
+    skipped,
     y,
     spectrum,
     twiddle1,
     twiddle2,
+    skip,
     T,
-    s_xb,
-    s_xt,
     D: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
@@ -147,8 +153,8 @@ def _convolve_kernel(
     o_r, o_s, o_d = _offsets(tl.program_id(1), P, S, C)
     m_td = (o_r * S + o_s < T) & (o_d < D)
     # 1. Load x; value r of row s is position S · r + s.
-    p = x + i_b * s_xb + o_s.to(tl.int64) * s_xt + o_d
-    b_x = tl.load(p + o_r.to(tl.int64) * S * s_xt, mask=m_td, other=0.0).to(tl.float32)
+    p = x[0] + i_b * x[1] + o_s.to(tl.int64) * x[2] + o_d
+    b_x = tl.load(p + o_r.to(tl.int64) * S * x[2], mask=m_td, other=0.0).to(tl.float32)
     # 2. Transform, and multiply by the filter's spectrum.
     b_re, b_im = _fft(_to_tuple(b_x, S, C), twiddle1, twiddle2, P, Q, R, C)
     p = spectrum + o_s * D + o_d + o_r.to(tl.int64) * (S * D)
@@ -159,10 +165,18 @@ def _convolve_kernel(
     for n in tl.static_range(P):
         b_y_re += (b_re[n] * b_h_re[n] - b_im[n] * b_h_im[n],)
         b_y_im += (b_re[n] * b_h_im[n] + b_im[n] * b_h_re[n],)
-    # 3. Transform back; the real part is the convolution.
-    b_y = _inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C)
+    # 3. Transform back; the real part is the convolution. x is read again: kept, it would not fit in registers. (By
+    #    another name, or the compiler would make the two loads one.)
+    b_y = _to_tile(_inverse_fft(b_y_re, b_y_im, twiddle1, twiddle2, P, Q, R, C))
+    if skip is not None:
+        p = skipped[0] + i_b * skipped[1] + o_s.to(tl.int64) * skipped[2] + o_d + o_r.to(tl.int64) * S * skipped[2]
+        b_x = tl.load(p, mask=m_td, other=0.0).to(tl.float32)
+        b_y += b_x * tl.load(skip + o_d, mask=o_d < D, other=0.0).to(tl.float32)
+    if gate is not None:
+        p = gate[0] + i_b * gate[1] + o_s.to(tl.int64) * gate[2] + o_d + o_r.to(tl.int64) * S * gate[2]
+        b_y *= tl.load(p, mask=m_td, other=0.0).to(tl.float32)
     p = y + (i_b * T + o_s) * D + o_d + o_r.to(tl.int64) * (S * D)
-    tl.store(p, _to_tile(b_y).to(y.dtype.element_ty), mask=m_td)
+    tl.store(p, b_y.to(y.dtype.element_ty), mask=m_td)
 
 
 @jit

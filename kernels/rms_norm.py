@@ -23,7 +23,7 @@ NARROW, LARGEST = 2048, 16384
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """s = x + residual and w ⊙ s / √(mean(s²) + eps), s rounded to its dtype before it is normed.
+    """s = x + residual and w ⊙ s / √(mean(s²) + eps).
 
     Args:
         x: ``[..., D]``.
@@ -34,28 +34,13 @@ def rms_norm(
     Returns:
         The normed rows and s, both like ``x``.
 
-    Runs one kernel with float32 arithmetic on a GPU if no gradient is needed and all dtypes are equal; otherwise the
-    reference.
+    Runs one kernel with float32 arithmetic on a GPU if no gradient is needed and all dtypes are equal, which norms s
+    before s is rounded; otherwise the reference, which norms the rounded s.
     """
     alike = x.dtype == weight.dtype and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape))
     fits = alike and x.dtype != torch.float64 and x.shape[-1] <= LARGEST and not torch.is_autocast_enabled("cuda")
-    if fits and runs_kernels(x, weight, residual):
-        return _forward(x, weight, eps, residual)
-    return rms_norm_reference(x, weight, eps, residual)
-
-
-def rms_norm_reference(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm` by torch's operations; differentiable."""
-    total = x if residual is None else x + residual
-    return F.rms_norm(total, weight.shape, weight, eps), total
-
-
-def _forward(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm` by its kernel."""
+    if not (fits and runs_kernels(x, weight, residual)):
+        return rms_norm_reference(x, weight, eps, residual)
     x, D = x.contiguous(), x.shape[-1]
     residual = None if residual is None else residual.contiguous()
     y = x.new_empty(x.shape)
@@ -68,19 +53,25 @@ def _forward(
     return y, total
 
 
+def rms_norm_reference(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rms_norm` by torch's operations; differentiable."""
+    total = x if residual is None else x + residual
+    return F.rms_norm(total, weight.shape, weight, eps), total
+
+
 @jit
 def _rms_norm_kernel(x, residual, weight, y, total, eps, D: tl.constexpr, BD: tl.constexpr):
     # One row. Offsets may exceed 2³¹.
     o_d = tl.arange(0, BD)
     m_d = o_d < D
     o_row = tl.program_id(0).to(tl.int64) * D + o_d
-    # 1. The sum, rounded as it is stored.
+    # 1. The sum.
     b_x = tl.load(x + o_row, mask=m_d, other=0.0).to(tl.float32)
     if residual is not None:
         b_x += tl.load(residual + o_row, mask=m_d, other=0.0).to(tl.float32)
-        b_total = b_x.to(total.dtype.element_ty)
-        tl.store(total + o_row, b_total, mask=m_d)
-        b_x = b_total.to(tl.float32)
+        tl.store(total + o_row, b_x.to(total.dtype.element_ty), mask=m_d)
     # 2. The norm.
     b_scale = 1 / tl.sqrt(tl.sum(b_x * b_x, axis=0) / D + eps)
     b_w = tl.load(weight + o_d, mask=m_d, other=0.0).to(tl.float32)

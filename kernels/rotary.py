@@ -1,9 +1,10 @@
-"""Rotary positions of queries and keys, turned in place in the projection that holds both.
+"""Rotary positions of queries and keys, turned in place where their projection wrote them.
 
-A program owns a position: it turns the pairs of all its heads, of queries and of keys. The angles' cosines and sines
-are computed once for all layers.
+A program owns the queries or the keys of a position: it turns the pairs of all their heads. For native models the
+angles' cosines and sines are computed once for all layers.
 
-Legend: B batch, T positions, P parts of the projection (query, key, perhaps value), H heads, K key size.
+Legend: B batch, T positions, P parts of the projection (query, key, perhaps value), H heads, K key size, R ≤ K
+rotated dimensions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from functools import lru_cache
 
 import torch
 
-from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, tl
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, strided, tl, unit_stride
 
-# By the number of pairs of a position's queries and keys.
+# By the number of pairs of a position's queries.
 LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), "many": Launch({}, warps=8, stages=1)}})
-FEW, LARGEST = 2048, 16384
+FEW, LARGEST = 1024, 8192
 """The largest number of pairs of the class ``few``, and of those that the kernel takes."""
 
 
@@ -38,13 +39,10 @@ def rotary(
     Runs one kernel with float32 arithmetic on a GPU if no gradient is needed; otherwise the reference.
     """
     length, size = projection.shape[1], projection.shape[-1]
-    pairs = projection.shape[3] * size
-    fits = projection.is_contiguous() and projection.dtype != torch.float64 and pairs <= LARGEST
-    if fits and runs_kernels(projection):
-        _rotate_(projection, *_tables(first, length, size, theta, projection.device), key_scale)
-        q, k = (projection[:, :, part].transpose(1, 2) for part in (0, 1))
-        return q, k
     q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
+    fits = projection.stride(-1) == 1 and projection.dtype != torch.float64 and q.shape[1] * size <= 2 * LARGEST
+    if fits and runs_kernels(projection):
+        return rotate_in_place(q, k, *_tables(first, length, size, theta, projection.device), key_scale)
     compute_dtype = torch.promote_types(q.dtype, torch.float32)
     cos, sin = rotation(first, length, size, theta, compute_dtype, projection.device)
     k = rotate(k, cos, sin)
@@ -78,32 +76,50 @@ def _tables(
     return rotation(first, length, size, theta, torch.float32, device)
 
 
-def _rotate_(projection: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, key_scale: float) -> None:
-    """Turn the queries and keys of ``projection`` in place by the kernel."""
-    B, T, P, H, K = projection.shape
-    launch = LAUNCHES.at(projection.device, "few" if H * K <= FEW else "many")
-    if projection.numel():
-        _rotary_kernel[(B * T,)](
-            *(projection, cos, sin, key_scale, T, P),
+def rotate_in_place(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, key_scale: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rotate` by the kernel: the first R of each head's K dimensions are turned in place, where the last stride is 1.
+
+    ``q [B, H, T, K]`` and ``k``, whose number of heads may differ, with cosines and sines ``[1 or B, T, ≥ R / 2]`` or
+    ``[T, R / 2]``; with three dimensions the last holds R, the angles of both halves, as in transformers.
+    """
+    q, k = unit_stride(q), unit_stride(k)
+    B, H, T, _ = q.shape
+    R = 2 * cos.shape[-1] if cos.dim() == 2 else cos.shape[-1]
+    cos, sin = (unit_stride(x).expand(B, T, -1) for x in (cos, sin))
+    most = max(H, k.shape[1]) * R // 2
+    if q.numel():
+        _rotary_kernel[(B * T, 2)](
+            *(*strided(q, k, dims=3), *strided(cos, sin, dims=2), key_scale, T),
             H=H,
-            HALF=K // 2,
-            BP=block_size(H * K),
-            **launch.arguments(),
+            KEY_HEADS=k.shape[1],
+            HALF=R // 2,
+            BP=block_size(most),
+            **LAUNCHES.at(q.device, "few" if most <= FEW else "many").arguments(),
         )
+    return q, k
 
 
 @jit
-def _rotary_kernel(projection, cos, sin, key_scale, T, P, H: tl.constexpr, HALF: tl.constexpr, BP: tl.constexpr):
-    # One position of one sequence: H heads of queries, then H of keys. Offsets may exceed 2³¹.
-    i_bt = tl.program_id(0)
+def _rotary_kernel(
+    q, k, cos, sin, key_scale, T, H: tl.constexpr, KEY_HEADS: tl.constexpr, HALF: tl.constexpr, BP: tl.constexpr
+):
+    # The queries or the keys of one position of one sequence. Offsets may exceed 2³¹.
+    i_b, i_t = (tl.program_id(0) // T).to(tl.int64), (tl.program_id(0) % T).to(tl.int64)
     o_p = tl.arange(0, BP)
-    m_p = o_p < 2 * H * HALF
     i_head, o_pair = o_p // HALF, o_p % HALF
-    p_a = projection + i_bt.to(tl.int64) * P * H * 2 * HALF + i_head * 2 * HALF + o_pair
-    o_angle = (i_bt % T) * HALF + o_pair
+    if tl.program_id(1) == 0:
+        p_a = q[0] + i_b * q[1] + i_t * q[3] + i_head * q[2] + o_pair
+        m_p = o_p < H * HALF
+        scale = 1.0
+    else:
+        p_a = k[0] + i_b * k[1] + i_t * k[3] + i_head * k[2] + o_pair
+        m_p = o_p < KEY_HEADS * HALF
+        scale = key_scale
     b_a = tl.load(p_a, mask=m_p, other=0.0).to(tl.float32)
     b_b = tl.load(p_a + HALF, mask=m_p, other=0.0).to(tl.float32)
-    b_cos, b_sin = tl.load(cos + o_angle, mask=m_p, other=0.0), tl.load(sin + o_angle, mask=m_p, other=0.0)
-    b_scale = tl.where(i_head < H, 1.0, key_scale)
-    tl.store(p_a, ((b_a * b_cos - b_b * b_sin) * b_scale).to(projection.dtype.element_ty), mask=m_p)
-    tl.store(p_a + HALF, ((b_a * b_sin + b_b * b_cos) * b_scale).to(projection.dtype.element_ty), mask=m_p)
+    b_cos = tl.load(cos[0] + i_b * cos[1] + i_t * cos[2] + o_pair, mask=m_p, other=0.0).to(tl.float32)
+    b_sin = tl.load(sin[0] + i_b * sin[1] + i_t * sin[2] + o_pair, mask=m_p, other=0.0).to(tl.float32)
+    tl.store(p_a, ((b_a * b_cos - b_b * b_sin) * scale).to(q[0].dtype.element_ty), mask=m_p)
+    tl.store(p_a + HALF, ((b_a * b_sin + b_b * b_cos) * scale).to(q[0].dtype.element_ty), mask=m_p)

@@ -18,7 +18,7 @@ from argap.kernels.launch import (
     contiguous_float32,
     jit,
     runs_kernels,
-    strides,
+    strided,
     tl,
     triton,
     unit_stride,
@@ -59,9 +59,23 @@ def selective_scan(
     Runs one kernel in float32 on a GPU if no gradient is needed and N ≤ 64; otherwise the reference.
     """
     given = (u, step, A, B, C, skip, gate, state)
-    if runs_kernels(*given) and A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
-        return _forward(u, step, A, B, C, skip, gate, state)
-    return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+    if not runs_kernels(*given) or A.shape[1] > LARGEST_STATES or u.dtype == torch.float64:
+        return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+    (batch, T, E), N = u.shape, A.shape[1]
+    u, step, B, C = unit_stride(u), unit_stride(step), unit_stride(B), unit_stride(C)
+    skip, gate = unit_stride(skip), unit_stride(gate)
+    y = u.new_empty(batch, T, E)
+    ht = u.new_empty(batch, E, N, dtype=torch.float32)
+    launch = LAUNCHES.at(u.device, "any")
+    _scan_kernel[(triton.cdiv(E, launch.blocks["BE"]), batch, 1)](
+        *strided(u, step, B, C, gate, dims=2),
+        *(contiguous_float32(A), skip, contiguous_float32(state), y, ht, T),
+        E=E,
+        N=N,
+        BN=triton.next_power_of_2(N),
+        **launch.arguments(),
+    )
+    return y, ht
 
 
 def selective_scan_reference(
@@ -94,57 +108,19 @@ def selective_scan_reference(
     return y.to(out_dtype), state
 
 
-def _forward(
-    u: torch.Tensor,
-    step: torch.Tensor,
-    A: torch.Tensor,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    skip: torch.Tensor | None,
-    gate: torch.Tensor | None,
-    state: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selective_scan` by its kernel."""
-    (batch, T, E), N = u.shape, A.shape[1]
-    u, step, B, C = unit_stride(u), unit_stride(step), unit_stride(B), unit_stride(C)
-    skip, gate = unit_stride(skip), unit_stride(gate)
-    y = u.new_empty(batch, T, E)
-    ht = u.new_empty(batch, E, N, dtype=torch.float32)
-    launch = LAUNCHES.at(u.device, "any")
-    _scan_kernel[(triton.cdiv(E, launch.blocks["BE"]), batch, 1)](
-        *(u, step, contiguous_float32(A), B, C, skip, gate, contiguous_float32(state), y, ht, T),
-        *strides(u, step, B, C, gate, dims=2),
-        E=E,
-        N=N,
-        BN=triton.next_power_of_2(N),
-        **launch.arguments(),
-    )
-    return y, ht
-
-
 @jit
 def _scan_kernel(
     u,
     step,
-    A,
     B,
     C,
-    skip,
     gate,
+    A,
+    skip,
     h0,
     y,
     ht,
     T,
-    s_ub,
-    s_ut,
-    s_stepb,
-    s_stept,
-    s_Bb,
-    s_Bt,
-    s_Cb,
-    s_Ct,
-    s_gateb,
-    s_gatet,
     E: tl.constexpr,
     N: tl.constexpr,
     BN: tl.constexpr,
@@ -162,13 +138,13 @@ def _scan_kernel(
     o_n = tl.arange(0, BN)
     m_e, m_n = o_e < E, o_n < N
     o_row, o_col = o_t.to(tl.int64)[:, None], (o_e + zero)[None, :]
-    p_u = u + i_b * s_ub + o_row * s_ut + o_col
-    p_step = step + i_b * s_stepb + o_row * s_stept + o_col
+    p_u = u[0] + i_b * u[1] + o_row * u[2] + o_col
+    p_step = step[0] + i_b * step[1] + o_row * step[2] + o_col
     p_y = y + (i_b * T + o_row) * E + o_col
-    p_B = B + i_b * s_Bb + o_row * s_Bt + o_n[None, :]
-    p_C = C + i_b * s_Cb + o_row * s_Ct + o_n[None, :]
+    p_B = B[0] + i_b * B[1] + o_row * B[2] + o_n[None, :]
+    p_C = C[0] + i_b * C[1] + o_row * C[2] + o_n[None, :]
     if gate is not None:
-        p_gate = gate + i_b * s_gateb + o_row * s_gatet + o_col
+        p_gate = gate[0] + i_b * gate[1] + o_row * gate[2] + o_col
 
     o_h = o_e[None, :] * N + o_n[:, None] + zero
     m_h = m_n[:, None] & m_e[None, :]
@@ -196,17 +172,17 @@ def _scan_kernel(
         m_here = m_te
         m_t = (o_t < T - start - BT)[:, None]
         m_te = m_t & m_e[None, :]
-        p_u += BT * s_ut
-        p_step += BT * s_stept
-        p_B += BT * s_Bt
-        p_C += BT * s_Ct
+        p_u += BT * u[2]
+        p_step += BT * step[2]
+        p_B += BT * B[2]
+        p_C += BT * C[2]
         b_next_u = tl.load(p_u, mask=m_te, other=0.0)
         b_next_step = tl.load(p_step, mask=m_te, other=0.0)
         b_next_B = tl.load(p_B, mask=m_t & m_n[None, :], other=0.0)
         b_next_C = tl.load(p_C, mask=m_t & m_n[None, :], other=0.0)
         if gate is not None:
             b_z = tl.load(p_gate, mask=m_here, other=0.0).to(tl.float32)
-            p_gate += BT * s_gatet
+            p_gate += BT * gate[2]
         # 4. The tile, position by position.
         b_du = b_delta * b_u
         b_y = tl.zeros([BT, BE], dtype=tl.float32)

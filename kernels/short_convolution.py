@@ -11,17 +11,12 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strides, tl, triton, unit_stride
+from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
 
 # By the number of taps: each costs one load per output.
 LAUNCHES = LaunchTable(
     "short_convolution",
-    {
-        "any": {
-            "few": Launch({"BT": 32, "BD": 128}, warps=4),
-            "many": Launch({"BT": 64, "BD": 64}, warps=4),
-        },
-    },
+    {"any": {"few": Launch({"BT": 32, "BD": 128}, warps=4), "many": Launch({"BT": 64, "BD": 64}, warps=4)}},
 )
 FEW = 8
 """Up to this number of taps the loop over them is unrolled."""
@@ -52,13 +47,25 @@ def short_convolution(
 
     Runs one kernel that sums in float32 on a GPU if no gradient is needed; otherwise the reference.
     """
-    if runs_kernels(x, taps, bias, gate, state) and x.dtype != torch.float64:
-        y = _forward(x, taps, bias, silu, gate, state)
-    else:
-        y = short_convolution_reference(x, taps, bias, silu=silu, gate=gate, state=state)
-    reach = len(taps) - 1
-    inputs = x if state is None or x.shape[1] >= reach else torch.cat([state.to(x.dtype), x], dim=1)
-    return y, inputs[:, max(0, inputs.shape[1] - reach) :]
+    (B, T, D), N = x.shape, len(taps)
+    inputs = x if state is None or T >= N - 1 else torch.cat([state.to(x.dtype), x], dim=1)
+    last = inputs[:, max(0, inputs.shape[1] - N + 1) :]
+    if not runs_kernels(x, taps, bias, gate, state) or x.dtype == torch.float64:
+        return short_convolution_reference(x, taps, bias, silu=silu, gate=gate, state=state), last
+    state = None if state is None or state.shape[1] == 0 else unit_stride(state)
+    P = 0 if state is None else state.shape[1]
+    x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
+    y = x.new_empty(B, T, D)
+    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
+    tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
+    _convolve_kernel[(tiles * B,)](
+        *(*strided(x, gate, state, dims=2), taps, bias, y, T, P, N, taps.stride(0)),
+        D=D,
+        UNROLLED=N if N <= FEW else 0,
+        SILU=silu,
+        **launch.arguments(),
+    )
+    return y, last
 
 
 def short_convolution_reference(
@@ -88,50 +95,17 @@ def short_convolution_reference(
     return y.to(x.dtype)
 
 
-def _forward(
-    x: torch.Tensor,
-    taps: torch.Tensor,
-    bias: torch.Tensor | None,
-    silu: bool,
-    gate: torch.Tensor | None,
-    state: torch.Tensor | None,
-) -> torch.Tensor:
-    """y of `short_convolution` by its kernel."""
-    (B, T, D), N = x.shape, len(taps)
-    state = None if state is None or state.shape[1] == 0 else unit_stride(state)
-    P = 0 if state is None else state.shape[1]
-    x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
-    y = x.new_empty(B, T, D)
-    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
-    tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
-    _convolve_kernel[(tiles * B,)](
-        *(x, taps, bias, gate, state, y, T, P, N),
-        *(*strides(x, gate, state, dims=2), taps.stride(0)),
-        D=D,
-        UNROLLED=N if N <= FEW else 0,
-        SILU=silu,
-        **launch.arguments(),
-    )
-    return y
-
-
 @jit
 def _convolve_kernel(
     x,
-    taps,
-    bias,
     gate,
     state,
+    taps,
+    bias,
     y,
     T,
     P,
     N,
-    s_xb,
-    s_xt,
-    s_gateb,
-    s_gatet,
-    s_stateb,
-    s_statet,
     s_taps,
     D: tl.constexpr,
     UNROLLED: tl.constexpr,
@@ -149,16 +123,14 @@ def _convolve_kernel(
     o_d = (tl.program_id(0) % ND) * BD + tl.arange(0, BD)
     m_d = o_d < D
     b_y = tl.zeros([BT, BD], dtype=tl.float32)
-    p_x = x + i_b * s_xb + o_d[None, :]
-    p_state = None if state is None else state + i_b * s_stateb + o_d[None, :]
     # 1. The sum over the taps.
     if UNROLLED:
         for s in tl.static_range(UNROLLED):
-            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_x = _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P)
             b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     else:
         for s in range(N):
-            b_x = _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet)
+            b_x = _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P)
             b_y += b_x * tl.load(taps + s * s_taps + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
     # 2. Bias, SiLU, gate.
     if bias is not None:
@@ -168,19 +140,21 @@ def _convolve_kernel(
     m_td = (o_t < T)[:, None] & m_d[None, :]
     o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
     if gate is not None:
-        b_y *= tl.load(gate + i_b * s_gateb + o_t64 * s_gatet + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
+        b_y *= tl.load(gate[0] + i_b * gate[1] + o_t64 * gate[2] + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
     tl.store(y + (i_b * T + o_t64) * D + o_d[None, :], b_y.to(y.dtype.element_ty), mask=m_td)
 
 
 @jit
-def _load_inputs(p_x, p_state, start, o_t, s, m_d, T, P, s_xt, s_statet):
+def _load_inputs(x, state, i_b, start, o_t, o_d, s, m_d, T, P):
     # x at the positions s before o_t; those before the first position come from the state.
     o_t = o_t - s
     o_t64 = o_t.to(tl.int64)[:, None]
-    b_x = tl.load(p_x + o_t64 * s_xt, mask=((o_t >= 0) & (o_t < T))[:, None] & m_d[None, :], other=0.0)
+    p_x = x[0] + i_b * x[1] + o_t64 * x[2] + o_d[None, :]
+    b_x = tl.load(p_x, mask=((o_t >= 0) & (o_t < T))[:, None] & m_d[None, :], other=0.0)
     b_x = b_x.to(tl.float32)
-    if p_state is not None:  # noqa: SIM102  (known at compile time, the inner one is not)
+    if state is not None:  # noqa: SIM102  (known at compile time, the inner one is not)
         if start < s:
             m_state = ((o_t < 0) & (o_t >= -P))[:, None] & m_d[None, :]
-            b_x += tl.load(p_state + (o_t64 + P) * s_statet, mask=m_state, other=0.0).to(tl.float32)
+            p_state = state[0] + i_b * state[1] + (o_t64 + P) * state[2] + o_d[None, :]
+            b_x += tl.load(p_state, mask=m_state, other=0.0).to(tl.float32)
     return b_x

@@ -16,7 +16,7 @@ import math
 
 import torch
 
-from argap.kernels.launch import HeadTensors, Launch, LaunchTable, jit, runs_kernels, strides, tl, triton
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, jit, rows, runs_kernels, strided, tl, triton
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention_reference
 from argap.kernels.taylor_sums import feature_table, sums_of_keys
 
@@ -62,9 +62,22 @@ def taylor_attention(
     Runs kernels on a GPU if no gradient is needed and K ≤ 32: sums in float32, products of float16 and bfloat16 on
     the tensor cores. Otherwise runs the reference, in float32 or wider.
     """
-    if runs_kernels(q, k, v, state) and q.shape[-1] <= LARGEST_KEY and q.dtype != torch.float64:
-        return _forward(q, k, v, state, normalize, keep_state)
-    return taylor_attention_reference(q, k, v, state=state, normalize=normalize, keep_state=keep_state, chunk=chunk)
+    if not runs_kernels(q, k, v, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
+        options = {"normalize": normalize, "keep_state": keep_state, "chunk": chunk}
+        return taylor_attention_reference(q, k, v, state=state, **options)
+    x = HeadTensors.of(q, k, v, state)
+    _, H, T, K, _ = x.shape
+    table, _ = feature_table(K, x.q.device)
+    sums = sums_of_keys(x, normalize=normalize, keep_state=keep_state)
+    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    _attend_kernel[(triton.cdiv(T, launch.blocks["BT"]) * x.programs(launch),)](
+        *strided(x.q, x.k, x.v, x.y, dims=3),
+        *(sums.before, sums.keys_before, table, T, H, sums.first_segment),
+        **sums.sizes,
+        SMALLEST=SMALLEST_SUM,
+        **launch.arguments(),
+    )
+    return x.y, sums.ht
 
 
 def taylor_attention_reference(
@@ -92,30 +105,6 @@ def taylor_features(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), x, second], dim=-1)
 
 
-def _forward(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    state: torch.Tensor | None,
-    normalize: bool,
-    keep_state: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`taylor_attention` by its kernels."""
-    x = HeadTensors.of(q, k, v, state)
-    _, H, T, K, _ = x.shape
-    table, _ = feature_table(K, x.q.device)
-    sums = sums_of_keys(x, normalize=normalize, keep_state=keep_state)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
-    _attend_kernel[(triton.cdiv(T, launch.blocks["BT"]) * x.programs(launch),)](
-        *(x.q, x.k, x.v, x.y, sums.before, sums.keys_before, table, T, H, sums.first_segment),
-        *strides(x.q, x.k, x.v, x.y, dims=3),
-        **sums.sizes,
-        SMALLEST=SMALLEST_SUM,
-        **launch.arguments(),
-    )
-    return x.y, sums.ht
-
-
 @jit
 def _attend_kernel(
     q,
@@ -128,18 +117,6 @@ def _attend_kernel(
     T,
     H,
     first_segment,
-    s_qb,
-    s_qh,
-    s_qt,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_vb,
-    s_vh,
-    s_vt,
-    s_yb,
-    s_yh,
-    s_yt,
     K: tl.constexpr,
     V: tl.constexpr,
     P: tl.constexpr,
@@ -161,10 +138,10 @@ def _attend_kernel(
     o_v = (i_tv % NV) * BV + tl.arange(0, BV)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
     m_k, m_v = o_k < K, o_v < V
-    dtype = q.dtype.element_ty
+    dtype = q[0].dtype.element_ty
     o_q = (start + o_t).to(tl.int64)
     m_t = o_q < T
-    p_q = q + i_b * s_qb + i_h * s_qh + o_q[:, None] * s_qt + o_k[None, :]
+    p_q = rows(q, i_b, i_h, o_q[:, None], o_k)
     b_q = tl.load(p_q, mask=m_t[:, None] & m_k[None, :], other=0.0)
     b_y = tl.zeros([BT, BV], dtype=tl.float32)
     b_total = tl.zeros([BT], dtype=tl.float32)
@@ -191,8 +168,8 @@ def _attend_kernel(
     # 2. The segment's keys before these queries: 1 + s + s²/2 = (s + 1)²/2 + 1/2.
     HALF: tl.constexpr = 0.5**0.5
     o_s = (i_l * L + o_t).to(tl.int64)[:, None]
-    p_k = k + i_b * s_kb + i_h * s_kh + o_s * s_kt + o_k[None, :]
-    p_v = v + i_b * s_vb + i_h * s_vh + o_s * s_vt + o_v[None, :]
+    p_k = rows(k, i_b, i_h, o_s, o_k)
+    p_v = rows(v, i_b, i_h, o_s, o_v)
     for _ in range(i_l * L, start, BT):
         b_k = tl.load(p_k, mask=m_k[None, :], other=0.0)
         b_v = tl.load(p_v, mask=m_v[None, :], other=0.0)
@@ -200,8 +177,8 @@ def _attend_kernel(
         b_s = b_s * b_s + 0.5
         b_y = tl.dot(b_s.to(dtype), b_v, b_y, input_precision="tf32x3")
         b_total += tl.sum(b_s, 1)
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[3]
+        p_v += BT * v[3]
     # 3. The keys at these queries' own positions.
     b_k = tl.load(p_k, mask=m_t[:, None] & m_k[None, :], other=0.0)
     b_v = tl.load(p_v, mask=m_t[:, None] & m_v[None, :], other=0.0)
@@ -213,5 +190,5 @@ def _attend_kernel(
     # 4. Normalize and store.
     if keys_before is not None:
         b_y = b_y / tl.maximum(b_total, SMALLEST)[:, None]
-    p_y = y + i_b * s_yb + i_h * s_yh + o_q[:, None] * s_yt + o_v[None, :]
-    tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_t[:, None] & m_v[None, :])
+    p_y = rows(y, i_b, i_h, o_q[:, None], o_v)
+    tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_t[:, None] & m_v[None, :])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, strides, tl, triton
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable, block_size, jit, rows, strided, tl, triton
 
 SEGMENT = 512
 GROUP = 64
@@ -64,8 +64,7 @@ def sums_of_keys(x: HeadTensors, *, normalize: bool, keep_state: bool) -> Sums:
         launch = LAUNCHES.at(x.k.device, x.shape_class)
         last = T if keep_state else (N - 1) * SEGMENT + 1
         _sum_keys_kernel[(P // GROUP * x.programs(launch),)](
-            *(x.k, x.v, x.h0, ht, before, keys_before, table, factor, T, H, last),
-            *strides(x.k, x.v, dims=3),
+            *(*strided(x.k, x.v, dims=3), x.h0, ht, before, keys_before, table, factor, T, H, last),
             **sizes,
             **launch.arguments(),
         )
@@ -103,12 +102,6 @@ def _sum_keys_kernel(
     T,
     H,
     last,
-    s_kb,
-    s_kh,
-    s_kt,
-    s_vb,
-    s_vh,
-    s_vt,
     K: tl.constexpr,
     V: tl.constexpr,
     P: tl.constexpr,
@@ -127,10 +120,10 @@ def _sum_keys_kernel(
     o_v = (i_pv % NV) * BV + tl.arange(0, BV)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
     o_t64 = o_t.to(tl.int64)[:, None]
-    p_k = k + i_b * s_kb + i_h * s_kh + o_t64 * s_kt + o_k[None, :]
-    p_v = v + i_b * s_vb + i_h * s_vh + o_t64 * s_vt + o_v[None, :]
+    p_k = rows(k, i_b, i_h, o_t64, o_k)
+    p_v = rows(v, i_b, i_h, o_t64, o_v)
     m_k, m_v = o_k < K, o_v < V
-    dtype = k.dtype.element_ty
+    dtype = k[0].dtype.element_ty
 
     # 1. What forms the features: A, a, B and b, for the columns of kᵀ, so that no product needs transposing.
     b_first, b_second = tl.load(table + o_p), tl.load(table + P + o_p)
@@ -173,8 +166,8 @@ def _sum_keys_kernel(
         b_h = tl.dot(b_phi.to(dtype), b_v, b_h, input_precision="tf32x3")
         if keys_before is not None:
             b_phis += b_phi
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[3]
+        p_v += BT * v[3]
 
     if ht is not None:
         # 5. The final state. The zeros that pad the last chunk count only in the constant feature.

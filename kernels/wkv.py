@@ -21,7 +21,7 @@ from argap.kernels.launch import (
     contiguous_float32,
     jit,
     runs_kernels,
-    strides,
+    strided,
     tl,
     triton,
     unit_stride,
@@ -60,10 +60,26 @@ def wkv(
 
     Runs two kernels in float32 on a GPU if no gradient is needed; otherwise the reference.
     """
-    given = (k, v, decay, bonus, receptance, *(state or ()))
-    if runs_kernels(*given) and k.dtype != torch.float64:
-        return _forward(k, v, decay, bonus, receptance, state)
-    return wkv_reference(k, v, decay, bonus, receptance=receptance, state=state)
+    if not runs_kernels(k, v, decay, bonus, receptance, *(state or ())) or k.dtype == torch.float64:
+        return wkv_reference(k, v, decay, bonus, receptance=receptance, state=state)
+    B, T, D = v.shape
+    N = triton.cdiv(T, SEGMENT)
+    k, v, r = unit_stride(k), unit_stride(v), unit_stride(receptance)
+    w, u = contiguous_float32(decay), contiguous_float32(bonus)
+    y = v.new_empty(B, T, D)
+    # Sums are stacked as values, weights and largest exponents: of each segment, before the first, after the last.
+    segments = v.new_empty(3, B, N, D, dtype=torch.float32)
+    h0 = None if state is None else torch.stack([part.float() for part in state])
+    ht = v.new_empty(3, B, D, dtype=torch.float32)
+    launch = LAUNCHES.at(v.device, "any")
+    blocks = triton.cdiv(D, launch.blocks["BD"])
+    sizes = {"D": D, "SEGMENT": SEGMENT, **launch.arguments()}
+    if N > 1:
+        _segment_kernel[(blocks * B, N - 1, 1)](*(*strided(k, v, dims=2), w, segments, N, segments.stride(0)), **sizes)
+    _average_kernel[(blocks * B, N, 1)](
+        *(*strided(k, v, r, dims=2), w, u, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)), **sizes
+    )
+    return y, (ht[0], ht[1], ht[2])
 
 
 def wkv_reference(
@@ -108,55 +124,9 @@ def wkv_average(k: torch.Tensor, v: torch.Tensor, bonus: torch.Tensor, sums: Sum
     return (past * values + now * v) / (past * weights + now)
 
 
-def _forward(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    decay: torch.Tensor,
-    bonus: torch.Tensor,
-    receptance: torch.Tensor | None,
-    state: Sums | None,
-) -> tuple[torch.Tensor, Sums]:
-    """`wkv` by its kernels."""
-    B, T, D = v.shape
-    N = triton.cdiv(T, SEGMENT)
-    k, v, r = unit_stride(k), unit_stride(v), unit_stride(receptance)
-    w, u = contiguous_float32(decay), contiguous_float32(bonus)
-    y = v.new_empty(B, T, D)
-    # Sums are stacked as values, weights and largest exponents: of each segment, before the first, after the last.
-    segments = v.new_empty(3, B, N, D, dtype=torch.float32)
-    h0 = None if state is None else torch.stack([part.float() for part in state])
-    ht = v.new_empty(3, B, D, dtype=torch.float32)
-    launch = LAUNCHES.at(v.device, "any")
-    blocks = triton.cdiv(D, launch.blocks["BD"])
-    sizes = {"D": D, "SEGMENT": SEGMENT, **launch.arguments()}
-    if N > 1:
-        _segment_kernel[(blocks * B, N - 1, 1)](
-            *(k, v, w, segments, N, segments.stride(0)), *strides(k, v, dims=2), **sizes
-        )
-    _average_kernel[(blocks * B, N, 1)](
-        *(k, v, w, u, r, segments, h0, y, ht, T, segments.stride(0), ht.stride(0)),
-        *strides(k, v, r, dims=2),
-        **sizes,
-    )
-    return y, (ht[0], ht[1], ht[2])
-
-
 @jit
 def _segment_kernel(
-    k,
-    v,
-    w,
-    segments,
-    N,
-    s_seg,
-    s_kb,
-    s_kt,
-    s_vb,
-    s_vt,
-    D: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    BD: tl.constexpr,
-    BT: tl.constexpr,
+    k, v, w, segments, N, s_seg, D: tl.constexpr, SEGMENT: tl.constexpr, BD: tl.constexpr, BT: tl.constexpr
 ):
     # The sums of one whole segment alone, for BD channels of one sequence.
     ND: tl.constexpr = (D + BD - 1) // BD
@@ -167,8 +137,8 @@ def _segment_kernel(
     m_d = o_d < D
     o_t = tl.arange(0, BT)
     o_row, o_col = (i_n * SEGMENT + o_t)[:, None], (o_d + zero)[None, :]
-    p_k = k + i_b * s_kb + o_row * s_kt + o_col
-    p_v = v + i_b * s_vb + o_row * s_vt + o_col
+    p_k = k[0] + i_b * k[1] + o_row * k[2] + o_col
+    p_v = v[0] + i_b * v[1] + o_row * v[2] + o_col
     b_w = tl.load(w + o_d + zero, mask=m_d, other=0.0)
     b_values = tl.zeros([BD], dtype=tl.float32)
     b_weights = tl.zeros([BD], dtype=tl.float32)
@@ -181,8 +151,8 @@ def _segment_kernel(
             b_ki = tl.sum(tl.where(m_i, b_k, -0.0), 0)  # x + −0 = x, so the compiler drops the sum
             b_vi = tl.sum(tl.where(m_i, b_v, -0.0), 0)
             b_values, b_weights, b_top = _merge(b_values, b_weights, b_top - b_w, b_vi, 1.0, b_ki)
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[2]
+        p_v += BT * v[2]
     p_seg = segments + (i_b * N + i_n) * D + o_d + zero
     tl.store(p_seg, b_values, mask=m_d)
     tl.store(p_seg + s_seg, b_weights, mask=m_d)
@@ -193,9 +163,9 @@ def _segment_kernel(
 def _average_kernel(
     k,
     v,
+    r,
     w,
     u,
-    r,
     segments,
     h0,
     y,
@@ -203,12 +173,6 @@ def _average_kernel(
     T,
     s_seg,
     s_h,
-    s_kb,
-    s_kt,
-    s_vb,
-    s_vt,
-    s_rb,
-    s_rt,
     D: tl.constexpr,
     SEGMENT: tl.constexpr,
     BD: tl.constexpr,
@@ -250,11 +214,11 @@ def _average_kernel(
     start_n = i_n * SEGMENT
     left = tl.minimum(T - start_n, SEGMENT)
     o_row, o_col = (start_n + o_t)[:, None], (o_d + zero)[None, :]
-    p_k = k + i_b * s_kb + o_row * s_kt + o_col
-    p_v = v + i_b * s_vb + o_row * s_vt + o_col
+    p_k = k[0] + i_b * k[1] + o_row * k[2] + o_col
+    p_v = v[0] + i_b * v[1] + o_row * v[2] + o_col
     p_y = y + (i_b * T + o_row) * D + o_col
     if r is not None:
-        p_r = r + i_b * s_rb + o_row * s_rt + o_col
+        p_r = r[0] + i_b * r[1] + o_row * r[2] + o_col
     for start in range(0, left, BT):
         m_td = (o_t < left - start)[:, None] & m_d[None, :]
         b_k = tl.load(p_k, mask=m_td, other=0.0).to(tl.float32)
@@ -273,10 +237,10 @@ def _average_kernel(
             b_top = tl.where(inside, b_new_top, b_top)
         if r is not None:
             b_y /= 1 + tl.exp(-tl.load(p_r, mask=m_td, other=0.0).to(tl.float32))
-            p_r += BT * s_rt
+            p_r += BT * r[2]
         tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_td)
-        p_k += BT * s_kt
-        p_v += BT * s_vt
+        p_k += BT * k[2]
+        p_v += BT * v[2]
         p_y += BT * D
 
     # 4. The last segment has the final state.

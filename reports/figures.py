@@ -11,9 +11,9 @@ all. NLLs and parts of the gap are in nats per token, or per byte where the toke
     gap_by_frequency(gap).savefig("gap.pdf")
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -36,25 +36,28 @@ from argap.reports.drawing import (
     save,
     style,
 )
-from argap.reports.numbers import nats
+from argap.reports.hover import Panel, tell, told
+from argap.reports.numbers import nats, percent
 from argap.reports.overview import MANY, of_interest
 from argap.reports.panels import (
     add_headroom,
+    bar_values,
     bin_numbers,
     broken,
     draw_bars,
     draw_curve,
     draw_threshold,
+    heads,
     name_the_hits,
     percent_of,
     set_frequency_ticks,
     share_text,
     threshold_position,
+    top_domains,
 )
-from argap.reports.small_multiples import small_bins, small_frequency
+from argap.reports.small_multiples import domain_map, small_bins, small_frequency
 from argap.reports.threshold_figure import share_by_threshold
 
-TOP_DOMAINS = 12
 ACROSS = 3  # panels side by side
 TITLES = {True: "Repeated in the window", False: "Not repeated"}
 AXIS_LABELS: dict[Literal["distance", "position"], str] = {
@@ -63,15 +66,25 @@ AXIS_LABELS: dict[Literal["distance", "position"], str] = {
 }
 
 
-def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Path]:
-    """Write every figure to ``folder`` in the given formats; returns the path of each SVG by the figure's name.
+class Drawn(NamedTuple):
+    """A figure that was written."""
 
-    A reference alone has only the first figure, a text of one domain has no figure by domain, and a result without
-    training counts has none by frequency. More than `MANY` models are drawn as small multiples.
+    path: Path
+    """Of its SVG."""
+    panels: tuple[Panel, ...]
+    """The values that it shows."""
+
+
+def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
+    """Write every figure to ``folder`` in the given formats, by name.
+
+    A reference alone, or without a finite gap to it, has only the first figure, a text of one domain has no figure by
+    domain, and a result without training counts has none by frequency. More than `MANY` models are drawn as small
+    multiples.
     """
     counted, many = gap.index is not None, len(gap.compared) > MANY
-    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted else {}
-    if gap.compared:
+    figures = {"nll_by_frequency": nll_by_frequency(gap)} if counted and _finite(gap) else {}
+    if gap.deltas:
         if counted:
             figures["gap_by_frequency"] = small_frequency(gap) if many else gap_by_frequency(gap)
         if len(gap.curve) > 1:
@@ -79,8 +92,13 @@ def draw_all(gap: Gap, folder: Path, formats: Sequence[str] = ("svg",)) -> dict[
         for by in AXIS_LABELS:
             figures[f"gap_by_{by}"] = small_bins(gap, by) if many else gap_by_bin(gap, by)
         if len(gap.breakdowns.domain) > 1:
-            figures["gap_by_domain"] = gap_by_domain(gap)
-    return {name: save(figure, folder, name, formats) for name, figure in figures.items()}
+            figures["gap_by_domain"] = domain_map(gap) if many else gap_by_domain(gap)
+    return written(figures, folder, formats)
+
+
+def written(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("svg",)) -> dict[str, Drawn]:
+    """Write figures, each to the file of its name."""
+    return {name: Drawn(save(figure, folder, name, formats), told(figure)) for name, figure in figures.items()}
 
 
 @style()
@@ -94,14 +112,18 @@ def nll_by_frequency(gap: Gap) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
     number = bin_numbers(gap.bins.frequency)
-    look = highlight(gap.models, of_interest(gap))
-    order = [m for m in gap.models if look[m].colour == GREY] + [m for m in gap.models if look[m].colour != GREY]
+    models = _finite(gap)
+    look = highlight(models, of_interest(gap))
+    order = [m for m in models if look[m].colour == GREY] + [m for m in models if look[m].colour != GREY]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
         parts = _by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
         for model in order:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
         below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
+        told = heads(parts, gap, " times in training")
+        tell(above, x, told, {m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts] for m in reversed(order)})
+        tell(below, x, told, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
         above.set_title(TITLES[repeated])
         for axes in (above, below):
             grid(axes)
@@ -137,6 +159,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
             draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
+            tell(axes, x, heads(parts, gap, " times in training"), {model: bar_values(parts, model, delta)})
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]
@@ -165,6 +188,7 @@ def gap_by_bin(gap: Gap, by: Literal["distance", "position"]) -> Figure:
         full = [part.bin != "not repeated" for part in parts]
         draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts])
         axes.set_title(f"{plain(model)}: gap {nats(delta)} nats")
+        tell(axes, x, heads(parts, gap), {model: bar_values(parts, model, delta)})
     panels[-1].set_xticks(x, [broken(part.bin) for part in parts])
     add_headroom(panels)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
@@ -179,7 +203,7 @@ def gap_by_domain(gap: Gap) -> Figure:
     Beyond 13 domains the smallest are one bar, so that the bars of a panel add up to the model's gap.
     """
     look, deltas = looks(gap.models), _deltas(gap)
-    parts = _top_domains(gap.breakdowns.domain)
+    parts = top_domains(gap.breakdowns.domain)
     y = np.arange(len(parts))[::-1]
     figure, panels = panel_rows(len(deltas), across=ACROSS, head=0.6, row=0.55 + 0.27 * len(parts))
     for (model, delta), axes in zip(deltas.items(), panels, strict=True):
@@ -194,6 +218,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
+        tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
         for at, value in zip(y, values, strict=True):
             axes.annotate(
                 percent_of(value, delta),
@@ -216,6 +241,11 @@ def _training_count(gap: Gap) -> str:
     return "Occurrences of the bigram in the training text"
 
 
+def _finite(gap: Gap) -> list[str]:
+    """The models whose NLL is finite."""
+    return [row.model for row in gap.rows if row.overall.nll is not None]
+
+
 def _deltas(gap: Gap) -> dict[str, float]:
     """The gap of each model compared, in nats."""
     if not gap.deltas:
@@ -225,20 +255,3 @@ def _deltas(gap: Gap) -> dict[str, float]:
 
 def _by_frequency(gap: Gap, repeated: bool) -> list[Part]:
     return [part for part in gap.breakdowns.frequency if part.repeated == repeated]
-
-
-def _top_domains(parts: Sequence[Part]) -> list[Part]:
-    """The domains with the largest parts of the gaps; the rest as one, so that the parts still add up."""
-    ranked = sorted(parts, key=lambda part: (-sum(abs(value) for value in part.contribution.values()), part.bin))
-    if len(ranked) <= TOP_DOMAINS + 1:
-        return ranked
-    top, rest = ranked[:TOP_DOMAINS], ranked[TOP_DOMAINS:]
-    n = sum(part.n for part in rest)
-    others = Part(
-        bin=f"{len(rest)} others",
-        n=n,
-        share=sum(part.share for part in rest),
-        nll={model: sum(part.n * part.nll[model] for part in rest) / n for model in rest[0].nll},
-        contribution={model: sum(part.contribution[model] for part in rest) for model in rest[0].contribution},
-    )
-    return [*top, others]

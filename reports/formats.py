@@ -2,8 +2,9 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,6 +50,32 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+    """Row and column of the cells in bold."""
+
+
+def best_in(
+    rows: Sequence[Sequence[str]],
+    column: int,
+    values: Sequence[float | None],
+    *,
+    highest: bool = False,
+    groups: Sequence[object] | None = None,
+) -> set[tuple[int, int]]:
+    """The cells of a column that hold the best value, the lowest unless ``highest``, and those that print the same.
+
+    ``values``: one a row; None: not compared. ``groups``: the best of each. A value alone in its group is not best.
+    """
+    by_group: dict[object, list[int]] = {}
+    for k, value in enumerate(values):
+        if value is not None and isfinite(value):
+            by_group.setdefault(None if groups is None else groups[k], []).append(k)
+    found = set()
+    for members in by_group.values():
+        first = (max if highest else min)(members, key=lambda k: values[k] or 0.0)
+        if len(members) > 1:
+            found |= {(k, column) for k in members if rows[k][column] == rows[first][column]}
+    return found
 
 
 def terminal(table: Table) -> "RichTable":
@@ -62,8 +89,8 @@ def terminal(table: Table) -> "RichTable":
         # Headings break; a number never does.
         width = max(HEADING, *(len(row[k]) for row in table.rows))
         result.add_column(Text("\n".join(wrap(column.title, width))), justify=column.align, no_wrap=True)
-    for row in table.rows:
-        result.add_row(*(Text(cell) for cell in row))
+    for k, row in enumerate(table.rows):
+        result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
     return result
 
 
@@ -84,7 +111,11 @@ def markdown(table: Table) -> str:
     """A GitHub table with the notes below it."""
     titles = [in_markdown(column.title) for column in table.columns]
     rule = ["---" if column.align == "left" else "---:" for column in table.columns]
-    lines = [titles, rule, *([in_markdown(cell) for cell in row] for row in table.rows)]
+    lines = [
+        titles,
+        rule,
+        *([f"**{cell}**" if best else cell for cell, best in row] for row in _marked(table, in_markdown)),
+    ]
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     notes = "\n".join(f"- {in_markdown(note)}" for note in table.notes)
     return f"{body}\n\n{notes}\n"
@@ -94,21 +125,26 @@ def latex(table: Table) -> str:
     """A tabular with rules of the package booktabs, the notes below it."""
 
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(_in_latex, cells)) + r" \\"
+        return " & ".join(cells) + r" \\"
 
     columns = "".join(column.align[0] for column in table.columns)
     rows = [
         "% \\usepackage{booktabs}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        line([column.title for column in table.columns]),
+        line([_in_latex(column.title) for column in table.columns]),
         r"\midrule",
-        *(line(row) for row in table.rows),
+        *(line([rf"\textbf{{{c}}}" if best else c for c, best in row]) for row in _marked(table, _in_latex)),
         r"\bottomrule",
         r"\end{tabular}",
         *(rf"\par\footnotesize {_in_latex(note)}" for note in table.notes),
     ]
     return "\n".join(rows) + "\n"
+
+
+def _marked(table: Table, written: Callable[[str], str]) -> list[list[tuple[str, bool]]]:
+    """Every cell as it is written, and whether it is one of the best."""
+    return [[(written(cell), (k, j) in table.best) for j, cell in enumerate(row)] for k, row in enumerate(table.rows)]
 
 
 def _in_latex(text: str) -> str:

@@ -1,25 +1,29 @@
-"""The report as one HTML file that needs no network: style, figures and text inline, no script.
+"""The report as one HTML file that needs no network: style, figures, text, and a script without which it is complete.
 
 More than `MANY` models share one summary, and the tables of parts are split so that each fits a printed page.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from argap.intervals import FEW, unresolved
 from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
+from argap.reports.interactive import data_block, main_tables, page_data, script
 from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
 from argap.reports.overview import MANY, by_gap, overview
 from argap.reports.page import template
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
 from argap.reports.slice_tables import slices_table
-from argap.reports.tables import closed_table, gap_table
 from argap.reports.tokens import ShownWindow, show_window
+
+if TYPE_CHECKING:
+    from argap.reports.figures import Drawn
 
 BREAKDOWNS = {
     "frequency": "By training frequency of the bigram",
@@ -47,21 +51,27 @@ class PartsTable:
     notes: tuple[str, ...] = ()
 
 
-def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str:
-    """The whole page. ``figures``: the path of each SVG by the figure's name, as `argap.reports.figures.draw_all`
-    returns them.
+def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]") -> str:
+    """The whole page. ``figures``: those of `argap.reports.figures.draw_all`.
 
     Everything that comes from models, corpora and folders is escaped.
     """
+    code, digest = script()
+    data = page_data(gap, {name: drawn.panels for name, drawn in figures.items()})
     return template("report.html.j2").render(
+        script=code,
+        script_hash=digest,
+        data=data_block(data),
+        states=len(data.states),
+        own=data.own,
         reference=gap.reference,
         headlines=headlines(gap),
         overview=overview(gap),
         threshold=None if gap.threshold is None else threshold_text(gap.threshold),
         hits=gap.hits,
         share=percent(gap.rows[0].share_ar_hits),
-        tables=[table for table in (gap_table(gap), closed_table(gap)) if table is not None],
-        figures=[(name, inline_svg(path, name), caption(gap, name)) for name, path in figures.items()],
+        tables=main_tables(gap),
+        figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
         rule=examples.rule if examples else "",
         known=percent(KNOWN, 0),
         dropped=len(examples.windows) - len(examples.known) if examples else 0,
@@ -70,7 +80,7 @@ def render(gap: Gap, examples: Examples | None, figures: dict[str, Path]) -> str
         breakdowns=[
             (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
             for by, title in BREAKDOWNS.items()
-            if (parts := getattr(gap.breakdowns, by))
+            if (parts := getattr(gap.breakdowns, by)) and gap.reference in parts[0].nll
         ],
         evaluation=gap.evaluation,
         unit=gap.unit,
@@ -84,8 +94,9 @@ def _windows(examples: Examples | None, reference: str) -> list[ShownWindow]:
 
 
 def _printable(gap: Gap) -> list[list[GapRow]]:
-    """The models compared in groups that fit across a printed page, smallest gap first where there are many."""
-    rows = by_gap(gap) if len(gap.compared) > MANY else list(gap.compared)
+    """The models compared whose gap is finite, in groups that fit across a printed page; of many, the smallest gap
+    first."""
+    rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     return [rows[k : k + MANY] for k in range(0, max(1, len(rows)), MANY)]
 
 

@@ -5,10 +5,11 @@ Minus signs are true ones (U+2212), and a value that rounds to zero has none.
 
 import math
 
-from argap.records import Unit
+from argap.records import ModelOnSlice, SliceScores, Unit
 
 DASH = "—"
 """Where there is no number."""
+INFINITY = "∞"
 UNITS = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -24,12 +25,11 @@ def percent(fraction: float, digits: int = 1) -> str:
 def percent_range(low: float, high: float) -> str:
     """Two fractions in percent, with "to" where a minus sign would be lost beside the dash.
 
-    >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041)
-    ('70.2–75.4%', '−3.0 to 4.1%')
+    >>> percent_range(0.702, 0.754), percent_range(-0.03, 0.041), percent_range(-0.0001, 0.051)
+    ('70.2–75.4%', '−3.0 to 4.1%', '0.0–5.1%')
     """
-    if low < 0:
-        return f"{percent(low).removesuffix('%')} to {percent(high)}"
-    return f"{100 * low:.1f}–{percent(high)}"
+    first = percent(low).removesuffix("%")
+    return f"{first}{' to ' if first.startswith('−') else '–'}{percent(high)}"
 
 
 def nats(value: float) -> str:
@@ -66,14 +66,17 @@ def loss_name(unit: Unit) -> str:
     return "PPL (NLL)" if unit == "token" else "bits/byte (NLL)"
 
 
-def loss(nll: float | None, ppl: float | None, unit: Unit) -> str:
-    """``PPL (NLL)``; under the unit ``byte`` bits per byte, and the NLL in nats per byte.
+def loss(scores: SliceScores | ModelOnSlice, unit: Unit) -> str:
+    """``PPL (NLL)``, ∞ where both are; under the unit ``byte`` bits per byte, and the NLL in nats per byte.
 
-    >>> loss(2.399, 11.014, "token"), loss(0.6931, 2.0, "byte"), loss(None, None, "token")
-    ('11.01 (2.40)', '1.000 (0.693)', '—')
+    >>> loss(SliceScores(9, 2.399, 11.014), "token"), loss(SliceScores(9, 0.6931, 2.0), "byte")
+    ('11.01 (2.40)', '1.000 (0.693)')
+    >>> loss(SliceScores(0, None, None), "token"), loss(SliceScores(9, None, None, "a log-prob is −∞"), "token")
+    ('—', '∞')
     """
+    nll, ppl = scores.nll, scores.ppl
     if nll is None:
-        return DASH
+        return INFINITY if scores.reason else DASH
     if unit == "byte":
         return f"{nll / math.log(2):.3f} ({nll:.3f})"
     return f"{'> 1e308' if ppl is None else perplexity(ppl)} ({nll:.2f})"

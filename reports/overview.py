@@ -37,8 +37,9 @@ class Overview:
 
 
 def by_gap(gap: Gap) -> list[GapRow]:
-    """The models compared, smallest gap first."""
-    return sorted(gap.compared, key=lambda row: (gap.deltas[row.model], row.model))
+    """The models compared whose gap is finite, smallest gap first."""
+    finite = [row for row in gap.compared if row.model in gap.deltas]
+    return sorted(finite, key=lambda row: (gap.deltas[row.model], row.model))
 
 
 def overview(gap: Gap) -> Overview | None:

@@ -81,6 +81,8 @@ def headline(row: GapRow, reference: str, hits: str = "AR hits", unit: Unit = "t
     """The main finding about a model other than the reference, in one sentence. ``hits`` and ``unit``: those of
     `argap.records.Gap`."""
     model, share, due = row.model, percent(row.share_ar_hits), row.gap_due_to_ar
+    if due is not None and due.case == "infinite":
+        return f"{model}'s gap to {reference} is not finite: {due.reason}."
     if row.ar_hits.n == 0 or due is None:
         return f"No token here is {ONE[hits]}: none of {model}'s gap to {reference} can be associative recall."
     if due.case == "no_gap" or due.value is None:
@@ -99,9 +101,10 @@ def headline(row: GapRow, reference: str, hits: str = "AR hits", unit: Unit = "t
 
 
 def detail(row: GapRow, hits: str = "AR hits", unit: Unit = "token") -> str:
-    """The gap in nats, as a second sentence; without intervals where the text is a single document."""
-    assert row.delta is not None  # not the reference
-    assert row.delta_ar is not None
+    """The gap in nats, as a second sentence; without intervals where the text is a single document, empty where the
+    gap is not finite."""
+    if row.delta is None or row.delta_ar is None:
+        return ""
     whole, part = _interval(row.delta), _interval(row.delta_ar)
     return (
         f"Gap: {nats(row.delta.nll)} nats per {unit}{whole and f' (95% interval {whole})'}, "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from argap.records import ModelOnSlice, SliceResult, Unit
-from argap.reports.formats import Column, Table, csv_of, print_one
+from argap.reports.formats import Column, Table, best_in, csv_of, print_one
 from argap.reports.numbers import DASH, loss, loss_name, nats, nats_interval, percent, threshold_text
 from argap.reports.tables import ends_of, gap_cell, interval_cell, marks_of, notes_of
 
@@ -35,7 +35,9 @@ def slices_table(
     ]
     counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
     titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *COLUMNS)))
-    return Table(titles, tuple(rows), tuple(notes))
+    values = [None if model.reference else model.nll for _, model in pairs]
+    best = best_in(rows, 4, values, groups=[each.name for each, _ in pairs])
+    return Table(titles, tuple(rows), tuple(notes), frozenset(best))
 
 
 def _words(each: SliceResult) -> str:
@@ -44,13 +46,14 @@ def _words(each: SliceResult) -> str:
 
 
 def _cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
-    nll = loss(model.nll, model.ppl, unit)
+    nll = loss(model, unit)
     gap = [DASH] * 5
-    if model.delta is not None and model.contribution is not None:
+    if model.gap_due_to is not None:
+        delta, contribution = model.delta, model.contribution
         gap = [
-            nats(model.delta.nll) if each.n else DASH,
-            nats(model.contribution.nll),
-            nats_interval(model.contribution.ci95),
+            nats(delta.nll) if delta and each.n else DASH,
+            nats(contribution.nll) if contribution else DASH,
+            nats_interval(contribution and contribution.ci95),
             gap_cell(model.gap_due_to, marks),
             interval_cell(model.gap_due_to),
         ]

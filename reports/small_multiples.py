@@ -1,21 +1,36 @@
-"""Each bin's part of the gap for many models: small panels with one scale, smallest gap first."""
+"""Each bin's part of the gap for many models: small panels with one scale, or a map, smallest gap first."""
 
+from textwrap import wrap
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from argap.records import Gap, Part
-from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, Look, panel_rows, plain, style
-from argap.reports.numbers import nats, short
+from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
+from argap.reports.hover import tell
+from argap.reports.numbers import nats, percent, short
 from argap.reports.overview import by_gap
-from argap.reports.panels import bin_numbers, draw_threshold, set_frequency_ticks, threshold_position
+from argap.reports.panels import (
+    bar_values,
+    bin_numbers,
+    draw_threshold,
+    heads,
+    set_frequency_ticks,
+    share_text,
+    threshold_position,
+    top_domains,
+)
 from argap.reports.tables import gap_cell
 
 ACROSS = 4
 LOOK = Look(COLOURS[0], "o", "-")
 """One colour for all: the panels carry the names."""
+DARK, PALE = "#1a1a1a", "#fefefe"
+"""Of text on shaded cells: colours that do not follow the page's scheme (`argap.reports.drawing.variables`)."""
 LABELS = {
     "distance": "Tokens back to the bigram's nearest occurrence, from",
     "position": "Position in the window, from",
@@ -35,6 +50,7 @@ def small_frequency(gap: Gap) -> Figure:
             hits = [repeated and k < threshold_position(gap) for k in x]
             colours = [LOOK.colour if hit else LOOK.pale if repeated else SHARE for hit in hits]
             _bars(axes, [k + shift for k in x], parts, row.model, colours, width=0.44)
+        _tell_frequency(axes, gap, row.model, number)
         draw_threshold(axes, gap)
         set_frequency_ticks(axes, gap)
         ticks = axes.get_xticks()[::3]
@@ -54,6 +70,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
     for row, axes in zip(by_gap(gap), panels, strict=True):
         _bars(axes, x, parts, row.model, colours, width=0.8)
+        tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
         every = max(1, len(x) // 4)
         ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
         axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
@@ -62,8 +79,51 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     return figure
 
 
+@style()
+def domain_map(gap: Gap) -> Figure:
+    """A row a model, smallest gap first, and a column a domain, the largest parts first: percent of the model's gap
+    in each cell (nats where it has none), shaded by nats."""
+    rows, parts = by_gap(gap), top_domains(gap.breakdowns.domain)
+    values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
+    figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    top = float(values.max()) or 1.0
+    shades = LinearSegmentedColormap.from_list("part", ["#ffffff", LOOK.colour])
+    mesh = axes.pcolormesh(np.maximum(values, 0), cmap=shades, vmin=0, vmax=1.25 * top, edgecolors="white", linewidth=1)
+    for (k, j), value in np.ndenumerate(values):
+        text = share_text(value, gap.deltas[rows[k].model]).removesuffix(" nats")
+        axes.text(
+            j + 0.5, k + 0.5, text, ha="center", va="center", fontsize=7.5, color=DARK if value < 0.7 * top else PALE
+        )
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [plain(row.model, 24) for row in rows])
+    axes.set_xticks(np.arange(len(parts)) + 0.5, [_wrapped(part, gap) for part in parts])
+    axes.invert_yaxis()
+    axes.tick_params(length=0, labelsize=7.5, labeltop=True, labelbottom=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, boundaries=np.linspace(0, top, 50), ticks=MaxNLocator(4))
+    bar.set_label(f"Part of the gap (nats per {gap.unit})", fontsize=8)
+    bar.ax.tick_params(labelsize=7.5)
+    bar.outline.set_visible(False)
+    centres = np.arange(len(parts)) + 0.5
+    words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
+    tell(
+        axes,
+        list(centres),
+        heads(parts, gap),
+        {m: [(k + 0.5, text) for _, text in w] for k, (m, w) in enumerate(words.items())},
+    )
+    return figure
+
+
+def _wrapped(part: Part, gap: Gap) -> str:
+    """A domain's name on at most three lines, and its share of the tokens."""
+    lines = wrap(plain(part.bin, 28), 11)
+    return "\n".join([*lines[:3], percent(part.share, 0)])
+
+
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.compared), across=ACROSS, head=0.5, row=1.3)
+    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.3)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")
@@ -79,6 +139,17 @@ def _bars(axes: Axes, x: list[Any], parts: list[Part], model: str, colours: list
     ends = [(at, *pair) for at, part in zip(x, parts, strict=True) if (pair := part.ci95.get(model))]
     if ends:
         axes.vlines(*zip(*ends, strict=True), color=INK, linewidth=0.5)
+
+
+def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) -> None:
+    """Both halves of the partition by frequency are series of a panel; a bin may be missing from either."""
+    at = sorted({number[part.bin] for part in gap.breakdowns.frequency})
+    values: dict[str, list[tuple[float | None, str]]] = {}
+    for repeated, name in ((True, "repeated"), (False, "not repeated")):
+        parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+        said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
+        values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
+    tell(axes, at, [f"{gap.bins.frequency[k].label} times in training" for k in at], values)
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:

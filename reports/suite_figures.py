@@ -39,7 +39,8 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
     if len(result.gap.rows) > 1:
         figures["gap_by_distance_and_frequency"] = heat(result)
     if (trajectory := result.trajectory()) is not None:
-        figures["recall_along_training"] = recall_along_training(result, trajectory)
+        gap = result.gap
+        figures["recall_along_training"] = recall_along_training(trajectory, gap.models, result.reference, gap)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
     return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}
@@ -117,7 +118,8 @@ def heat(result: SizeResult) -> Figure:
     rows, columns = sorted(table["frequency"].unique()), sorted(table["distance"].unique())
     figure, each = panel_rows(len(models), across=COLUMNS, head=0.9, row=1.9)
     grids = {model: _mean_loss(table, model, result.reference, rows, columns) for model in models}
-    top = float(np.nanmax([np.nanquantile(values, 0.98) for values in grids.values()]))
+    known = [values for values in grids.values() if not np.isnan(values).all()]
+    top = max((float(np.nanquantile(values, 0.98)) for values in known), default=1.0)
     image = None
     for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
@@ -148,12 +150,12 @@ def _share(part: pd.DataFrame, by: str, order: list) -> list[float]:
 
 
 def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, columns: list) -> np.ndarray:
-    """Loss in nats per token, ``[rows, columns]``; NaN for cells with fewer than `FEW` tokens."""
+    """Loss in nats per token, ``[rows, columns]``; NaN for cells with fewer than `FEW` tokens, or an infinite loss."""
     lost = (table[PREFIX + reference] - table[PREFIX + model]).to_numpy()
     n = table["n"].to_numpy()
     mean = np.full((len(rows), len(columns)), np.nan)
     at = (np.searchsorted(rows, table["frequency"].to_numpy()), np.searchsorted(columns, table["distance"].to_numpy()))
-    mean[at] = np.where(n >= FEW, lost / n, np.nan)
+    mean[at] = np.where((n >= FEW) & np.isfinite(lost), lost / n, np.nan)
     return mean
 
 

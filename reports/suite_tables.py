@@ -8,7 +8,7 @@ from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
 from argap.records import GapRow, ThresholdShare
-from argap.reports.formats import Column, Table, csv_of
+from argap.reports.formats import Column, Table, best_in, csv_of
 from argap.reports.numbers import DASH, percent, percent_range, threshold_text
 from argap.reports.tables import closed_table, gap_cell, gap_table, interval_cell, marks_of, notes_of
 from argap.suite.result import Member, SizeResult
@@ -77,13 +77,17 @@ def recall_table(result: SizeResult) -> Table | None:
         (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
         for model in dict.fromkeys(row["model"] for row in scores["rows"])
     ]
+    best: set[tuple[int, int]] = set()
+    for column, pairs in enumerate(scores["pairs"], 1):
+        values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
+        best |= best_in(rows, column, values)
     others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
         f"{scores['between']}. Models without a row were not measured."
     )
-    return Table(columns, tuple(rows), (note,))
+    return Table(columns, tuple(rows), (note,), frozenset(best))
 
 
 def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
@@ -151,12 +155,19 @@ def rare_table(result: SizeResult) -> Table:
         return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
 
     rows = [(model, *(cell(model, name) for name in chosen)) for model in result.gap.models]
+    best: set[tuple[int, int]] = set()
+    for column, mask in enumerate(chosen.values(), 1):
+        lost = [-cells[PREFIX + model].to_numpy()[mask].sum() for model in result.gap.models]
+        values = [
+            None if m == result.reference or not mask.any() else v for m, v in zip(result.gap.models, lost, strict=True)
+        ]
+        best |= best_in(rows, column, values)
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
         f"it; {counts} tokens."
     )
-    return Table(columns, tuple(rows), (note,))
+    return Table(columns, tuple(rows), (note,), frozenset(best))
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
@@ -237,7 +248,7 @@ def _gap_with_spread(result: SizeResult) -> Table:
         if len(known) > 1:
             note += f"; mean {percent(fmean(known))}, standard deviation {100 * stdev(known):.1f} points"
         notes.append(note + ".")
-    return Table(table.columns, tuple(rows), (*table.notes, *notes))
+    return Table(table.columns, tuple(rows), (*table.notes, *notes), table.best)
 
 
 def _published(label: str, scale: str, check: GapCheck | None) -> str:

@@ -5,12 +5,12 @@ number; a raised letter after a percentage points to the note that explains it. 
 unresolved: it must not be claimed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare
-from argap.reports.formats import MARKS, Column, Table, csv_of, print_one
+from argap.reports.formats import MARKS, Column, Table, best_in, csv_of, print_one
 from argap.reports.numbers import DASH, loss, parameters, percent, percent_range, threshold_text
 
 CASES = {
@@ -34,7 +34,7 @@ def gap_table(gap: Gap) -> Table:
         (
             row.model,
             parameters(row.parameters),
-            *(loss(scores.nll, scores.ppl, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
+            *(loss(scores, gap.unit) for scores in (row.overall, row.ar_hits, row.other)),
             gap_cell(row.gap_due_to_ar, marks),
             interval_cell(row.gap_due_to_ar),
         )
@@ -45,7 +45,17 @@ def gap_table(gap: Gap) -> Table:
         *_few_documents(gap),
         *notes_of(marks, gap.hits),
     )
-    return Table((Column("Model", "left"), *map(Column, titles)), rows, notes)
+    columns = (Column("Model", "left"), *map(Column, titles))
+    return Table(columns, rows, notes, frozenset(_best_losses(gap, rows)))
+
+
+def _best_losses(gap: Gap, rows: Sequence[Sequence[str]]) -> set[tuple[int, int]]:
+    """The least losses among the models compared; the reference is not one of them."""
+    found: set[tuple[int, int]] = set()
+    for column, name in enumerate(("overall", "ar_hits", "other"), 2):
+        values = [None if row.reference else getattr(row, name).nll for row in gap.rows]
+        found |= best_in(rows, column, values)
+    return found
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -57,7 +67,11 @@ def closed_table(gap: Gap) -> Table | None:
     columns = (Column("Model", "left"), Column("Gap closed, overall"), Column(f"Gap closed, {gap.hits}"))
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
-    return Table(columns, rows, (note,))
+    best: set[tuple[int, int]] = set()
+    for column, name in enumerate(("overall", "ar_hits"), 1):
+        values = [each and each.ppl for share in closed.values() for each in (getattr(share, name),)]
+        best |= best_in(rows, column, values, highest=True)
+    return Table(columns, rows, (note,), frozenset(best))
 
 
 def tables_of(gap: Gap) -> list[Table]:

@@ -23,7 +23,8 @@ from argap.reports.drawing import (
     plain,
     style,
 )
-from argap.reports.numbers import threshold_text
+from argap.reports.hover import tell
+from argap.reports.numbers import percent, percent_range, threshold_text
 from argap.reports.overview import of_interest
 from argap.threshold import resolve_threshold
 
@@ -79,7 +80,9 @@ def share_by_threshold(gap: Gap) -> Figure:
             color=FAINT,
         )
     reasons = {
-        model: "no gap" if np.isnan(top) else "below −50%" for model, top in highest.items() if model not in ends
+        model: ("no gap" if model in gap.deltas else "infinite") if np.isnan(top) else "below −50%"
+        for model, top in highest.items()
+        if model not in ends
     }
     if reasons:
         omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
@@ -91,6 +94,10 @@ def share_by_threshold(gap: Gap) -> Figure:
     exposed = gap.index is not None and gap.index.passes != 1
     counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
     below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
+    heads = [f"τ = {threshold_text(point.threshold)}" for point in gap.curve]
+    curves = [m for m in drawn if look[m].colour != GREY] + [m for m in drawn if look[m].colour == GREY]
+    tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
+    tell(below, list(tau), heads, {"AR hits": [(p.share, f"{percent(p.share)} of {gap.unit}s") for p in gap.curve]})
     if crowded:
         label_at_line(above, {m: (float(tau.max()), y) for m, y in ends.items()}, look, high=3.2)
     else:
@@ -100,6 +107,14 @@ def share_by_threshold(gap: Gap) -> Figure:
 
 def _raw(due: GapShare) -> float:
     return due.raw if due.raw is not None and due.case in ("explained", "reversed") else float("nan")
+
+
+def _value(due: GapShare) -> tuple[float | None, str]:
+    """A point of a curve, and in words with its interval."""
+    raw = _raw(due)
+    if np.isnan(raw):
+        return None, ""
+    return raw, f"{percent(raw)} of the gap" + (f" ({percent_range(*due.ci95)})" if due.ci95 else "")
 
 
 def _marks(gap: Gap) -> list[int]:

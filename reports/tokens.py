@@ -83,8 +83,20 @@ def _row(window: ExampleWindow, k: int, models: tuple[str, ...]) -> tuple[str, .
         _group(window, k) + " (shown)" * (k == window.focus),
         f"{window.distance[k]:,}" if window.repeated[k] else DASH,
         *count,
-        *(DASH if value is None else f"{value:.2f}".replace("-", "−") for value in logprobs),
+        *(_logprob(window, k, value) for value in logprobs),
     )
+
+
+def _scored(window: ExampleWindow, k: int) -> bool:
+    """Whether the models predicted the token, all but the first of a window."""
+    return window.start + k > 0
+
+
+def _logprob(window: ExampleWindow, k: int, value: float | None) -> str:
+    """A log-prob as text; −∞ is null in the file."""
+    if value is None:
+        return "−∞" if _scored(window, k) else DASH
+    return f"{value:.2f}".replace("-", "−")
 
 
 def visible(text: str) -> str:
@@ -113,7 +125,7 @@ def _sign(character: str) -> str:
 
 def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
     focus, right = window.focus, window.top1_correct
-    scored = window.logprob[reference][k] is not None
+    scored = _scored(window, k)
     classes = ["t", OUTCOMES[right[reference][k], right[window.model][k]] if scored else "context"]
     if window.ar_hit[k]:
         classes.append("hit")
@@ -127,7 +139,8 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
 def _tooltip(window: ExampleWindow, k: int) -> str:
     group = _group(window, k)
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
-    logprobs = ", ".join(f"{name} {values[k]:.2f}" for name, values in window.logprob.items())
+    values = {name: each[k] for name, each in window.logprob.items()}
+    logprobs = ", ".join(f"{name} {'−∞' if p is None else f'{p:.2f}'}" for name, p in values.items())
     seen = f"; {_times(window.train_count[k])} in training" if window.train_count else ""
     return f"{group}{back}{seen}; log-prob: {logprobs}"
 

@@ -1,5 +1,6 @@
 """Figures over the course of training: the loss of each model, and its NLL and gap on AR hits."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from argap.records import Gap
 from argap.reports.drawing import (
     COLOURS,
     GREY,
@@ -68,13 +70,13 @@ def learning_curves(result: SizeResult) -> Figure:
 
 
 @style()
-def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figure:
+def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], reference: str, gap: Gap) -> Figure:
     """NLL on AR hits and on other tokens, and the share of the gap due to AR, by training tokens.
 
-    The share has no point where there is no gap.
+    ``models``: in the order of the legend; ``gap``: says what the hits are, and the unit. The share has no point where
+    there is no gap.
     """
-    names = set(trajectory["model"])
-    models = [model for model in result.gap.models if model in names]
+    models = [model for model in models if model in set(trajectory["model"])]
     look = looks(models)
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     hits, other, share = figure.subplots(1, 3, sharex=True)
@@ -84,16 +86,20 @@ def recall_along_training(result: SizeResult, trajectory: pd.DataFrame) -> Figur
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
-        if model != result.reference and result.reference in names:
-            tokens, shares = share_along(trajectory, model, result.reference)
+        if model != reference and reference in models:
+            tokens, shares = share_along(trajectory, model, reference)
             if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
                 share.plot(tokens / 1e6, shares, **drawn)
-    for axes, title in ((hits, "AR hits"), (other, "Other tokens"), (share, "Gap due to AR")):
+    for axes, title in (
+        (hits, gap.hits[:1].upper() + gap.hits[1:]),
+        (other, f"Other {gap.unit}s"),
+        (share, "Gap due to AR"),
+    ):
         grid(axes)
         axes.set_title(title)
         axes.set_xscale("log")
         decades(axes, "x", subs=(1, 3))
-    hits.set_ylabel("NLL (nats per token)")
+    hits.set_ylabel(f"NLL (nats per {gap.unit})")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")
     figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)

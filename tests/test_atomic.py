@@ -1,6 +1,9 @@
 """Files are written completely or not at all."""
 
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,8 +85,34 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_sole_writer_removes_what_a_killed_process_left(tmp_path):
-    left = tmp_path / ".folder.1.tmp"
+KILLED_BETWEEN_THE_RENAMES = """
+import os, signal, sys
+from pathlib import Path
+from argap import atomic
+
+target, rename = Path(sys.argv[1]), os.rename
+atomic.os.rename = lambda old, new: os.kill(os.getpid(), signal.SIGKILL) if new == target else rename(old, new)
+with atomic.replacing_folder(target) as temporary:
+    (temporary / "file").write_text("killed")
+"""
+
+
+def test_the_next_writer_removes_what_a_killed_process_left(tmp_path):
+    """A process that is killed between its two renames leaves no folder under its name; the next one puts the old one
+    back before it writes."""
+    target = tmp_path / "folder"
+    replace_folder(target)
+    killed = subprocess.run([sys.executable, "-c", KILLED_BETWEEN_THE_RENAMES, str(target)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".old", ".tmp"]
+    with pytest.raises(ZeroDivisionError):
+        replace_folder(target, ZeroDivisionError())
+    assert (target / "file").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_sole_writer_removes_what_another_machine_left(tmp_path):
+    left = tmp_path / ".folder.1-0123456789abcdef.tmp"
     left.mkdir()
     replace_folder(tmp_path / "folder")
     assert left.exists()  # another process may be writing it

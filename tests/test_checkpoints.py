@@ -172,6 +172,65 @@ def test_a_dtype_may_be_one_models_own(place, tmp_path, monkeypatch, capsys) -> 
     assert "--dtype fp16: given twice for all models" in capsys.readouterr().err
 
 
+def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> None:
+    """What bfloat16 costs, and what 8 bits do, in one command; without a setting of its own it is one model."""
+    out, full = tmp_path / "out", str(place / "full")
+    models = {"bf16": full, "again": full, "eight bits": place / "full" / "q8.gguf"}
+    result = score(place, out, models, dtype={"bf16": "bfloat16"})
+    assert result.models == ["full", "bf16", "again", "eight bits"]
+    own, bf16, again = (read_logprobs(open_run(out / name))[0] for name in ("full", "bf16", "again"))
+    np.testing.assert_array_equal(again, own)
+    assert 1e-4 < np.nanmax(np.abs(bf16 - own)) < 0.5
+    assert open_run(out / "bf16").record.checkpoint == open_run(out / "full").record.checkpoint
+    assert result.record.row("again").delta.nll == 0 != result.record.row("bf16").delta.nll
+    shutil.copytree(place / "full", tmp_path / "copy")  # a copy is the same model, unless a setting differs
+    assert score(place, out, [full, tmp_path / "copy"]).models == ["full"]
+    assert "copy: the same model as full, scored once; NAME=CKPT gives it a row" in capsys.readouterr().err
+    assert score(place, out, tmp_path / "copy", dtype={"copy": "bfloat16"}).models == ["full", "copy"]
+    with pytest.raises(ArgapError, match="two models have this name"):
+        score(place, out, ["m=" + full, "m=" + str(place / "other")])
+
+
+def test_a_bos_is_context_alone(place, tmp_path, tokenizer) -> None:
+    """Against the model run on each window behind a BOS, of windows of several lengths."""
+    out, full, eos = tmp_path / "out", place / "full", tokenizer.token_text(tokenizer.eos)
+    result = score(place, out, {"bos": full}, bos={"bos": eos})
+    assert result.models == ["full", "bos"]
+    assert open_run(out / "bos").record.identity.bos == tokenizer.eos
+    assert open_run(out / "full").record.identity.bos is None
+    model, data = small_llama(), build_evaluation_set(open_corpus(place / "text.jsonl"), tokenizer, seq_len=32)
+    logprob, top1 = read_logprobs(open_run(out / "bos"))
+    for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        ids = torch.from_numpy(data.tokens[first:last].astype(np.int64))
+        with torch.inference_mode():
+            rows = model(torch.cat([torch.tensor([tokenizer.eos]), ids])[None]).logits[0, 1:-1].log_softmax(-1)
+        assert np.isnan(logprob[first])
+        assert top1[first] == -1
+        np.testing.assert_allclose(logprob[first + 1 : last], rows.gather(1, ids[1:, None])[:, 0], atol=1e-4)
+        np.testing.assert_array_equal(top1[first + 1 : last], rows.argmax(-1))
+    assert np.nanmax(np.abs(logprob - read_logprobs(open_run(out / "full"))[0])) > 1e-3
+
+
+def test_a_bos_must_be_there_and_fit(place, tmp_path, tokenizer) -> None:
+    out, bare, eos = tmp_path / "out", tmp_path / "bare", tokenizer.token_text(tokenizer.eos)
+    shutil.copytree(place / "other", bare)
+    (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    with pytest.raises(ArgapError, match="bare: `bos` own: its tokenizer has no BOS; expected own or a token's text"):
+        score(place, out, bare, bos={"bare": "own"})
+    with pytest.raises(ArgapError, match="full: `bos` <s>: no token of its vocabulary"):
+        score(place, out, bare, bos="<s>")
+    with pytest.raises(ArgapError, match=r"full: takes at most 128 tokens, .* 128 and a BOS; use `seq_len=127`"):
+        checkpoint.check_length(find_checkpoint(place / "full"), longest=128, bos=True)
+    checkpoint.check_length(find_checkpoint(place / "full"), longest=128)
+    assert not out.exists()
+    (bare / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "bos_token": {"content": eos}}))
+    score(place, out, bare, bos={"bare": "own"})
+    assert open_run(out / "bare").record.identity.bos == tokenizer.eos
+    (tmp_path / "again").mkdir()
+    load_tokenizer(bare).save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").bos == tokenizer.eos
+
+
 def test_a_model_on_several_devices_gives_the_same_log_probs(place, tmp_path, tokenizer, capsys) -> None:
     accelerate = pytest.importorskip("accelerate")
     score(place, tmp_path / "out", place / "other", device_map=True)  # one device here: all on the CPU

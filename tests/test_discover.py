@@ -100,6 +100,15 @@ def test_on_the_committed_results_it_rediscovers_rare_repeated_bigrams(size, whe
     assert parts == sorted(parts, reverse=True)
 
 
+def test_sums_of_portions_are_added_up(result, monkeypatch):
+    expected = discover(result, "m-1")
+    monkeypatch.setattr("argap.slice_sums.ROWS", 1)
+    monkeypatch.setattr("argap.discover.GROUPS", 5)
+    found = discover(result, "m-1")
+    assert [each.where for each in found.slices] == [each.where for each in expected.slices]
+    assert [each.n for each in found.slices] == [each.n for each in expected.slices]
+
+
 def test_its_conditions_give_the_same_figures_when_pasted(result):
     found = discover(result, "m2", min_share=0.02)
     assert found.tokens

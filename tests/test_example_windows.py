@@ -30,11 +30,10 @@ def labelled(documents: list[list[int]], domains: list[str]) -> tuple[np.ndarray
     """Packed windows labelled with their actual repeats; every training count is 7."""
     lengths = [len(d) + 1 for d in documents]
     tokens = np.array([t for d in documents for t in (*d, EOS)], dtype=np.int32)
-    document = np.repeat(np.arange(len(documents), dtype=np.int32), lengths)
     data = EvaluationSet(
         tokens=tokens,
         offsets=np.array([*range(0, len(tokens), SEQ_LEN), len(tokens)]),
-        document=document,
+        document_ends=np.cumsum(lengths),
         domains=domains,
         sources=[f"file{k}" for k in range(len(documents))],
         seq_len=SEQ_LEN,
@@ -52,7 +51,7 @@ def labelled(documents: list[list[int]], domains: list[str]) -> tuple[np.ndarray
         distance=repeats.distance,
         occurrences=repeats.occurrences,
         train_count=np.full(len(tokens), 7, dtype=np.int64),
-        domain=domain.astype(np.int32)[document],
+        domain=domain.astype(np.int32)[data.document],
         domains=names.tolist(),
         document_of_window=data.document_of_window,
         record=LabelsRecord(1, data.record, NO_INDEX, tuple(data.sources)),

@@ -1,5 +1,6 @@
 """Liger's patch of a loaded model: kept where a probe confirms it, undone where not, and never beyond the GPU."""
 
+import sys
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MambaConfig
 from transformers.models.llama import modeling_llama
 
-from argap.fused import _fused_on_cuda, fuse, fuse_by_liger, liger_patches
+import argap.fused as fusion
+from argap.fused import _fused_on_cuda, fuse, fuse_by_liger, fuse_rotary, liger_patches
 
 pytest.importorskip("liger_kernel")
 monkey_patch = liger_patches()
@@ -108,6 +110,59 @@ def test_a_family_s_rotary_function_is_wrapped_once() -> None:
     assert first(q, q, q, q) == "own 1"
     assert second(q, q, q, q, unsqueeze_dim=2) == "own 2"
     assert second.plain is own  # pyright: ignore
+
+
+ROTATED: dict[str, dict[str, Any]] = {
+    "gpt_neox": {"rotary_pct": 0.25},  # a quarter of the dimensions, in a projection of heads of q, k and v
+    "starcoder2": {"num_key_value_heads": 1},  # fewer heads of keys
+    "phi": {"partial_rotary_factor": 0.5},  # the function is given the rotated dimensions alone
+}
+
+
+@pytest.fixture(params=ROTATED)
+def rotated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model of a family whose rotary function is to be replaced."""
+    torch.manual_seed(0)
+    sizes: Any = {"hidden_size": 64, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
+    config = AutoConfig.for_model(request.param, vocab_size=32, **sizes, **ROTATED[request.param])
+    model = AutoModelForCausalLM.from_config(config).eval()
+    family = sys.modules[type(model).__module__]
+    monkeypatch.setattr(family, "apply_rotary_pos_emb", family.apply_rotary_pos_emb)
+    return model
+
+
+def test_argap_s_rotary_function_is_the_family_s(rotated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel runs in Triton's interpreter, as if on a GPU."""
+    plain, calls = hidden_states(rotated), []
+    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: lambda *given: calls.append(1) or fused(*given))
+    with torch.inference_mode():
+        assert fuse_rotary(rotated, IDS, "some/model")
+    calls.clear()
+    torch.testing.assert_close(hidden_states(rotated), plain, rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2  # layers
+
+
+def test_a_rotary_function_of_another_kind_stays(
+    rotated: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = hidden_states(rotated)
+    monkeypatch.setattr(fusion, "_fused_on_cuda", lambda fused, own: fused)
+    monkeypatch.setattr(fusion, "rotate_in_place", lambda q, k, cos, sin: (q.flip(-1), k))
+    with torch.inference_mode():
+        assert not fuse_rotary(rotated, IDS, "some/model")
+    assert torch.equal(hidden_states(rotated), plain)
+    assert "some/model: running without the fused rotary positions (its" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_a_family_that_liger_does_not_know_takes_argap_s_rotary_function(rotated: Any) -> None:
+    model, ids = rotated.to("cuda", torch.bfloat16), IDS.cuda()
+    with torch.inference_mode():
+        plain = model(ids).logits.float()
+        assert fuse_rotary(model, ids, "some/model")
+        fused = model(ids).logits.float()
+    assert not torch.equal(fused, plain)
+    assert float((fused - plain).norm() / plain.norm()) < 2e-2
 
 
 @pytest.mark.gpu

@@ -120,7 +120,7 @@ def run(command: str) -> None:
         (lambda rows: rows.append(dict(rows[-1])), "expected the end of the text, found token"),
         (lambda rows: rows[5].update(logprob=None), "document 0, position 5: log-prob missing"),
         (lambda rows: rows[5].update(logprob=0.3), "document 0, position 5: log-prob 0.3; expected a natural log"),
-        (lambda rows: rows[5].update(logprob=float("-inf")), "position 5: log-prob -inf"),
+        (lambda rows: rows[5].update(logprob=float("inf")), "position 5: log-prob inf"),
         (lambda rows: rows[0].update(document=1), "document 0 follows document 1; expected the order of the text"),
         (lambda rows: [row.update(token=str(row["token"])) for row in rows], "token holds string; expected whole"),
         (lambda rows: rows[3].update(token=None), "token is null in 1 rows"),

@@ -8,7 +8,7 @@ import pytest
 from argap.errors import Interrupted
 from argap.interrupt import Interrupt, interruptible
 from argap.result import open_result
-from argap.tokens import TokenTable
+from argap.token_batches import TokenReader
 
 
 def test_a_running_query_is_stopped():
@@ -23,15 +23,14 @@ def test_a_running_query_is_stopped():
 
 def test_no_further_batch_is_read(token_result, monkeypatch):
     interrupt, read = Interrupt(), []
-    batches = TokenTable.batches
+    batch = TokenReader.batch
 
-    def counted(self, *arguments, **named):
-        for batch in batches(self, *arguments, **named):
-            read.append(len(batch))
-            interrupt.set()
-            yield batch
+    def counted(self, rows):
+        read.append(len(rows.pos))
+        interrupt.set()
+        return batch(self, rows)
 
-    monkeypatch.setattr(TokenTable, "batches", counted)
+    monkeypatch.setattr(TokenReader, "batch", counted)
     result = open_result(token_result)
     with pytest.raises(Interrupted), interruptible(interrupt):
         result.gap({"starts": "word_start"})

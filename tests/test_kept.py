@@ -4,6 +4,7 @@ import doctest
 import json
 import math
 import re
+import shutil
 from datetime import UTC, date, datetime
 from itertools import accumulate
 
@@ -15,6 +16,7 @@ import pytest
 
 import argap
 import argap.corpus.kept
+from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.corpus.kept import kept_of, token_spans
@@ -23,7 +25,7 @@ from argap.errors import ArgapError
 from argap.evaluation import build_evaluation_set, check_spec, open_evaluation_set
 from argap.intervals import effective_documents
 from argap.labels import read_labels
-from argap.records import EvaluationSpec
+from argap.records import EvaluationSpec, read_gap
 from argap.token_slices import score_by
 
 from .conftest import write_drawn_result  # isort: skip
@@ -200,6 +202,17 @@ def test_the_command_slices_by_a_column(result, monkeypatch, capsys):
         monkeypatch, capsys, "slice", str(result.folder), "--by", "a", "--where", "b", "--name", "c"
     )
     assert "--by is a partition of all tokens" in err
+
+
+def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(result.folder, out)
+    code, _, _ = run_command(monkeypatch, capsys, "slice", str(out), "--by", "language", "--record")
+    assert code == 0
+    recorded = read_gap(out).slices
+    assert "it's" in [each.name for each in recorded]
+    runs = [str(out / name) for name in result.models]
+    assert compare_runs(runs[1:], runs[0], out).slices == recorded
 
 
 def test_a_condition_lists_them_and_a_breakdown_names_them(result):

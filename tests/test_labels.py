@@ -1,14 +1,17 @@
 """Labels: the 12-token example with a training text, counts at the threshold, and the files."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from argap.bigram_index.build import build_index
+from argap.corpus import open_corpus
 from argap.errors import FormatError, MismatchError
-from argap.evaluation import EvaluationSet
-from argap.labels import label, read_labels, with_counts, write_labels
+from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.labels import label, label_portions, read_labels, with_counts, write_labels
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15
 
@@ -32,7 +35,7 @@ def example(tmp_path, tokenizer):
     data = EvaluationSet(
         tokens=tokens,
         offsets=np.array([0, 12]),
-        document=np.array([0] * 5 + [1] * 7, dtype=np.int32),
+        document_ends=np.array([5, 12]),
         domains=["prose", "code"],
         sources=["p", "c"],
         seq_len=12,
@@ -42,6 +45,32 @@ def example(tmp_path, tokenizer):
         tokenizer_fingerprint=tokenizer.fingerprint,
     )
     return data, index
+
+
+def test_labels_of_portions_are_those_of_all(tokenizer, tmp_path):
+    texts = ["a b a b a c", "", "one two one two", "x", "q r s q r s q r"]
+    path = tmp_path / "text.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text or " ", "domain": f"d{k % 2}"}) + "\n" for k, text in enumerate(texts))
+    )
+    for packing in ("packed", "document"):
+        data = build_evaluation_set(open_corpus(str(path)), tokenizer, seq_len=5, packing=packing)
+        whole = label(data)
+        for size in (1, 3):
+            starts = range(0, data.windows, size)
+            parts = list(label_portions(data, None, [data.all[k : k + size] for k in starts]))
+            for name in ("window", "position", "repeated", "distance", "occurrences", "domain"):
+                joined = np.concatenate([getattr(part, name) for part in parts])
+                assert np.array_equal(joined, getattr(whole, name)), name
+            assert all(np.array_equal(part.document_of_window, whole.document_of_window) for part in parts)
+        for window in data.all:
+            rows = data.rows(range(window, window + 1))
+            documents, tokens = np.unique(data.document[rows], return_counts=True)
+            assert data.document_of_window[window] == documents[tokens.argmax()]
+            assert (data.window[rows] == window).all()
+            assert data.position[rows].tolist() == list(range(rows.stop - rows.start))
+        lengths = np.diff(data.document_ends, prepend=0)
+        assert np.array_equal(data.document, np.repeat(np.arange(len(lengths)), lengths))
 
 
 def test_train_counts_match_a_worked_example(example):

@@ -120,7 +120,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_process_is_told_who_is_in_the_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     out = tmp_path / "out"
-    with pytest.raises(ArgapError, match=rf"out: in use by process {holder.pid} on \S+ since 20\S+ .*another `out`$"):
+    with pytest.raises(ArgapError, match=rf"out: in use by process {holder.pid} on \S+ since 20\S+ .*another folder$"):
         enter(out)
     with alone_in(out, main=False):  # the other processes of one run
         pass
@@ -166,7 +166,7 @@ def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Pope
         assert left.value.code == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert f"in use by process {holder.pid} on " in line
-        assert line.endswith("or choose another --out")
+        assert line.endswith("or choose another folder")
     assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
 
 

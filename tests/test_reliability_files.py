@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, SourceRecord
+from argap.records import EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
@@ -141,8 +141,8 @@ def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet,
     assert part.read_bytes() == whole
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None])
-def test_a_logprob_that_is_not_finite_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: float | None) -> None:
     scored(data, tmp_path)
     part = shard_path(tmp_path, 1)
     table = pq.read_table(part)
@@ -153,7 +153,7 @@ def test_a_logprob_that_is_not_finite_is_named(data: EvaluationSet, tmp_path: Pa
     pq.write_table(table.set_column(column, "logprob", pa.array(values, pa.float32())), part)
     (tmp_path / FILE).unlink()
     window, position = table["window"][row].as_py(), table["pos"][row].as_py()
-    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a finite"
+    expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a num"
     with pytest.raises(FormatError, match=expected):
         read_logprobs(open_run(tmp_path))
 
@@ -169,3 +169,11 @@ def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
     with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
         check_resumable(tmp_path, {"checkpoint": "x"}, overwrite=False)
+
+
+def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:
+    gap = read_json(token_result / "gap.json")
+    gap["breakdowns"]["frequency"][0]["bin"] = "0–1"
+    write_json(tmp_path / "gap.json", gap)
+    with pytest.raises(FormatError, match=r"gap\.json: breakdowns\.frequency: 0–1: not one of `bins\.frequency`"):
+        read_gap(tmp_path)

@@ -14,7 +14,7 @@ def windows(*rows: list[int], eos: int | None = None) -> EvaluationSet:
     return EvaluationSet(
         tokens=np.concatenate([np.array(row, dtype=np.int32) for row in rows]),
         offsets=np.cumsum([0, *map(len, rows)]),
-        document=np.zeros(sum(map(len, rows)), dtype=np.int32),
+        document_ends=np.array([sum(map(len, rows))]),
         domains=["d"],
         sources=["s"],
         seq_len=max(map(len, rows)),

@@ -24,7 +24,8 @@ from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.reports.write import write_report
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
-from argap.slice_sql import connect, looked_up
+from argap.slice_sql import connect
+from argap.slice_sums import looked_up
 from argap.token_slices import Slice, checked, score_slices
 
 pc: Any = pyarrow.compute
@@ -131,13 +132,13 @@ OF_VOCABULARY = {
 def test_conditions_on_the_vocabulary_are_looked_up(result, plain, monkeypatch):
     table = result.token_table
     made = {name: looked_up(table, checked(table, sql)) for name, sql in OF_VOCABULARY.items()}
-    assert all(each is not None and 0 < each.holds.sum() < len(each.holds) for each in made.values())
+    assert all(each is not None and 0 < each.values.sum() < len(each.values) for each in made.values())
     assert [name for name, each in made.items() if each is not None and each.previous] == ["after"]
     for other in ("piece = previous", "length(piece) > pos", "random() < 0.5 AND piece <> ''", "true", "word = 'e'"):
         assert looked_up(table, checked(table, other)) is None
     assert looked_up(table, checked(table, "length(piece) < 9 OR piece::INT = 1")) is None  # fails on an entry
     found = score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2)
-    monkeypatch.setattr("argap.slice_sql.looked_up", lambda *_: None)
+    monkeypatch.setattr("argap.slice_sums.looked_up", lambda *_: None)
     assert score_slices(table, [Slice(*each) for each in OF_VOCABULARY.items()], threshold=2) == found
     assert found[2].n == plain["piece"].str.contains("[0-9]").sum()
 
@@ -190,6 +191,24 @@ def test_shards_of_other_sizes_change_nothing(result, token_result, tmp_path):
     (copied / "gap.json").write_text(json.dumps(record))
     slices = {name: sql for name, (sql, _) in CONDITIONS.items()}
     pd.testing.assert_frame_equal(argap.open_result(copied).gap(slices), result.gap(slices), rtol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monkeypatch, threads):
+    slices = {name: sql for name, (sql, _) in CONDITIONS.items()} | {f"late {k}": f"pos > {k}" for k in range(40)}
+    expected, by = result.gap(slices), result.breakdown("source")
+    monkeypatch.setattr("argap.slice_sums.ROWS", 1)
+    monkeypatch.setattr("argap.slice_sums.available_cores", lambda: threads)
+    pd.testing.assert_frame_equal(result.gap(slices), expected, rtol=1e-12)
+    pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
+
+
+def test_conditions_never_see_the_first_token_of_a_window(result):
+    fails = "CASE WHEN pos > {} THEN true ELSE CAST(piece || 'x' AS INT) > 0 END"
+    table = result.gap({"scored": fails.format(0), "whole": "nll IS NOT NULL AND nll.m2 >= 0"}).set_index("slice")
+    assert set(table.loc[["scored", "whole"], "n"]) == set(table.loc["overall", "n"])
+    with pytest.raises(ArgapError, match=r"slice low: a condition fails on a token: .*Could not convert"):
+        result.gap({"good": fails.format(0), "low": fails.format(1)})
 
 
 def test_a_function_of_a_batch_is_a_slice(result, plain):

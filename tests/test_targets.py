@@ -1,5 +1,6 @@
 """Checkpoints with equal names get the names of their parent folders as well."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.targets import CheckpointTarget, with_distinct_names
+from argap.targets import CheckpointTarget, split_name, with_distinct_names, with_name
 
 
 def target(folder: str) -> CheckpointTarget:
@@ -28,3 +29,20 @@ def test_equal_names_get_the_parent_folder_s_name():
 def test_names_still_equal_with_parents_are_refused():
     with pytest.raises(ArgapError, match="b/final: two models have this name"):
         with_distinct_names([target("x/final"), target("a/b/final"), target("c/b/final")])
+
+
+def test_a_name_is_read_before_the_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "lr=0.1").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert split_name("bf16=org/model@step1") == ("bf16", "org/model@step1")
+    assert split_name("served=http://host/v1") == ("served", "http://host/v1")
+    for whole in ("org/model", "lr=0.1", "runs/lr=0.1/final", "http://host/v1?a=b"):  # a path that is there, or no name
+        assert split_name(whole) == (None, whole)
+    with pytest.raises(ArgapError, match="model name 'a/b': expected a plain name"):
+        with_name("a/b", "org/model")
+
+
+def test_the_name_given_is_not_changed():
+    named = replace(target("b/final"), name="final", named=True)
+    with pytest.raises(ArgapError, match="final: two models have this name; write NAME=CKPT for one"):
+        with_distinct_names([target("a/final"), named])

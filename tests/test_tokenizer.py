@@ -45,6 +45,13 @@ def test_a_broken_pointer_is_named(checkpoint):
         load_tokenizer(point(checkpoint, "../gone/tokenizer.json"))
 
 
+@pytest.mark.parametrize("name", ["=1+1", "a" * 120, "a/b/c", "a\nb"])
+def test_a_name_that_no_hub_takes_is_refused_in_one_line(name, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ArgapError, match="no tokenizer there, as a folder or on the hub"):
+        load_tokenizer(name)
+
+
 def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
     """A file on the hub may name a path of the machine that wrote it."""
     with pytest.raises(ArgapError, match="no tokenizer there"):

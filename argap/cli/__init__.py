@@ -33,7 +33,7 @@ from argap.cli import (
     train,
     view,
 )
-from argap.cli.guard import fail
+from argap.cli.guard import fail, keeping_interrupts
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Parameters of the library whose flag has another name."""
@@ -85,11 +85,12 @@ def _options(
 
 
 def main() -> None:
-    """Entry point of the script ``argap``. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
+    """The command line. (Typer itself turns Ctrl-C into 130 and a closed pipe into 1.)"""
     command = None
     try:
-        command = commands()
-        command()
+        with keeping_interrupts():
+            command = commands()
+            command()
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(fail(error, {} if command is None else _flags(command, sys.argv[1:])))
 

@@ -7,11 +7,14 @@ traceback is in a file. 130: interrupted. ``ARGAP_TRACEBACK=1`` prints the trace
 import errno
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from argap.errors import ArgapError, with_flags
@@ -33,6 +36,28 @@ LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|comm
 """What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
+
+
+@contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Inside, an interrupt that arrives in a destructor or a callback of a weak reference is raised again behind it.
+
+    Python cannot raise there: it would print the interrupt's traceback and go on."""
+    print_it = sys.unraisablehook
+
+    def raise_later(raised: "sys.UnraisableHookArgs") -> None:
+        if issubclass(raised.exc_type, KeyboardInterrupt):
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            print_it(raised)
+
+    sys.unraisablehook = raise_later
+    try:
+        yield
+    finally:
+        sys.unraisablehook = print_it
 
 
 def fail(error: BaseException, flags: Mapping[str, str]) -> int:

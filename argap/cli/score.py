@@ -37,7 +37,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of th
 
 def score(
     checkpoints: Annotated[
-        list[str], typer.Argument(metavar="CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1).")
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]CKPT", help="Local folders, hub ids, names, or servers (http://HOST/v1); NAME= names a row."
+        ),
     ],
     ref: Reference,
     data: Annotated[
@@ -57,6 +60,13 @@ def score(
     tokenizer: Annotated[
         list[str] | None,
         typer.Option(metavar="[NAME=]T", help="Of servers and of CKPTs without one; NAME=T replaces CKPT NAME's own."),
+    ] = None,
+    bos: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]TOKEN",
+            help="Token before each window: own (the tokenizer's BOS) or a token's text; NAME=TOKEN for one model.",
+        ),
     ] = None,
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once to a server.")] = 8,
     dtype: Annotated[
@@ -104,7 +114,7 @@ def score(
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
     from argap.parallel import join
-    from argap.per_model import per_model
+    from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
@@ -135,8 +145,7 @@ def score(
                 backend=backend,
                 device_map=device_map,
             ),
-            dtypes=per_model("dtype", dtype),
-            tokenizers=per_model("tokenizer", tokenizer),
+            settings=ModelSettings(per_model("dtype", dtype), per_model("tokenizer", tokenizer), per_model("bos", bos)),
             model_names=model_name or (),
             concurrency=concurrency,
             base=base,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from argap.atomic import write_text
 from argap.cli.engine import check_engine
 from argap.cli.options import Device, TrustRemoteCode
 
@@ -78,6 +79,37 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
         return
     for row in rows:
         typer.echo(f"{row.size:<8}  {row.name:<28}  {row}")
+
+
+@app.command()
+def trajectory(
+    series: Annotated[Path, typer.Argument(metavar="SERIES", help="YAML file of checkpoint series.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for runs and result [runs/SERIES].")] = None,
+    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
+    device: Device = "auto",
+    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
+    overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
+    as_json: JsonOption = False,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
+    from argap.reports.drawing import save
+    from argap.reports.formats import markdown
+    from argap.reports.training_figures import recall_along_training
+    from argap.reports.trajectory_table import trajectory_table
+    from argap.scorer import ScoreOptions, parse_batch_size
+    from argap.suite.series import load_series, score_series
+    from argap.threshold import parse_threshold
+
+    given = load_series(series)
+    folder = out or Path("runs") / series.stem
+    options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size), trust_remote_code=trust_remote_code)
+    gap, along = score_series(given, folder, threshold=parse_threshold(threshold), options=options, overwrite=overwrite)
+    text = markdown(trajectory_table(along, given.reference, gap))
+    write_text(folder / "trajectory.md", text)
+    figure = recall_along_training(along, list(given.series), given.reference, gap)
+    save(figure, folder / "figures", "recall_along_training")
+    typer.echo(along.to_json(orient="records", indent=2) if as_json else text)
 
 
 @app.command()

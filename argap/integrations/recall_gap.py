@@ -82,10 +82,11 @@ class RecallGap:
             raise ArgapError(f"`windows` {windows}: expected a positive whole number")
         run = open_run(Path(reference))
         own = None if tokenizer is None else tokenizer_in_memory(tokenizer)
+        self._bos = run.record.identity.bos
         self._batch_size: int | Literal["auto"] = batch_size
         self._text: SegmentedText | None = None
         if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
-            self._text = _segmented(run, own)
+            self._text, self._bos = _segmented(run, own), None  # the id is one of the reference's tokens
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
             folder = labels_of([run])
@@ -112,21 +113,21 @@ class RecallGap:
 
         It stays on its device and in its dtype. Its weights, gradients, modes (training or evaluation) and the state of
         the random generators are afterwards as before. Raises `ArgapError` for a model that cannot take the windows or
-        lacks one of the tokens, and for a log-prob that is not finite.
+        lacks one of the tokens, and for a log-prob of NaN or +∞. Where one is −∞, figures are infinite, or NaN.
         """
         from argap.batches import Batches
-        from argap.scorer import check_finite, check_vocabulary
+        from argap.scorer import check_logprobs, check_vocabulary
 
         live = live_model(model)
         data = self._data
-        check_length(live, longest=int(np.diff(data.offsets).max()))
+        check_length(live, longest=int(np.diff(data.offsets).max()), bos=self._bos is not None)
         check_vocabulary(model, data, live.name)
         logprob = np.full(len(data.tokens), np.nan, dtype=np.float32)
         windows = range(self._windows)
         with undisturbed(model):
-            batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True)
+            batches = Batches(model, data, str(live.device), self._batch_size, live.name, live=True, bos=self._bos)
             scored, _ = batches.score(windows).arrays()
-        check_finite(scored, data, windows, live.name)
+        check_logprobs(scored, data, windows, live.name)
         logprob[: len(scored)] = scored
         return self._figures(self._aligned(logprob, 1))
 
@@ -137,7 +138,8 @@ class RecallGap:
 
     def _figures(self, logprob: np.ndarray) -> GapFigures:
         hits, n = self._hits, self._n
-        lost = self._reference - logprob
+        with np.errstate(invalid="ignore"):  # −∞ − −∞
+            lost = self._reference - logprob
         share = n[hits].sum() / n.sum()
         on_hits = float(lost[hits].sum() / n[hits].sum()) if hits.any() else 0.0
         gap = float(lost.sum() / n.sum())
@@ -164,7 +166,7 @@ def _data_of(run: Run, labels: Labels) -> EvaluationSet:
     return EvaluationSet(
         tokens=read_token_ids(run),
         offsets=read_window_offsets(run),
-        document=labels.document_of_window[labels.window],
+        document_ends=np.searchsorted(labels.document_of_window[labels.window], np.arange(len(sources)), side="right"),
         domains=[""] * len(sources),
         sources=sources,
         seq_len=evaluation.seq_len,

@@ -79,7 +79,10 @@ class GapCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self._trainer.is_fsdp_enabled or self._trainer.is_deepspeed_enabled:
-            raise ArgapError("GapCallback: the weights are sharded across processes; expected a whole model in each")
+            raise ArgapError(
+                "GapCallback: FSDP and DeepSpeed shard the weights across processes, and it measures a model that each "
+                "has whole; score saved checkpoints with `argap score`"
+            )
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self._every == 0:

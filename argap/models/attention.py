@@ -3,7 +3,7 @@
 Legend: B batch, T positions, D width, H heads, K = D / H, w window.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
 from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
@@ -36,8 +36,8 @@ class Attention(Mixer):
     - ``window_kind``: ``sliding``, each position and the w − 1 before it (arXiv 2004.05150, section 3.1), or
       ``blocked``, the earlier positions of its own block of w (0 to w − 1, w to 2w − 1, ...).
 
-    Raises `ArgapError` if the width does not split into heads (of even width, for RoPE), and for unknown
-    ``positions``, an invalid window, a ``rotary_size`` above K, and ``kv_heads`` that do not divide the heads.
+    Raises `ArgapError` if the width does not split into heads (of even width, for RoPE), and for blocks without a
+    window, a ``rotary_size`` above K, and ``kv_heads`` that do not divide the heads.
     """
 
     source = "arXiv 1706.03762; RoPE: arXiv 2104.09864"
@@ -50,7 +50,7 @@ class Attention(Mixer):
         heads: int | None = None,
         positions: Positions = "rope",
         rope_theta: float = 10_000.0,
-        window: int | None = None,
+        window: AtLeastOne | None = None,
         window_kind: WindowKind = "sliding",
         rotary_size: int | None = None,
         kv_heads: int | None = None,
@@ -58,18 +58,8 @@ class Attention(Mixer):
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 64) if heads is None else heads
-        if positions not in get_args(Positions):
-            raise ArgapError(f"attention: positions {positions!r}; expected {' or '.join(get_args(Positions))}")
         self.rotary = positions == "rope"
-        if self.heads < 1 or width % (2 * self.heads if self.rotary else self.heads):
-            even = " of even width" if self.rotary else ""
-            raise ArgapError(
-                f"attention: width {width} does not split into {self.heads} heads{even}; set its option heads"
-            )
-        if window is not None and window < 1:
-            raise ArgapError(f"attention: window {window}; expected at least 1")
-        if window_kind not in get_args(WindowKind):
-            raise ArgapError(f"attention: window_kind {window_kind!r}; expected {' or '.join(get_args(WindowKind))}")
+        check_heads("attention", width, self.heads, even=self.rotary)
         if window is None and window_kind == "blocked":
             raise ArgapError("attention: window_kind 'blocked' without a window; set its option window")
         size = width // self.heads

@@ -4,16 +4,15 @@ Legend: B batch, T positions, D width, N the filter's taps.
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
 
-from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
-from argap.models.mixer import Mixer
+from argap.models.mixer import AtLeastOne, Mixer, longest
 
 Filter = Literal["explicit", "implicit", "listing"]
 Bias = Literal["vector", "definition"]
@@ -36,7 +35,7 @@ class BaseConv(Mixer):
     - ``bands``, ``filter_width``: frequencies of an MLP's features and its hidden width; None: 1 and 16 for
       ``listing``, 8 and 32 for ``implicit``.
 
-    Raises `ArgapError` for an option's value that is none of these.
+    Raises `ArgapError` where the longest sequence is needed and not given.
     """
 
     source = "arXiv 2312.04927, definition 4.1, listings 1 and 2"
@@ -47,21 +46,15 @@ class BaseConv(Mixer):
         max_positions: int | None = None,
         *,
         filter: Filter = "explicit",
-        kernel_size: int | None = 3,
+        kernel_size: AtLeastOne | None = 3,
         bias: Bias = "vector",
         skip: bool = False,
-        bands: int | None = None,
-        filter_width: int | None = None,
+        bands: AtLeastOne | None = None,
+        filter_width: AtLeastOne | None = None,
     ) -> None:
         super().__init__()
-        for name, value, known in (("filter", filter, get_args(Filter)), ("bias", bias, get_args(Bias))):
-            if value not in known:
-                raise ArgapError(f"base_conv: {name} {value!r}; expected {' or '.join(known)}")
-        for name, value in (("kernel_size", kernel_size), ("bands", bands), ("filter_width", filter_width)):
-            if value is not None and value < 1:
-                raise ArgapError(f"base_conv: {name} {value}; expected at least 1")
-        taps = _longest(max_positions, "kernel_size null") if kernel_size is None else kernel_size
-        shape = (width,) if bias == "vector" else (_longest(max_positions, "bias 'definition'"), width)
+        taps = longest(max_positions, "base_conv: kernel_size null needs") if kernel_size is None else kernel_size
+        shape = (width,) if bias == "vector" else (longest(max_positions, "base_conv: bias 'definition' needs"), width)
         self.taps, self.skip, self.spectra = taps, skip, SpectrumCache()
         self.projection = nn.Linear(width, width, bias=False)
         self.gate_bias = nn.Parameter(torch.empty(shape))
@@ -116,12 +109,6 @@ class BaseConv(Mixer):
         width = self.projection.in_features
         pointwise = batch * length * (2 * width**2 + (3 + self.skip) * width)
         return pointwise + self.filter.flops(length) + convolution_flops(batch, length, width, self.taps)
-
-
-def _longest(max_positions: int | None, what: str) -> int:
-    if max_positions is None:
-        raise ArgapError(f"base_conv: {what} needs the longest sequence; set the model's max_position_embeddings")
-    return max_positions
 
 
 def _at(bias: torch.Tensor, position: slice | int) -> torch.Tensor:

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
 
 
 class BasedConv(Mixer):
@@ -20,24 +19,19 @@ class BasedConv(Mixer):
     Based is no mixer but a pattern of three: this one, ``linear_attention`` with Taylor features, and
     ``attention`` with a sliding window; the architecture ``based`` has them.
 
-    Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width. Raises
-    `ArgapError` for a value below 1.
+    Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width.
     """
 
     source = "arXiv 2402.18668, section 3, short convolutions"
 
-    def __init__(self, width: int, max_positions: int | None = None, *, kernel_size: int = 3, expand: int = 2) -> None:
+    def __init__(
+        self, width: int, max_positions: int | None = None, *, kernel_size: AtLeastOne = 3, expand: AtLeastOne = 2
+    ) -> None:
         super().__init__()
-        for name, value in (("kernel_size", kernel_size), ("expand", expand)):
-            if value < 1:
-                raise ArgapError(f"based_conv: {name} {value}; expected at least 1")
         inner = expand * width
         self.projections = nn.Linear(width, 2 * inner)
         self.conv = ShortConvolution(inner, kernel_size)
         self.out = ResidualLinear(inner, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         convolved, gate = self.projections(x).chunk(2, dim=-1)
@@ -70,24 +64,23 @@ class ShortLongConv(Mixer):
     only other mixer and no layer has a window. Both filters are free parameters, as in that code, which takes the
     product in float32.
 
-    Options: ``short_kernel`` and ``long_kernel``, taps of h₁ and h₂. Raises `ArgapError` for a value below 1.
+    Options: ``short_kernel`` and ``long_kernel``, taps of h₁ and h₂.
     """
 
     source = "second Zoology post (Based), HazyResearch/zoology, based_refs/gated_conv_ref.py"
 
     def __init__(
-        self, width: int, max_positions: int | None = None, *, short_kernel: int = 3, long_kernel: int = 128
+        self,
+        width: int,
+        max_positions: int | None = None,
+        *,
+        short_kernel: AtLeastOne = 3,
+        long_kernel: AtLeastOne = 128,
     ) -> None:
         super().__init__()
-        for name, value in (("short_kernel", short_kernel), ("long_kernel", long_kernel)):
-            if value < 1:
-                raise ArgapError(f"short_long_conv: {name} {value}; expected at least 1")
         self.gate = nn.Linear(width, width)
         self.short = ShortConvolution(width, short_kernel, bias=True)
         self.long = ShortConvolution(width, long_kernel, bias=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.prefill(x)[0]
 
     def prefill(
         self, x: torch.Tensor, *input_ids: torch.Tensor

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
@@ -23,11 +24,15 @@ SHORT = 32
 """Filters of up to this many taps are applied directly, longer ones by FFT."""
 
 
-def causal_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+def causal_convolution(
+    x: torch.Tensor, taps: torch.Tensor, gate: torch.Tensor | None = None, skip: torch.Tensor | None = None
+) -> torch.Tensor:
     """``x [B, T, D]`` with ``taps [N, D]``, where tap s weights the input s positions back. Returns the shape
-    and dtype of ``x``; accumulates in float32 or wider."""
+    and dtype of ``x``; accumulates in float32 or wider. With a ``gate`` g ``[B, T, D]`` and a ``skip`` s ``[D]``,
+    g ⊙ (y + s ⊙ x)."""
     taps = taps[: x.shape[1]]  # further taps would reach before the first position
-    return short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
+    y = short_convolution(x, taps)[0] if len(taps) <= SHORT else long_convolution(x, taps)
+    return y if gate is None else gated_product(gate, y, skip=skip, skipped=x)
 
 
 class SpectrumCache:
@@ -48,7 +53,7 @@ class SpectrumCache:
 
     def convolutions(
         self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
-    ) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    ) -> list[Callable[..., torch.Tensor]]:
         """`causal_convolution` with each filter ``[≤ count, D]`` that ``make`` computes from the parameters of
         ``maker``, for sequences like ``inputs [B, T, D]``."""
         parameters = list(maker.parameters())

@@ -3,16 +3,15 @@
 Legend: B batch, T positions, D width, H heads, K = D / H key and value size of a head.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.errors import ArgapError
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
 from argap.models.recurrence import EPSILON, HeadNorm, delta_rule_flops, delta_rule_step
 
 Activation = Literal["silu", "elu", "relu", "identity"]
@@ -34,7 +33,7 @@ class DeltaNet(Mixer):
     - ``norm_eps``: epsilon of the output's norm, 10⁻⁵.
 
     The output's norm is RMSNorm over a head's values. Raises `ArgapError` for a width that does not split
-    into the heads and for an option's value that is none of these.
+    into the heads.
     """
 
     source = "arXiv 2406.06484, sections 2.2, 3.2 (chunks) and 3.3 (the layer)"
@@ -48,23 +47,13 @@ class DeltaNet(Mixer):
         heads: int | None = None,
         activation: Activation = "silu",
         key_norm: KeyNorm = "l2",
-        conv_size: int | None = 4,
-        chunk_size: int | None = 64,
+        conv_size: AtLeastOne | None = 4,
+        chunk_size: AtLeastOne | None = 64,
         norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 128) if heads is None else heads
-        if self.heads < 1 or width % self.heads:
-            raise ArgapError(f"delta_net: width {width} does not split into {self.heads} heads; set its option heads")
-        for name, value, known in (
-            ("activation", activation, get_args(Activation)),
-            ("key_norm", key_norm, get_args(KeyNorm)),
-        ):
-            if value not in known:
-                raise ArgapError(f"delta_net: {name} {value!r}; expected {' or '.join(known)}")
-        for name, value in (("conv_size", conv_size), ("chunk_size", chunk_size)):
-            if value is not None and value < 1:
-                raise ArgapError(f"delta_net: {name} {value}; expected at least 1")
+        check_heads("delta_net", width, self.heads)
         self.width, self.chunk_size = width, chunk_size
         self.activation: Activation = activation
         self.key_norm: KeyNorm = key_norm
@@ -73,9 +62,6 @@ class DeltaNet(Mixer):
         self.beta = nn.Linear(width, self.heads, bias=False)
         self.norm = HeadNorm(width // self.heads, width, norm_eps)
         self.out = ResidualLinear(width, width, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         mapped = qkv = self.qkv(x)

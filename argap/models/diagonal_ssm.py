@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from transformers.initialization import copy_
 
+from argap.models.mixer import without_decay
+
 
 class DiagonalSSM(nn.Module):
     """x' = A x + B u, y = 2 Re(C x), discretised with a step Δ a channel (arXiv 2206.11893, sections 3 and 4).
@@ -27,8 +29,7 @@ class DiagonalSSM(nn.Module):
         self.frequency = nn.Parameter(torch.empty(channels, pairs))
         self.readout = nn.Parameter(torch.empty(channels, pairs, 2))
         self.input = nn.Parameter(torch.empty(channels, pairs, 2)) if free_input else None
-        for parameter in self.parameters():  # dynamics, as S4 trains them
-            parameter._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
+        without_decay(*self.parameters())  # dynamics, as S4 trains them
 
     def initialize(self, std: float, residual_std: float) -> None:
         """S4D-Lin: A_n = −½ + πn i (arXiv 2206.11893, equation 9), Δ log-uniform from 0.001 to 0.1, B = 1 and

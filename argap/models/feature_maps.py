@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.errors import ArgapError
 from argap.kernels.taylor_attention import taylor_features
+from argap.models.mixer import longest
 
 
 class FeatureMap(nn.Module, ABC):
@@ -62,12 +62,7 @@ class CosFormer(FeatureMap):
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__(key_size, max_positions, random_features)
-        if max_positions is None:
-            raise ArgapError(
-                "linear_attention: feature_map 'cosformer' needs the longest sequence; "
-                "set the model's max_position_embeddings"
-            )
-        self.longest = max_positions
+        self.longest = longest(max_positions, "linear_attention: feature_map 'cosformer' needs")
         self.size = 2 * key_size
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:

@@ -3,18 +3,19 @@
 Legend: B batch, T positions, D width, H heads, K key size, V = D / H value size of a head.
 """
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import nn
 
 from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.gla import gla
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import Mixer, ResidualLinear, State
-from argap.models.recurrence import recurrence_flops, recurrence_step
-
-EPSILON = 1e-5
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State
+from argap.models.recurrence import EPSILON, recurrence_flops, recurrence_step
 
 
 class GLA(Mixer):
@@ -31,7 +32,7 @@ class GLA(Mixer):
       each pair of its positions, so that it is short.
     - ``norm_eps``: epsilon of the norm.
 
-    Raises `ArgapError` where the widths do not split into the heads, and for an option's value below 1.
+    Raises `ArgapError` where the widths do not split into the heads.
     """
 
     source = "arXiv 2312.06635, sections 4.1 (recurrent form) and 4.4 (the layer)"
@@ -42,25 +43,15 @@ class GLA(Mixer):
         width: int,
         max_positions: int | None = None,
         *,
-        heads: int = 4,
+        heads: AtLeastOne = 4,
         key_expansion: float = 0.5,
-        gate_rank: int = 16,
-        gate_temperature: float = 16.0,
-        conv_size: int | None = None,
-        chunk_size: int | None = 16,
+        gate_rank: AtLeastOne = 16,
+        gate_temperature: Annotated[float, Meta(gt=0)] = 16.0,
+        conv_size: AtLeastOne | None = None,
+        chunk_size: AtLeastOne | None = 16,
         norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("heads", heads),
-            ("gate_rank", gate_rank),
-            ("conv_size", conv_size),
-            ("chunk_size", chunk_size),
-        ):
-            if value is not None and value < 1:
-                raise ArgapError(f"gla: {name} {value}; expected at least 1")
-        if gate_temperature <= 0:
-            raise ArgapError(f"gla: gate_temperature {gate_temperature}; expected more than 0")
         keys = round(width * key_expansion)
         if keys < 1 or width % heads or keys % heads:
             raise ArgapError(
@@ -87,8 +78,9 @@ class GLA(Mixer):
         """All positions of ``x [B, T, D]`` at once, and the state after the last, S where it is to be kept."""
         mapped = self.qkv(x)
         qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
-        q, k, v, decay = (part.transpose(1, 2) for part in self._heads(qkv, x))
-        y, memory = self.operator(q, k, v, decay, keep_state=keep_state, chunk=self.chunk_size)
+        q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
+        scaling = {"scale": q.shape[-1] ** -0.5, "temperature": self.temperature}
+        y, memory = self.operator(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
         past = None if self.conv is None else self.conv.state_after(mapped)
         return self._merge(y.transpose(1, 2), x), (memory, past)
 
@@ -109,8 +101,9 @@ class GLA(Mixer):
         if self.conv is not None:
             qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
             qkv = F.silu(qkv)
-        q, k, v, decay = self._heads(qkv, x)
-        y, memory = recurrence_step(q, k, v, memory, decay)
+        q, k, v, logits = self._heads(qkv, x)
+        decay = F.logsigmoid(logits.to(memory.dtype)) / self.temperature
+        y, memory = recurrence_step(q.to(memory.dtype) * q.shape[-1] ** -0.5, k, v, memory, decay)
         return self._merge(y, x), (memory, past)
 
     def state_size(self, length: int) -> int:
@@ -132,12 +125,10 @@ class GLA(Mixer):
     def _heads(
         self, qkv: torch.Tensor, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, scaled by 1/√K, k, log α ``[..., H, K]`` and v ``[..., H, V]``."""
+        """q, k, the decays' logits ``[..., H, K]`` and v ``[..., H, V]``."""
         parts = qkv.split((self.keys, self.keys, self.width), dim=-1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)) for part in parts)
-        compute_dtype = torch.promote_types(x.dtype, torch.float32)
-        decay = F.logsigmoid(self.decay_up(self.decay_down(x)).to(compute_dtype)) / self.temperature
-        return q * q.shape[-1] ** -0.5, k, v, decay.unflatten(-1, (self.heads, -1))
+        return q, k, v, self.decay_up(self.decay_down(x)).unflatten(-1, (self.heads, -1))
 
     def _merge(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Outputs of the heads ``[..., H, V]`` normed, gated by ``x [..., D]`` and mixed to ``[..., D]``."""

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, longest
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -36,24 +36,18 @@ class H3(Mixer):
         width: int,
         max_positions: int | None = None,
         *,
-        head_size: int = 1,
-        shift_states: int | None = 64,
+        head_size: AtLeastOne = 1,
+        shift_states: AtLeastOne | None = 64,
         states: int | None = 64,
     ) -> None:
         super().__init__()
-        if head_size < 1 or width % head_size:
+        if width % head_size:
             raise ArgapError(f"h3: width {width} does not split into heads of {head_size}; set its option head_size")
-        if max_positions is None and None in (shift_states, states):
-            raise ArgapError(
-                "h3: shift_states or states null needs the longest sequence; set the model's max_position_embeddings"
-            )
-        if max_positions is not None:
-            shift_states = max_positions if shift_states is None else shift_states
-            states = max_positions + max_positions % 2 if states is None else states
-        assert shift_states is not None
-        assert states is not None
-        if shift_states < 1:
-            raise ArgapError(f"h3: shift_states {shift_states}; expected at least 1")
+        if shift_states is None:
+            shift_states = longest(max_positions, "h3: shift_states null needs")
+        if states is None:
+            positions = longest(max_positions, "h3: states null needs")
+            states = positions + positions % 2
         if states < 2 or states % 2:
             raise ArgapError(f"h3: states {states}; expected an even number from 2 (conjugate pairs)")
         self.head_size, self.heads, self.spectra = head_size, width // head_size, SpectrumCache()
@@ -79,7 +73,7 @@ class H3(Mixer):
         filters = partial(self._filters, length)
         (convolve,) = self.spectra.convolutions(product, self.ssm, length, filters)
         if self.head_size == 1:
-            return self.out(gated_product(q, convolve(product), skip=skip, skipped=product))
+            return self.out(convolve(product, gate=q, skip=skip))
         return self.out(self._read(convolve(product) + skip * product, q))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

@@ -10,40 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.errors import ArgapError
-from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import position_features
-from argap.models.mixer import Mixer, ResidualLinear, without_decay
+from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
 of it, and ``SHIFT`` is added so that no tap is out of reach."""
 
 State = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
-
-
-def check_filters(
-    mixer: str,
-    width: int,
-    heads: int,
-    max_positions: int | None,
-    short_kernel: int,
-    bands: int,
-    filter_width: int,
-    filter_depth: int,
-) -> int:
-    """``max_positions``, the taps of the filters. Raises `ArgapError` for values out of range."""
-    sizes = {"short_kernel": short_kernel, "bands": bands, "filter_width": filter_width, "filter_depth": filter_depth}
-    for name, value in sizes.items():
-        least = 2 if name == "filter_depth" else 1
-        if value < least:
-            raise ArgapError(f"{mixer}: {name} {value}; expected at least {least}")
-    if heads < 1 or width % heads:
-        raise ArgapError(f"{mixer}: width {width} does not split into {heads} heads; set its option heads")
-    if max_positions is None:
-        raise ArgapError(f"{mixer}: its filters need the longest sequence; set the model's max_position_embeddings")
-    return max_positions
 
 
 class Hyena(Mixer):
@@ -58,7 +33,8 @@ class Hyena(Mixer):
     of the short convolution; of the filter's MLP ``bands``, the frequencies of its features,
     ``filter_width``, ``filter_depth``, its layers, and ``sine_frequency``, where ω of its sines starts.
 
-    Raises `ArgapError` for values out of range, and without ``max_positions``, where the filters end.
+    Raises `ArgapError` for a width that does not split into the heads, and without ``max_positions``, where the filters
+    end.
     """
 
     source = "arXiv 2302.10866, definition 3.1, algorithms 1 to 3"
@@ -68,18 +44,17 @@ class Hyena(Mixer):
         width: int,
         max_positions: int | None = None,
         *,
-        order: int = 2,
+        order: AtLeastTwo = 2,
         heads: int = 1,
-        short_kernel: int = 3,
-        bands: int = 16,
-        filter_width: int = 64,
-        filter_depth: int = 4,
+        short_kernel: AtLeastOne = 3,
+        bands: AtLeastOne = 16,
+        filter_width: AtLeastOne = 64,
+        filter_depth: AtLeastTwo = 4,
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        if order < 2:
-            raise ArgapError(f"hyena: order {order}; expected at least 2")
-        taps = check_filters("hyena", width, heads, max_positions, short_kernel, bands, filter_width, filter_depth)
+        check_heads("hyena", width, heads)
+        taps = longest(max_positions, "hyena: its filters need")
         self.order, self.heads, self.taps, self.spectra = order, heads, taps, SpectrumCache()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
@@ -97,7 +72,7 @@ class Hyena(Mixer):
         z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
         convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
-            z = gated_product(gate, convolve(z), skip=skip, skipped=z)
+            z = convolve(z, gate=gate, skip=skip)
         return self.out(z)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
@@ -138,8 +113,7 @@ class HyenaFilter(nn.Module):
     """h_s = (e^{−α s/(N−1)} + shift)·MLP(features of s)/√N, each channel with a decay rate α of its own.
 
     The features are `argap.models.filters.position_features`; the MLP's nonlinearity is sin(ω·), with an ω a unit that
-    is learned. 1/√N is
-    ours, as in `argap.models.filters.ImplicitFilter`.
+    is learned. 1/√N is ours, as in `argap.models.filters.ImplicitFilter`.
     """
 
     def __init__(self, width: int, taps: int, bands: int, hidden: int, depth: int, frequency: float) -> None:

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.errors import ArgapError
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
 
 
 class InputDependentConv(Mixer):
@@ -87,13 +86,11 @@ class AutocorrelationConv(InputDependentConv):
     through these values teach W_k which tokens count as equal. (The paper proposes the autocorrelation; keeping the
     largest values and their normalisation are our choices.)
 
-    Option ``shifts``: taps that h keeps. Raises `ArgapError` for values below 1.
+    Option ``shifts``: taps that h keeps.
     """
 
-    def __init__(self, width: int, max_positions: int | None = None, *, shifts: int = 16) -> None:
+    def __init__(self, width: int, max_positions: int | None = None, *, shifts: AtLeastOne = 16) -> None:
         super().__init__(width, max_positions)
-        if shifts < 1:
-            raise ArgapError(f"base_conv_autocorrelation: shifts {shifts}; expected at least 1")
         self.shifts = shifts
         self.key = nn.Linear(width, width, bias=False)
 

@@ -3,7 +3,7 @@
 Legend: B batch, T positions, D width, H heads, K key size, F feature size, V = D / H.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
@@ -49,35 +49,25 @@ class LinearAttention(Mixer):
         *,
         heads: int | None = None,
         feature_map: str = "elu",
-        feature_dim: int | None = None,
-        random_features: int = 256,
+        feature_dim: AtLeastOne | None = None,
+        random_features: AtLeastOne = 256,
         normalization: Normalization | None = None,
         norm_eps: float = EPSILON,
         decay: float | None = None,
         decay_scale: bool = True,
-        chunk_size: int | None = 64,
+        chunk_size: AtLeastOne | None = 64,
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 64) if heads is None else heads
-        if self.heads < 1 or width % self.heads:
-            raise ArgapError(f"linear_attention: width {width} does not split into {self.heads} heads")
+        check_heads("linear_attention", width, self.heads)
         if feature_map not in FEATURE_MAPS:
             raise ArgapError(
                 f"linear_attention: feature_map {feature_map!r}; expected one of {', '.join(FEATURE_MAPS)}"
             )
-        for name, value in (
-            ("feature_dim", feature_dim),
-            ("random_features", random_features),
-            ("chunk_size", chunk_size),
-        ):
-            if value is not None and value < 1:
-                raise ArgapError(f"linear_attention: {name} {value}; expected at least 1")
         self.key_size = feature_dim or (16 if feature_map == "taylor" else width // self.heads)
         self.features = FEATURE_MAPS[feature_map](self.key_size, max_positions, random_features)
         if normalization is None:
             normalization = "sum" if self.features.positive else "rms"
-        if normalization not in get_args(Normalization):
-            raise ArgapError(f"linear_attention: normalization {normalization!r}; expected sum or rms")
         if normalization == "sum" and not self.features.positive:
             raise ArgapError(f"linear_attention: normalization 'sum' with {feature_map!r}, whose sum may be 0; use rms")
         if decay is not None and (decay >= 0 or normalization != "sum"):

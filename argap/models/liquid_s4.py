@@ -4,7 +4,7 @@ Legend: B batch, T positions, D width, P degree, N states per channel.
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.models.convolution import causal_convolution, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastTwo, Mixer, ResidualLinear
 
 Kernel = Literal["pb", "kb"]
 State = tuple[torch.Tensor, torch.Tensor]
@@ -31,7 +31,7 @@ class LiquidS4(Mixer):
     bilinear rule. The paper's gated linear unit after W is omitted because the backbone's SwiGLU follows.
 
     Options: ``kernel``, ``pb`` (better in the paper) or ``kb``; ``degree`` P; ``states`` N, real dimensions of the
-    state. Raises `ArgapError` for invalid values.
+    state. Raises `ArgapError` for an odd number of states.
     """
 
     source = "arXiv 2209.12951, section 3, liquid kernel; S4D: arXiv 2206.11893"
@@ -42,14 +42,10 @@ class LiquidS4(Mixer):
         max_positions: int | None = None,
         *,
         kernel: Kernel = "pb",
-        degree: int = 2,
+        degree: AtLeastTwo = 2,
         states: int = 64,
     ) -> None:
         super().__init__()
-        if kernel not in get_args(Kernel):
-            raise ArgapError(f"liquid_s4: kernel {kernel!r}; expected {' or '.join(get_args(Kernel))}")
-        if degree < 2:
-            raise ArgapError(f"liquid_s4: degree {degree}; expected at least 2")
         if states < 2 or states % 2:
             raise ArgapError(f"liquid_s4: states {states}; expected an even number from 2 (conjugate pairs)")
         self.kernel, self.degree = kernel, degree

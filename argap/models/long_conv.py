@@ -4,15 +4,16 @@ Legend: B batch, T positions, D width, N filter taps.
 """
 
 import math
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.errors import ArgapError
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, longest, without_decay
 
 
 class DecayingFilter(nn.Module):
@@ -26,8 +27,7 @@ class DecayingFilter(nn.Module):
         super().__init__()
         self.squash = squash
         self.weight = nn.Parameter(torch.empty(taps, width))
-        # Squash already regularises the filter; the paper's code exempts it from weight decay too.
-        self.weight._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]
+        without_decay(self.weight)  # squash already regularises it; the paper's code exempts it too
 
     def initialize(self, std: float, residual_std: float) -> None:
         """Gaussian times the paper's decay e^{−(s/N)·(D/2)^{c/D}} at tap s of channel c: the first channels span the
@@ -55,7 +55,7 @@ class LongConv(Mixer):
     - ``kernel_size``: filter taps N. None means the model's ``max_position_embeddings``, which must then be set.
     - ``squash``: λ of the filter's regularisation; by default 0.001, as in the paper's image models.
 
-    Raises `ArgapError` for invalid values.
+    Raises `ArgapError` without either.
     """
 
     source = "arXiv 2302.06646, section 3"
@@ -65,19 +65,11 @@ class LongConv(Mixer):
         width: int,
         max_positions: int | None = None,
         *,
-        kernel_size: int | None = None,
-        squash: float = 0.001,
+        kernel_size: AtLeastOne | None = None,
+        squash: Annotated[float, Meta(ge=0)] = 0.001,
     ) -> None:
         super().__init__()
-        taps = max_positions if kernel_size is None else kernel_size
-        if taps is None:
-            raise ArgapError(
-                "long_conv: kernel_size null needs the longest sequence; set the model's max_position_embeddings"
-            )
-        if taps < 1:
-            raise ArgapError(f"long_conv: kernel_size {taps}; expected at least 1")
-        if squash < 0:
-            raise ArgapError(f"long_conv: squash {squash}; expected 0 or more")
+        taps = kernel_size or longest(max_positions, "long_conv: kernel_size null needs")
         self.taps, self.spectra = taps, SpectrumCache()
         self.filter = DecayingFilter(width, taps, squash)
         self.skip = nn.Parameter(torch.empty(width))

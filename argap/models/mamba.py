@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.errors import ArgapError
 from argap.kernels.selective_scan import selective_scan
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -27,7 +26,7 @@ class Mamba(Mixer):
     W_O (y ⊙ SiLU(W_z x)). As in the paper's code, A is discretised by zero-order hold and B to first order.
 
     Options: ``states`` N; ``expand`` E / D; ``short_kernel``, taps of the convolution; ``step_rank`` R, by default
-    ⌈D/16⌉. Raises `ArgapError` for values below 1.
+    ⌈D/16⌉.
     """
 
     source = "arXiv 2312.00752, algorithm 2 and section 3.4"
@@ -37,21 +36,13 @@ class Mamba(Mixer):
         width: int,
         max_positions: int | None = None,
         *,
-        states: int = 16,
-        expand: int = 2,
-        short_kernel: int = 4,
-        step_rank: int | None = None,
+        states: AtLeastOne = 16,
+        expand: AtLeastOne = 2,
+        short_kernel: AtLeastOne = 4,
+        step_rank: AtLeastOne | None = None,
     ) -> None:
         super().__init__()
         rank = math.ceil(width / 16) if step_rank is None else step_rank
-        for name, value in (
-            ("states", states),
-            ("expand", expand),
-            ("short_kernel", short_kernel),
-            ("step_rank", rank),
-        ):
-            if value < 1:
-                raise ArgapError(f"mamba: {name} {value}; expected at least 1")
         inner = expand * width
         self.states, self.rank = states, rank
         self.projection = nn.Linear(width, 2 * inner, bias=False)
@@ -59,7 +50,7 @@ class Mamba(Mixer):
         self.selection = nn.Linear(inner, rank + 2 * states, bias=False)
         self.step_size = StepSize(rank, inner)
         self.log_decay = nn.Parameter(torch.empty(inner, states))
-        self.log_decay._no_weight_decay = True  # pyright: ignore[reportAttributeAccessIssue]  # dynamics
+        without_decay(self.log_decay)  # dynamics
         self.skip = nn.Parameter(torch.empty(inner))
         self.out = ResidualLinear(inner, width, bias=False)
 
@@ -68,9 +59,6 @@ class Mamba(Mixer):
         numbers = torch.arange(1, self.states + 1, device=self.log_decay.device, dtype=torch.float32)
         copy_(self.log_decay, numbers.log().expand_as(self.log_decay))
         nn.init.ones_(self.skip)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.prefill(x)[0]
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         mapped, gate = self.projection(x).chunk(2, dim=-1)

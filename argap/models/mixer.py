@@ -5,17 +5,26 @@ Legend: B batch, T positions, D width (``hidden_size``).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from msgspec import Meta
 from torch import nn
+
+from argap.errors import ArgapError
 
 State = Any
 """The state of a recurrent step: any nest of tensors, opaque to the model."""
+AtLeastOne = Annotated[int, Meta(ge=1)]
+AtLeastTwo = Annotated[int, Meta(ge=2)]
 
 
 def _no_step(self: "Mixer", *inputs: Any) -> tuple[torch.Tensor, State]:
     raise NotImplementedError(f"{type(self).__name__} has no recurrent step")
+
+
+def _through_prefill(self: "Mixer", x: torch.Tensor, *input_ids: torch.Tensor) -> torch.Tensor:
+    return self.prefill(x, *input_ids)[0]
 
 
 def _no_operator(*inputs: Any, **options: Any) -> tuple[torch.Tensor, Any]:
@@ -28,9 +37,10 @@ class Mixer(nn.Module, ABC):
     Besides the two abstract methods, a subclass defines:
 
     - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options; a
-      configuration is checked against them. ``max_positions`` is the longest sequence, or None.
+      configuration is checked against their names, and its values against their `Literal` or range (`AtLeastOne`).
+      ``max_positions`` is the longest sequence, or None.
     - ``forward(self, x)``, the parallel form on ``x [B, T, D]``; with ``needs_ids = True``
-      ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``.
+      ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``. By default the output of ``prefill``.
     - if there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
       ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
@@ -55,6 +65,7 @@ class Mixer(nn.Module, ABC):
 
     # Declared like nn.Module.forward, so that each mixer may define its own signature.
     step: Callable[..., tuple[torch.Tensor, State]] = _no_step
+    forward: Callable[..., torch.Tensor] = _through_prefill
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -93,6 +104,22 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, batch: int, length: int) -> int:
         """Floating-point operations of ``forward`` on ``[batch, length, D]`` (a multiply-add counts 2)."""
+
+
+def check_heads(mixer: str, width: int, heads: int, *, even: bool = False) -> None:
+    """Raise `ArgapError` for a width that does not split into the heads, with ``even`` into heads of even width."""
+    if heads < 1 or width % (2 * heads if even else heads):
+        of_even_width = " of even width" if even else ""
+        raise ArgapError(
+            f"{mixer}: width {width} does not split into {heads} heads{of_even_width}; set its option heads"
+        )
+
+
+def longest(max_positions: int | None, what: str) -> int:
+    """``max_positions``. Raises `ArgapError` without them: ``what`` needs the longest sequence."""
+    if max_positions is None:
+        raise ArgapError(f"{what} the longest sequence; set the model's max_position_embeddings")
+    return max_positions
 
 
 def without_decay(*parameters: nn.Parameter) -> None:

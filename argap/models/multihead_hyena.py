@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
-from argap.models.hyena import HyenaFilter, check_filters
-from argap.models.mixer import Mixer, ResidualLinear, without_decay
+from argap.models.hyena import HyenaFilter
+from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -25,7 +25,7 @@ class MultiheadHyena(Mixer):
     Options: ``heads`` H, by default D / 8 (C = 8), as MAD has 16 at width 128; ``short_kernel``, ``bands``,
     ``filter_width``, ``filter_depth`` and ``sine_frequency`` as for `Hyena`.
 
-    Raises `ArgapError` for values out of range, and without ``max_positions``, where the filters end.
+    Raises `ArgapError` as `Hyena` does.
     """
 
     source = "arXiv 2310.18780, section 4 (MultiHyena)"
@@ -36,17 +36,16 @@ class MultiheadHyena(Mixer):
         max_positions: int | None = None,
         *,
         heads: int | None = None,
-        short_kernel: int = 3,
-        bands: int = 16,
-        filter_width: int = 64,
-        filter_depth: int = 4,
+        short_kernel: AtLeastOne = 3,
+        bands: AtLeastOne = 16,
+        filter_width: AtLeastOne = 64,
+        filter_depth: AtLeastTwo = 4,
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
         self.heads = max(1, width // 8) if heads is None else heads
-        sizes = (short_kernel, bands, filter_width, filter_depth)
-        self.taps = check_filters("multihead_hyena", width, self.heads, max_positions, *sizes)
-        self.spectra = SpectrumCache()
+        check_heads("multihead_hyena", width, self.heads)
+        self.taps, self.spectra = longest(max_positions, "multihead_hyena: its filters need"), SpectrumCache()
         self.projection = nn.Linear(width, 3 * width, bias=False)
         self.short = ShortConvolution(3 * width, short_kernel, bias=True)
         self.filter = HyenaFilter(self.heads, self.taps, bands, filter_width, filter_depth, sine_frequency)

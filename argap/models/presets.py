@@ -10,13 +10,15 @@ from argap.errors import ArgapError
 from argap.models.configuration import MLP_MATRICES, ArgapConfig, MixerSpec, as_spec, default_intermediate_size
 from argap.models.registry import build_mixer
 
+Layers = Callable[[int], list[MixerSpec]]
+"""The mixers of a model with that many layers."""
+
 
 @dataclass(frozen=True)
 class Architecture:
     """A named choice of mixers."""
 
-    layers: Callable[[int], list[MixerSpec]]
-    """The mixers of a model with that many layers."""
+    layers: Layers
     bounded: bool
     """Whether a mixer stops at the training length (a long filter does)."""
     source: str = ""
@@ -27,16 +29,23 @@ class Architecture:
     """Layers of the model for each layer asked for: 2 where a mixer stands in place of each MLP."""
 
 
-def attention_layers(layers: int) -> list[MixerSpec]:
-    """Full attention everywhere."""
-    return ["attention"] * layers
+def in_turn(*mixers: MixerSpec) -> Layers:
+    """The mixers in turn; a single one in every layer."""
+    return lambda layers: [mixers[layer % len(mixers)] for layer in range(layers)]
 
 
-def base_conv_layers(layers: int) -> list[MixerSpec]:
-    """Short explicit and long implicit filters in turn, as the paper's language models have them."""
-    short: MixerSpec = {"name": "base_conv", "filter": "explicit", "kernel_size": 3}
-    long: MixerSpec = {"name": "base_conv", "filter": "implicit", "kernel_size": None}
-    return [short if layer % 2 == 0 else long for layer in range(layers)]
+base_conv_layers = in_turn(
+    {"name": "base_conv", "filter": "explicit", "kernel_size": 3},
+    {"name": "base_conv", "filter": "implicit", "kernel_size": None},
+)
+"""Short explicit and long implicit filters in turn, as the paper's language models have them."""
+TAYLOR: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
+"""Linear attention with Taylor features of 16 dimensions."""
+
+
+def window(positions: int) -> MixerSpec:
+    """Attention with a sliding window."""
+    return {"name": "attention", "window": positions}
 
 
 def hybrid_layers(layers: int) -> list[MixerSpec]:
@@ -44,10 +53,11 @@ def hybrid_layers(layers: int) -> list[MixerSpec]:
     return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
 
 
-def hybrid_three_layers(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
-    """BaseConv with ``mixer`` in three layers, the middle ones of three equal parts, as the hybrids of the
-    paper's table 2 have attention (which layers, is our choice); in a model of fewer than six layers in half
+def hybrid_three_layers(select: str) -> Layers:
+    """BaseConv with attention at selected positions in three layers, the middle ones of three equal parts, as the
+    hybrids of the paper's table 2 have it (which layers, is our choice); in a model of fewer than six layers in half
     of them. The paper's have attention in less than 10% of their layers, for which it takes some thirty layers."""
+    mixer: MixerSpec = {"name": "selected_attention", "select": select}
 
     def layers(count: int) -> list[MixerSpec]:
         parts = min(3, max(1, count // 2))
@@ -57,99 +67,69 @@ def hybrid_three_layers(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
     return layers
 
 
-def selected(select: str) -> MixerSpec:
-    """Attention at the positions that a selection function names."""
-    return {"name": "selected_attention", "select": select}
-
-
-def with_window(mixer: MixerSpec, window: int) -> Callable[[int], list[MixerSpec]]:
-    """``mixer`` and attention with a sliding window in turn."""
-    attention: MixerSpec = {"name": "attention", "window": window}
-    return lambda layers: [mixer if layer % 2 == 0 else attention for layer in range(layers)]
-
-
 def delta_net_global_layers(layers: int) -> list[MixerSpec]:
     """DeltaNet with full attention in two layers, the 2nd and the (L/2 + 1)-th of L, counted from 1."""
     return ["attention" if layer in (1, layers // 2) else "delta_net" for layer in range(layers)]
 
 
-def rwkv_layers(layers: int) -> list[MixerSpec]:
-    """Time mixing and, instead of an MLP, channel mixing, alternating."""
-    return ["rwkv4" if layer % 2 == 0 else "rwkv4_channel" for layer in range(layers)]
-
-
-def everywhere(mixer: MixerSpec) -> Callable[[int], list[MixerSpec]]:
-    """The same mixer in every layer."""
-    return lambda layers: [mixer] * layers
-
-
 def based_layers(layers: int) -> list[MixerSpec]:
-    """Of each five layers the second is linear attention with Taylor features of 16 dimensions, the third
-    attention with a sliding window, the others short gated convolutions (arXiv 2402.18668, section 3, and the
-    authors' configurations of 27 layers, where no linear attention comes last). The window is 128 as in their
-    example at 360M; their reference configurations have 256, their README names 64."""
-    linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
-    window: MixerSpec = {"name": "attention", "window": 128}
-    pattern = ["based_conv", linear, window, "based_conv", "based_conv"]
-    chosen = [pattern[layer % 5] for layer in range(layers)]
-    return [*chosen[:-1], "based_conv"] if chosen[-1] is linear else chosen
-
-
-def based_post_layers(layers: int) -> list[MixerSpec]:
-    """Short and long convolutions, and linear attention with Taylor features of 16 dimensions, in turn (second blog
-    post on the Zoology paper; that they alternate is our reading). No layer has a window."""
-    linear: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
-    return ["short_long_conv" if layer % 2 == 0 else linear for layer in range(layers)]
+    """Of each five layers the second is linear attention with Taylor features, the third attention with a sliding
+    window, the others short gated convolutions (arXiv 2402.18668, section 3, and the authors' configurations of 27
+    layers, where no linear attention comes last). The window is 128 as in their example at 360M; their reference
+    configurations have 256, their README names 64."""
+    chosen = in_turn("based_conv", TAYLOR, window(128), "based_conv", "based_conv")(layers)
+    return [*chosen[:-1], "based_conv"] if chosen[-1] is TAYLOR else chosen
 
 
 ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "attention": Architecture(attention_layers, bounded=False),
+    "attention": Architecture(in_turn("attention"), bounded=False),
     "base_conv": Architecture(base_conv_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
-    "hybrid_random": Architecture(hybrid_three_layers(selected("random")), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_programmatic": Architecture(hybrid_three_layers(selected("programmatic")), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_learned": Architecture(hybrid_three_layers(selected("learned")), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_full": Architecture(hybrid_three_layers(selected("full")), True, f"{ZOOLOGY}, table 2"),
-    "linear_attention": Architecture(everywhere("linear_attention"), bounded=False),
+    "hybrid_random": Architecture(hybrid_three_layers("random"), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_programmatic": Architecture(hybrid_three_layers("programmatic"), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_learned": Architecture(hybrid_three_layers("learned"), True, f"{ZOOLOGY}, table 2"),
+    "hybrid_full": Architecture(hybrid_three_layers("full"), True, f"{ZOOLOGY}, table 2"),
+    "linear_attention": Architecture(in_turn("linear_attention"), bounded=False),
     "based": Architecture(based_layers, bounded=False),
-    "based_post": Architecture(based_post_layers, bounded=False, source="second Zoology post"),
-    "delta_net": Architecture(everywhere("delta_net"), bounded=False),
-    "delta_net_window": Architecture(with_window("delta_net", 128), False, f"{DELTA_NET}, hybrid models"),
+    "based_post": Architecture(in_turn("short_long_conv", TAYLOR), False, "second Zoology post"),
+    "delta_net": Architecture(in_turn("delta_net"), bounded=False),
+    "delta_net_window": Architecture(in_turn("delta_net", window(128)), False, f"{DELTA_NET}, hybrid models"),
     "delta_net_global": Architecture(delta_net_global_layers, False, f"{DELTA_NET}, hybrid models"),
-    "gla": Architecture(everywhere("gla"), bounded=False),
-    "retnet": Architecture(everywhere("retnet"), bounded=False),
+    "gla": Architecture(in_turn("gla"), bounded=False),
+    "retnet": Architecture(in_turn("retnet"), bounded=False),
     "retnet_block": Architecture(
-        everywhere("retnet"),
+        in_turn("retnet"),
         bounded=False,
         source="arXiv 2307.08621, sections 2 and 2.4",
         options={"mlp": "gelu", "norm": "layer"},
     ),
-    "retnet_window": Architecture(with_window("retnet", 128), False, f"{ZOOLOGY}, table 4"),
-    "long_conv": Architecture(everywhere("long_conv"), bounded=True),
-    "hyena": Architecture(everywhere("hyena"), bounded=True),
-    "hyena_window_64": Architecture(with_window("hyena", 64), True, f"{ZOOLOGY}, table 4"),
-    "hyena_window_256": Architecture(with_window("hyena", 256), True, f"{ZOOLOGY}, table 4"),
-    "multihead_hyena": Architecture(everywhere("multihead_hyena"), bounded=True),
-    "h3": Architecture(everywhere("h3"), bounded=False),
-    "mamba": Architecture(everywhere("mamba"), bounded=False),
+    "retnet_window": Architecture(in_turn("retnet", window(128)), False, f"{ZOOLOGY}, table 4"),
+    "long_conv": Architecture(in_turn("long_conv"), bounded=True),
+    "hyena": Architecture(in_turn("hyena"), bounded=True),
+    "hyena_window_64": Architecture(in_turn("hyena", window(64)), True, f"{ZOOLOGY}, table 4"),
+    "hyena_window_256": Architecture(in_turn("hyena", window(256)), True, f"{ZOOLOGY}, table 4"),
+    "multihead_hyena": Architecture(in_turn("multihead_hyena"), bounded=True),
+    "h3": Architecture(in_turn("h3"), bounded=False),
+    "mamba": Architecture(in_turn("mamba"), bounded=False),
     "mamba_block": Architecture(
-        everywhere("mamba"), bounded=False, source="arXiv 2312.00752, figure 3", options={"mlp": "none"}, depth=2
+        in_turn("mamba"), bounded=False, source="arXiv 2312.00752, figure 3", options={"mlp": "none"}, depth=2
     ),
-    "rwkv4": Architecture(everywhere("rwkv4"), bounded=False),
+    "rwkv4": Architecture(in_turn("rwkv4"), bounded=False),
     "rwkv4_channel": Architecture(
-        rwkv_layers,
+        in_turn("rwkv4", "rwkv4_channel"),
         bounded=False,
         source="arXiv 2305.13048",
         options={"mlp": "none", "norm": "layer", "embedding_norm": True},
         depth=2,
     ),
-    "liquid_s4": Architecture(everywhere("liquid_s4"), bounded=False),
+    "liquid_s4": Architecture(in_turn("liquid_s4"), bounded=False),
 }
 """Names that end in ``_block``, and ``rwkv4_channel``, have the block that the mixer's authors give it; the others have
 Llama's. The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet
-ours), in every other layer (stated for DeltaNet, for the others ours)."""
+ours), in every other layer (stated for DeltaNet, for the others ours). ``based_post`` alternates short and long
+convolutions with linear attention (second blog post on the Zoology paper; that they alternate is our reading)."""
 
 
 def build_config(

@@ -4,6 +4,7 @@ import importlib
 import inspect
 from typing import Any
 
+from argap.configuration import unmet
 from argap.errors import ArgapError
 from argap.models.mixer import Mixer
 from argap.trust import is_trusted
@@ -92,24 +93,32 @@ def _path_of(mixer: Any) -> str:
 
 def options_of(mixer_class: type[Mixer]) -> dict[str, Any]:
     """The options of a mixer and their defaults."""
+    return {name: parameter.default for name, parameter in _parameters(mixer_class).items()}
+
+
+def _parameters(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(mixer_class).parameters
-    return {name: p.default for name, p in parameters.items() if name not in BUILT_WITH}
+    return {name: parameter for name, parameter in parameters.items() if name not in BUILT_WITH}
 
 
 def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
     """A mixer from ``{"name": ..., option: ...}``.
 
-    Raises `ArgapError` that lists the known options for an unknown one, and for a value that the mixer cannot take.
+    Raises `ArgapError` that lists the known options for an unknown one, and for a value that the option's annotation
+    excludes or that the mixer cannot take.
     """
     options = dict(spec)
     name = options.pop("name")
     mixer_class = resolve(name)
-    known = options_of(mixer_class)
+    known = _parameters(mixer_class)
     unknown = [option for option in options if option not in known]
     if unknown:
         listed = ", ".join(known) or "none"
         raise ArgapError(f"mixer {name!r}: unknown option {', '.join(unknown)}; its options are {listed}")
     try:
+        for option, value in options.items():
+            if expected := unmet(value, known[option].annotation):
+                raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
         return mixer_class(width, max_positions, **options)
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
         given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())

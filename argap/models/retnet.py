@@ -3,7 +3,7 @@
 Legend: B batch, T positions, D width, H heads, K = D / H key size, V value size of a head.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
@@ -37,8 +37,8 @@ class RetNet(Mixer):
     - ``cross_chunk``: False: no state passes from one chunk to the next, so that a position sees its own chunk
       alone, as the chunk lengths of arXiv 2312.04927, figure 6, limit recall.
 
-    Raises `ArgapError` where the width does not split into heads of even width, and for an option's value
-    below 1, a norm that is none of these, or ``cross_chunk`` false without a chunk size.
+    Raises `ArgapError` where the width does not split into heads of even width, and for ``cross_chunk`` false without a
+    chunk size.
     """
 
     source = "arXiv 2307.08621, eqs. 5 (parallel) to 8 (gated, multi-scale)"
@@ -50,26 +50,18 @@ class RetNet(Mixer):
         max_positions: int | None = None,
         *,
         heads: int | None = None,
-        value_expansion: int = 2,
+        value_expansion: AtLeastOne = 2,
         norm: Norm = "layer",
         norm_eps: float = EPSILON,
         rope_theta: float = 10_000.0,
-        chunk_size: int | None = 64,
+        chunk_size: AtLeastOne | None = 64,
         cross_chunk: bool = True,
     ) -> None:
         super().__init__()
         self.heads = max(4, width // 256) if heads is None else heads
-        if self.heads < 1 or width % (2 * self.heads):
-            raise ArgapError(
-                f"retnet: width {width} does not split into {self.heads} heads of even width; set its option heads"
-            )
-        for name, value in (("value_expansion", value_expansion), ("chunk_size", chunk_size)):
-            if value is not None and value < 1:
-                raise ArgapError(f"retnet: {name} {value}; expected at least 1")
+        check_heads("retnet", width, self.heads, even=True)
         if not cross_chunk and chunk_size is None:
             raise ArgapError("retnet: cross_chunk false needs a chunk_size, at which the state starts anew")
-        if norm not in get_args(Norm):
-            raise ArgapError(f"retnet: norm {norm!r}; expected {' or '.join(get_args(Norm))}")
         self.width, self.inner = width, value_expansion * width
         size = self.inner // self.heads
         self.norm_eps = norm_eps

@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.wkv import Sums, wkv, wkv_average
-from argap.models.mixer import Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
 
 DEPTH = 0.5
 """The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
@@ -64,9 +63,6 @@ class RWKV4(Mixer):
         copy_(self.log_decay, -5 + 8 * (channel / max(1, width - 1)) ** (0.7 + 1.3 * self.depth))
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.prefill(x)[0]
-
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         r, k, v = self._maps(x, _previous(x))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
@@ -111,16 +107,13 @@ class RWKV4(Mixer):
 class RWKV4Channel(Mixer):
     """Channel mixing as a mixer: σ(r) ⊙ W_v max(k, 0)² (arXiv 2305.13048, section 3.1).
 
-    Mixes the channels of the current and the previous token. Option: ``expand``, inner width over D. Raises
-    `ArgapError` for a value below 1.
+    Mixes the channels of the current and the previous token. Option: ``expand``, inner width over D.
     """
 
     source = "arXiv 2305.13048, section 3.1, channel mixing"
 
-    def __init__(self, width: int, max_positions: int | None = None, *, expand: int = 4) -> None:
+    def __init__(self, width: int, max_positions: int | None = None, *, expand: AtLeastOne = 4) -> None:
         super().__init__()
-        if expand < 1:
-            raise ArgapError(f"rwkv4_channel: expand {expand}; expected at least 1")
         self.shift = nn.ModuleDict({name: TokenShift(width) for name in ("receptance", "key")})
         self.receptance = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, expand * width, bias=False)
@@ -132,11 +125,8 @@ class RWKV4Channel(Mixer):
             assert isinstance(shift, TokenShift)
             shift.exponent = 1 - layer / layers
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._mixed(x, _previous(x))
-
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.forward(x), x[:, -1]
+        return self._mixed(x, _previous(x)), x[:, -1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last input ``[B, D]``."""

@@ -3,16 +3,16 @@
 Legend: B batch, T positions, D width, k positions kept by a learned selection.
 """
 
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from msgspec import Meta
 from torch import nn
 
-from argap.errors import ArgapError
 from argap.models.attention import Attention, Positions
 from argap.models.attention import State as AttentionState
-from argap.models.mixer import Mixer
+from argap.models.mixer import AtLeastOne, Mixer
 from argap.models.selection import among_highest, random_as_many, repeated_bigrams, repeated_tokens
 
 Select = Literal["programmatic", "random", "learned", "full"]
@@ -46,7 +46,7 @@ class SelectedAttention(Mixer):
     All queries are computed with the dense kernel and then masked: text repeats most of its tokens, so gathering the
     selected ones would save nothing.
 
-    Raises `ArgapError` as `Attention` does, and for an invalid option.
+    Raises `ArgapError` as `Attention` does.
     """
 
     needs_ids: ClassVar[bool] = True
@@ -59,20 +59,15 @@ class SelectedAttention(Mixer):
         *,
         select: Select = "programmatic",
         by: By = "token",
-        k: int | None = None,
-        noise: float = 0.1,
+        k: AtLeastOne | None = None,
+        noise: Annotated[float, Meta(ge=0)] = 0.1,
         heads: int | None = None,
         positions: Positions = "rope",
         rope_theta: float = 10_000.0,
     ) -> None:
         super().__init__()
-        for name, value, known in (("select", select, get_args(Select)), ("by", by, get_args(By))):
-            if value not in known:
-                raise ArgapError(f"selected_attention: {name} {value!r}; expected {' or '.join(known)}")
         if k is None:
             k = K if max_positions is None else max(1, max_positions // SHARE)
-        if k < 1 or noise < 0:
-            raise ArgapError(f"selected_attention: k {k} and noise {noise}; expected at least 1 and at least 0")
         self.select: Select = select
         self.by: By = by
         self.k, self.noise = k, noise

@@ -11,46 +11,28 @@ from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.lock import one_writer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder
-from argap.recall.examples import Examples, TaskData
+from argap.recall.examples import Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
-from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, ProtocolRecord, build_prompt, check_fits
+from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, build_prompt, check_fits
 from argap.recall.result import FORMAT, RecallResult, flips, link_to_gap
-from argap.recall.samples import HitRule, Sample, collect_samples, gold_ids, make_sample, model_folder, task_folder
+from argap.recall.samples import (
+    HitRule,
+    RecallIdentity,
+    RecallRun,
+    Sample,
+    collect_samples,
+    gold_ids,
+    make_sample,
+    model_folder,
+    task_folder,
+)
 from argap.recall.scores import Score, score
-from argap.records import Record, as_json, write_record
+from argap.records import write_record
 from argap.runs import environment
 from argap.scorer import ScoreOptions
 from argap.targets import CheckpointTarget, find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
-
-
-class RecallIdentity(Record, frozen=True):
-    """Two runs of a model on a task are the same where these agree."""
-
-    checkpoint: str | None
-    """Its fingerprint; None for the copy baseline."""
-    data: str
-    protocol: ProtocolRecord
-    dtype: str
-    device: str
-    backend: bool | None
-    """Whether argap's own code runs the model."""
-    index: str | None
-    threshold: int
-
-
-class RecallRun(Record, frozen=True):
-    """What ``run.json`` says of a model on a task."""
-
-    model: str
-    task: str
-    checkpoint: dict[str, str] | None
-    protocol: ProtocolRecord
-    data: TaskData
-    identity: RecallIdentity
-    versions: dict[str, str]
-    git: str | None
 
 
 @one_writer("out")
@@ -196,7 +178,7 @@ def _answer_tasks(
         if target is not None:
             check_fits(prompts, max_positions(read_config(target.checkpoint)), name)
         folder = task_folder(out, name, examples.label)
-        record = as_json(_describe(target, examples, protocol, options, rule))
+        record = _describe(target, examples, protocol, options, rule)
 
         def answer(rows: list[int], examples: Examples = examples, prompts: list[Prompt] = prompts) -> list[Sample]:
             return _answer_rows(decoder, examples, prompts, rows, rule)

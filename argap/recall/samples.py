@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -18,9 +18,9 @@ from argap.checksums import check_files
 from argap.parquet import read_parquet, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
-from argap.recall.examples import Example, contains, whole_word
-from argap.recall.prompts import Prompt
-from argap.records import Record, as_json
+from argap.recall.examples import Example, TaskData, contains, whole_word
+from argap.recall.prompts import Prompt, ProtocolRecord
+from argap.records import Record, as_json, read_record
 from argap.resumable import begin, finish, folder_name
 from argap.runs import is_whole_shard
 from argap.tokenizer import Tokenizer
@@ -93,6 +93,42 @@ class Sample(Record, frozen=True):
     whole_word: bool
 
 
+class Answered(Record, frozen=True):
+    """How a finished run of a model on a task went."""
+
+    examples: int
+    made: int = msgspec.field(name="made by the last call")
+
+
+class RecallIdentity(Record, frozen=True):
+    """Two runs of a model on a task are the same where these agree."""
+
+    checkpoint: str | None
+    """Its fingerprint; None for the copy baseline."""
+    data: str
+    protocol: ProtocolRecord
+    dtype: str
+    device: str
+    backend: bool | None
+    """Whether argap's own code runs the model."""
+    index: str | None
+    threshold: int
+
+
+class RecallRun(Record, frozen=True):
+    """What ``run.json`` says of a model on a task."""
+
+    model: str
+    task: str
+    checkpoint: dict[str, str | None] | None
+    protocol: ProtocolRecord
+    data: TaskData
+    identity: RecallIdentity
+    versions: dict[str, str]
+    git: str | None
+    finished: Answered | None = None
+
+
 @dataclass(frozen=True)
 class HitRule:
     """Which repeated bigrams are AR hits: those with at most ``threshold`` occurrences in ``index``."""
@@ -162,7 +198,7 @@ def repeats_of_gold(prompt: list[int], gold: list[int]) -> list[bool]:
 
 def collect_samples(
     folder: Path,
-    record: dict[str, Any],
+    record: RecallRun,
     lengths: Sequence[int],
     answer: Callable[[list[int]], list[Sample]],
     *,
@@ -170,22 +206,23 @@ def collect_samples(
 ) -> list[Sample]:
     """The samples of all examples, in order; ``answer`` makes the missing ones.
 
-    ``lengths``: tokens of each prompt. ``record``: the run's ``run.json``. Raises `MismatchError` where the folder
-    holds another run.
+    ``lengths``: tokens of each prompt. ``record``: of the run to begin. Raises `MismatchError` where the folder holds
+    another run, and `FormatError` for a broken ``run.json``.
     """
-    record = begin(folder, record, overwrite=overwrite)
+    begin(folder, as_json(record), overwrite=overwrite)
+    record = read_record(folder / "run.json", RecallRun)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
     answered = 0
-    with progress(f"{record['model']}, {record['task']}", len(order), "examples") as advance:
+    with progress(f"{record.model}, {record.task}", len(order), "examples") as advance:
         for number, rows in enumerate(shards):
             path = _shard_path(folder, number)
             if not is_whole_shard(path, len(rows)):
                 write_parquet(path, pa.Table.from_pylist([as_json(s) for s in answer(rows)], schema=SCHEMA))
                 answered += len(rows)
             advance(len(rows))
-    if not record["finished"] or answered:
-        finish(folder, record, {"examples": len(order), "made by the last call": answered})
+    if record.finished is None or answered:
+        finish(folder, as_json(record), as_json(Answered(len(order), answered)))
     return read_samples(folder)
 
 

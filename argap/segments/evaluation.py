@@ -71,10 +71,10 @@ class SegmentedText:
         aligned[self.segments.tokens[0][1:] - 1] = self.segments.sums(logprob, tokenizer)
         return aligned
 
-    def labels(self, labels: Labels) -> Labels:
-        """The labels of the reference's tokens with the segments that they are in."""
+    def labels(self, labels: Labels, start: int = 0) -> Labels:
+        """The labels of the reference's tokens from number ``start`` with the segments that they are in."""
         record = msgspec.structs.replace(labels.record, evaluation=self.record)
-        return replace(labels, record=record, segment_bytes=self.segment_bytes)
+        return replace(labels, record=record, segment_bytes=self.segment_bytes[start : start + len(labels.window)])
 
 
 def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], limits: Sequence[int]) -> SegmentedText:
@@ -229,7 +229,7 @@ def _segmented(
             EvaluationSet(
                 tokens=np.concatenate([document[t].ids for document in text.documents])[:stop],
                 offsets=segments.tokens[t][windows],
-                document=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[:stop],
+                document_ends=np.minimum(np.cumsum(lengths), stop),
                 domains=[document.domain for document in text.metadata],
                 sources=text.names,
                 seq_len=limits[t],

@@ -1,17 +1,18 @@
 """The evaluation text in the tokens of every model of a command, and their runs brought to one unit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from argap.evaluation import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.labels import Labels
-from argap.records import EvaluationSpec, RunIdentity, as_json
+from argap.per_model import NO_SETTINGS, ModelSettings
+from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity, as_json
 from argap.resumable import check_resumable, folder_name
 from argap.runs import Run, check_same_set
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
 from argap.segments.runs import align_run, aligned_identity
-from argap.targets import CheckpointTarget, LiveTarget, RunTarget, ScoredTarget, Target
+from argap.targets import LiveTarget, RunTarget, ScoredTarget, ServerTarget, Target
 from argap.tokenizer import Tokenizer
 
 
@@ -32,9 +33,17 @@ class ModelsText(NamedTuple):
         """The text in the tokens of a model."""
         return self.sets[self.number(target)]
 
-    def labels(self, labels: Labels) -> Labels:
+    @property
+    def record(self) -> EvaluationRecord:
+        """The evaluation set that is compared."""
+        return self.sets[0].record if self.segmented is None else self.segmented.record
+
+    def labels(self, portions: Iterable[Labels]) -> Iterator[Labels]:
         """The labels of the reference's tokens, with the segments that they are in where there are any."""
-        return labels if self.segmented is None else self.segmented.labels(labels)
+        start = 0
+        for each in portions:
+            yield each if self.segmented is None else self.segmented.labels(each, start)
+            start += len(each.window)
 
     def check_aligned(self, target: Target, identity: RunIdentity, out: Path, *, overwrite: bool) -> None:
         """Raise what `aligned` raises for a folder of ``out`` that holds another run than that of ``identity``."""
@@ -63,11 +72,16 @@ def other_tokenizers(tokenizer: Tokenizer, models: Sequence[ScoredTarget]) -> li
 
 
 def open_models_text(
-    spec: EvaluationSpec, tokenizer: Tokenizer, target: Target, models: Sequence[ScoredTarget]
+    spec: EvaluationSpec,
+    tokenizer: Tokenizer,
+    target: Target,
+    models: Sequence[ScoredTarget],
+    settings: ModelSettings = NO_SETTINGS,
 ) -> ModelsText:
     """The text of ``spec``, cut into segments where models have other tokenizers than the reference ``target``.
 
-    A reference that is a finished run has its windows. Raises what `argap.evaluation.open_evaluation_set`,
+    ``settings``: of models that are given a BOS, which takes a token of their longest window. A reference that is a
+    finished run has its windows. Raises what `argap.evaluation.open_evaluation_set`,
     `argap.segments.evaluation.open_segmented_text` and `argap.segments.evaluation.open_text_of_runs` raise.
     """
     others = other_tokenizers(tokenizer, models)
@@ -80,14 +94,20 @@ def open_models_text(
     if isinstance(target, RunTarget):
         segmented = open_text_of_runs(spec, tokenizers, {0: target.run})
     else:
-        limits = [_longest(spec, each, (target, *models)) for each in tokenizers]
+        limits = [_longest(spec, each, (target, *models), settings) for each in tokenizers]
         segmented = open_segmented_text(spec, tokenizers, limits)
     return ModelsText(segmented.sets, segmented)
 
 
-def _longest(spec: EvaluationSpec, tokenizer: Tokenizer, targets: Sequence[ScoredTarget]) -> int:
+def _longest(
+    spec: EvaluationSpec, tokenizer: Tokenizer, targets: Sequence[ScoredTarget], settings: ModelSettings
+) -> int:
     """Tokens of a window that every model of a tokenizer takes, at most ``seq_len``."""
-    own = [each for each in targets if each.tokenizer.fingerprint == tokenizer.fingerprint]
-    limits = [each.checkpoint.longest for each in own if isinstance(each, CheckpointTarget)]
-    limits += [each.live.longest for each in own if isinstance(each, LiveTarget)]
-    return min([spec.seq_len or SEQ_LEN, *(limit for limit in limits if limit is not None)])
+    limits = [spec.seq_len or SEQ_LEN]
+    for each in targets:
+        if isinstance(each, ServerTarget) or each.tokenizer.fingerprint != tokenizer.fingerprint:
+            continue
+        longest = (each.live if isinstance(each, LiveTarget) else each.checkpoint).longest
+        if longest is not None:
+            limits.append(longest - (settings.bos.of(each.name) is not None))
+    return min(limits)

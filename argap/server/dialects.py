@@ -23,12 +23,16 @@ from argap.tokenizer import Tokenizer
 LARGEST = 1e-4
 """The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 FLOOR = -9000.0
-"""Servers write the logarithm of 0, which JSON cannot hold, as -9999 or less."""
+"""Servers write the logarithm of 0, −∞, which JSON cannot hold, as -9999 or less."""
 NEW_TOKENS = 4
 """A character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
 UNREADABLE = re.compile("\ufffd|^bytes:|^<0x[0-9A-Fa-f]{2}>$|^$")
 """Texts of a token that stand for a piece of a character, or for none."""
+
+
+ECHOED = ("tokens", "token_logprobs", "top_logprobs")
+"""Lists of an echo, each with an entry for each token."""
 
 
 class NoLogprobs(ArgapError):
@@ -52,8 +56,10 @@ class Dialect(NamedTuple):
     logprobs: Literal["prompt_logprobs", "echo"]
     """The parameter that asks for them."""
     prompts: Literal["token ids", "text"]
-    bos: bool = False
-    """Whether the server puts a token of its own before each prompt."""
+    adds: bool = False
+    """Whether the server puts a token of its own, a BOS, before each prompt."""
+    sends: int | None = None
+    """Id of the BOS that we put there."""
 
     def ask(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Scored]:
         """The log-probs of ``windows``, lists of token ids, by one request.
@@ -63,7 +69,7 @@ class Dialect(NamedTuple):
         answer = self._request(client, model, windows, tokenizer)
         where = str(client.address)
         added = tokens_added(answer, windows)
-        if added is not None and added != self.bos * len(windows):
+        if added is not None and added != (self.adds or self.sends is not None) * len(windows):
             own = sum(map(len, windows))
             raise MismatchError(
                 f"{where}: read {own + added} tokens, {own} were sent in {len(windows)} windows; does it cut the "
@@ -71,6 +77,9 @@ class Dialect(NamedTuple):
             )
         choices = _choices(answer, len(windows), client)
         read = _of_ids if self.logprobs == "prompt_logprobs" else _of_texts
+        if self.sends is not None:
+            pairs = zip(choices, windows, strict=True)
+            choices = [without_first(choice, self.sends, ids, tokenizer) for choice, ids in pairs]
         return [read(choice, ids, tokenizer, where) for choice, ids in zip(choices, windows, strict=True)]
 
     def adds_token(self, client: Client, model: str, window: Sequence[int], tokenizer: Tokenizer) -> bool:
@@ -78,15 +87,29 @@ class Dialect(NamedTuple):
         return tokens_added(self._request(client, model, [window], tokenizer), [window]) == 1
 
     def _request(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Any:
-        prompts: Any = [list(ids) for ids in windows]
-        if self.prompts == "text":
-            prompts = [tokenizer.decode(ids) for ids in windows]
+        before = [] if self.sends is None else [self.sends]
+        prompts: Any = [[*before, *ids] for ids in windows]
+        if self.prompts == "text":  # a special token's text: a server that reads it as text has read too many tokens
+            prompts = ["".join(map(tokenizer.token_text, before)) + tokenizer.decode(ids) for ids in windows]
             prompts = prompts[0] if len(prompts) == 1 else prompts
         asked = {"prompt_logprobs": 1} if self.logprobs == "prompt_logprobs" else {"echo": True, "logprobs": 1}
         return client.post("completions", {"model": model, "prompt": prompts, **COMMON, **asked})
 
 
 DIALECTS = (Dialect("prompt_logprobs", "token ids"), Dialect("echo", "token ids"), Dialect("echo", "text"))
+
+
+def without_first(choice: dict[str, Any], bos: int, ids: Sequence[int], tokenizer: Tokenizer) -> dict[str, Any]:
+    """A choice without the entry of the BOS that was sent. llama-cpp-python leaves it out of an echo by itself."""
+    if isinstance(given := choice.get("prompt_logprobs"), list):
+        return choice | {"prompt_logprobs": [None, *given[2:]]}
+    given = choice.get("logprobs")
+    lists = {name: given.get(name) for name in ECHOED} if isinstance(given, dict) else {}
+    texts = lists.get("tokens")
+    if not isinstance(texts, list) or len(texts) < len(ids) + 2 or not _same_text(tokenizer, bos, texts[0]):
+        return choice
+    kept = {name: values[1:] if isinstance(values, list) else values for name, values in lists.items()}
+    return choice | {"logprobs": kept}
 
 
 def tokens_added(answer: Any, windows: Sequence[Sequence[int]]) -> int | None:
@@ -160,13 +183,11 @@ def _empty(length: int) -> Scored:
 
 
 def _checked(value: Any, position: int, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value > LARGEST:
         raise ArgapError(
             f"{where}: position {position}: log-prob {str(value)[:40]}; expected a natural logarithm of at most 0"
         )
-    if value <= FLOOR:
-        raise ArgapError(f"{where}: position {position}: log-prob {value}, as the server writes a probability of 0")
-    return float(value)
+    return -math.inf if value <= FLOOR else float(value)
 
 
 def _check_text(tokenizer: Tokenizer, token: int, found: Any, position: int, where: str) -> None:
@@ -176,14 +197,19 @@ def _check_text(tokenizer: Tokenizer, token: int, found: Any, position: int, whe
     first is levelled, the others are not compared.
     """
     expected = tokenizer.pieces[token]
-    if not isinstance(found, str) or found == f"token_id:{token}" or token in tokenizer.special:
-        return
-    if UNREADABLE.search(found) or UNREADABLE.search(expected) or _plain(found) == _plain(expected):
+    if token in tokenizer.special or _same_text(tokenizer, token, found):
         return
     raise MismatchError(
         f"{where}: position {position}: expected token {token} ({expected!r}), found {found[:40]!r}; is "
         f"{tokenizer.name} its tokenizer?"
     )
+
+
+def _same_text(tokenizer: Tokenizer, token: int, found: Any) -> bool:
+    expected = tokenizer.pieces[token]
+    if not isinstance(found, str) or found == f"token_id:{token}":
+        return True
+    return bool(UNREADABLE.search(found) or UNREADABLE.search(expected)) or _plain(found) == _plain(expected)
 
 
 def _plain(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from argap.errors import ArgapError
+from argap.per_model import OWN_BOS
 from argap.progress import say
 from argap.server.client import AGAIN, Client, ServerRefusal
 from argap.server.dialects import DIALECTS, Dialect, NoLogprobs
@@ -19,8 +20,12 @@ UNSUPPORTED = (400, 413, 415, 422, 500, 501)
 """Statuses that refuse a form of request, not the user; llama-cpp-python answers 500 to forms that it does not know."""
 
 
-def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer) -> Dialect:
+def find_dialect(
+    client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer, bos: int | None = None
+) -> Dialect:
     """The first of `DIALECTS` in which the server gives log-probs of a prompt; ``tokens``: a stretch of the text.
+
+    ``bos``: the token to send before each window, unless the server adds one.
 
     Raises `ArgapError` that quotes the server's last answer where there is none, at once where it refuses the key or
     the model, and where its log-probs are not those of the next token.
@@ -30,7 +35,8 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
         probes = probes_of(tokens, tokenizer, as_text=dialect.prompts == "text")
         client.again = AGAIN if dialect == DIALECTS[-1] else AGAIN - set(UNSUPPORTED)
         try:
-            dialect = dialect._replace(bos=dialect.adds_token(client, model, probes[0], tokenizer))
+            adds = dialect.adds_token(client, model, probes[0], tokenizer)
+            dialect = dialect._replace(adds=adds, sends=None if adds else bos)
             best = [dialect.ask(client, model, [probe], tokenizer)[0].best[-1] for probe in probes]
         except ServerRefusal as refusal:
             if refusal.status not in UNSUPPORTED:
@@ -43,11 +49,14 @@ def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: T
         if np.ptp(best) > TOLERANCE:  # False where the server does not tell, NaN
             raise ArgapError(
                 f"{client.address}: the distribution that it gives for a token changes with that token, so it is not "
-                "that of the next token; llama-cpp-python does so unless it puts a BOS before the prompt "
-                "(tokenizer.ggml.add_bos_token)"
+                "that of the next token; llama-cpp-python pairs tokens with log-probs one place late unless a BOS is "
+                f"before the prompt: use `bos={OWN_BOS}`"
             )
-        if dialect.bos:
-            say(f"{client.address}: reads a token of its own, a BOS, before each window; argap's own scorer does not")
+        if dialect.adds and bos is None:
+            say(
+                f"{client.address}: reads a token of its own, a BOS, before each window; argap's own scorer does so "
+                f"with --bos {OWN_BOS}"
+            )
         client.again = AGAIN
         return dialect
     raise ArgapError(

@@ -1,7 +1,7 @@
 """The run of a server's model: windows sent a few at a time, shards written as they are complete.
 
-A window goes to the server as it is, without a token before it, so that its log-probs have the context that argap's own
-scorer gives. A killed run resumes at its first missing shard.
+A window goes to the server as it is, without a token before it unless a BOS is asked for, so that its log-probs have
+the context that argap's own scorer gives. A killed run resumes at its first missing shard.
 """
 
 import hashlib
@@ -60,10 +60,12 @@ class Server(NamedTuple):
         return hashlib.sha256(f"{self.address}\0{self.model}".encode()).hexdigest()
 
 
-def check_server_identity(server: Server, data: EvaluationSet, folder: Path, overwrite: bool) -> RunIdentity:
+def check_server_identity(
+    server: Server, data: EvaluationSet, folder: Path, overwrite: bool, bos: int | None = None
+) -> RunIdentity:
     """The identity of the run that `score_server` writes. Raises what it raises for a folder that holds another run;
     changes nothing."""
-    identity = _identity(server, data)
+    identity = _identity(server, data, bos)
     check_resumable(folder, as_json(identity), overwrite=overwrite)
     return identity
 
@@ -79,9 +81,12 @@ def score_server(
     source: SourceRecord,
     batch_size: int | Literal["auto"] = "auto",
     concurrency: int = CONCURRENCY,
+    bos: int | None = None,
     overwrite: bool = False,
 ) -> Run:
     """Write the run of the server's model over ``data`` into ``folder``; finished shards are skipped.
+
+    ``bos``: id of a token to put before each window, where the server puts none there itself.
 
     Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
     tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
@@ -92,7 +97,7 @@ def score_server(
         checkpoint=CheckpointRecord(str(server.address), server.fingerprint),
         source=source,
         evaluation=data.record,
-        identity=_identity(server, data),
+        identity=_identity(server, data, bos),
         **environment(),
         finished=None,
     )
@@ -105,7 +110,7 @@ def score_server(
         return run
     started, client = time.monotonic(), Client(server.address)
     longest = int(np.argmax(np.diff(data.offsets)))
-    dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer)
+    dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer, bos)
     if dialect.prompts == "text":
         _check_round_trips(data, tokenizer, str(server.address))
     batch = _windows_per_request(batch_size, dialect, data)
@@ -192,7 +197,7 @@ def _result(server: Server, work: _Work, seconds: float, done: int, folder: Path
             model=server.model,
             logprobs=work.dialect.logprobs,
             prompts=work.dialect.prompts,
-            bos=work.dialect.bos,
+            bos=work.dialect.adds or work.dialect.sends is not None,
             decimals=_decimals([shard_path(folder, k) for k in range(shards)]),
             retries=work.client.retries,
         ),
@@ -211,7 +216,7 @@ def _decimals(parts: list[Path]) -> int | None:
     return fewest if fewest <= MOST_DECIMALS else None
 
 
-def _identity(server: Server, data: EvaluationSet) -> RunIdentity:
+def _identity(server: Server, data: EvaluationSet, bos: int | None) -> RunIdentity:
     return RunIdentity(
         checkpoint=server.fingerprint,
         evaluation_set=data.fingerprint,
@@ -219,6 +224,7 @@ def _identity(server: Server, data: EvaluationSet) -> RunIdentity:
         device="server",
         batch_size="auto",
         backend="server",
+        bos=bos,
     )
 
 

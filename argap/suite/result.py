@@ -19,7 +19,7 @@ from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_record
-from argap.restated import judged
+from argap.restated import judged, thresholds_of
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
@@ -138,25 +138,31 @@ class SizeResult:
 
     @cached_property
     def curve(self) -> tuple[ThresholdShare, ...]:
-        """The share of the gap at every threshold, with intervals at `marks` as far as the files have documents there:
-        the ``curve.parquet`` of an older argap has none, only the bins of the cells have."""
+        """The share of the gap at every threshold, with intervals at the ends of the cells' bins and at `marks`, as
+        far as the files have documents there: the ``curve.parquet`` of an older argap has none."""
         sums = self._table("curve", *self._summed)
-        highs = {each.high for each in self.gap.bins.frequency}
-        known = self._at([tau for tau in self.marks if "document" in sums or tau in highs], sums)
-        points = share_by_threshold(sums, self.totals, self.reference)
-        return tuple(known.get(point.threshold) or self._judged(point) for point in points)
+        highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
+        known = self._at([tau for tau in highs if tau <= last], self._binned())
+        if "document" in sums:
+            known |= self._at([tau for tau in self.marks if tau not in known], sums)
+        points = {
+            point.threshold: self._judged(point) for point in share_by_threshold(sums, self.totals, self.reference)
+        }
+        return tuple(point for _, point in sorted((points | known).items()))
 
     @property
     def _summed(self) -> tuple[str, ...]:
         """Columns that ``curve.parquet`` must have."""
         return ("high", "n", *(PREFIX + model for model in self.gap.models))
 
-    def _at(self, thresholds: list[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
-        """Points with intervals, from sums by document."""
-        if "document" not in sums:
-            highs = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
-            sums = self.cells.loc[self.cells["repeated"]]
-            sums = sums.assign(high=highs[sums["frequency"]])
+    def _binned(self) -> pd.DataFrame:
+        """The repeated cells with the upper end of their frequency bin as ``high``."""
+        highs = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
+        sums = self.cells.loc[self.cells["repeated"]]
+        return sums.assign(high=highs[sums["frequency"]])
+
+    def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
+        """Points with intervals, from sums by document up to ``high``."""
         columns = ["n", *(PREFIX + model for model in self.gap.models)]
         documents, row = np.unique(self.cells["document"].to_numpy(), return_inverse=True)
 

@@ -35,13 +35,14 @@ def build_trajectory(
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    """The raw share of the gap due to AR at the steps that both models have, as (training tokens, share).
+    """The raw share of the gap due to AR after as many training tokens as both models have a checkpoint for, as
+    (training tokens, share).
 
     NaN where the model has no gap.
     """
-    own, ref = (trajectory.loc[trajectory["model"] == name].set_index("step") for name in (model, reference))
-    steps = own.index.intersection(ref.index)
-    own, ref = own.loc[steps], ref.loc[steps]
+    own, ref = (trajectory.loc[trajectory["model"] == name].set_index("tokens") for name in (model, reference))
+    tokens = own.index.intersection(ref.index)
+    own, ref = own.loc[tokens], ref.loc[tokens]
     hits, others = own["n_ar_hits"].to_numpy(), own["n_other"].to_numpy()
     delta_hits = np.where(hits > 0, (ref["nll_ar_hits"] - own["nll_ar_hits"]).to_numpy(), 0.0)
     delta_other = np.where(others > 0, (ref["nll_other"] - own["nll_other"]).to_numpy(), 0.0)
@@ -51,4 +52,4 @@ def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[n
         gap_due_to_ar(on_hits, overall, p).raw if overall < 0 else None
         for on_hits, overall, p in zip(delta_hits, delta, share, strict=True)
     ]
-    return own["tokens"].to_numpy(), np.array(raw, dtype=np.float64)
+    return tokens.to_numpy(), np.array(raw, dtype=np.float64)

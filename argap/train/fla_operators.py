@@ -4,7 +4,7 @@ Each mixer runs one operator of `argap.kernels` (`argap.models.mixer.Mixer.opera
 pass, so that training runs the references in PyTorch. `use_fla` replaces the operators whose function
 flash-linear-attention also computes:
 
-- `gla`: ``chunk_gla``, with the same log decays in float32.
+- `gla`: ``chunk_gla``, with the same scale and log decays in float32.
 - `delta_rule`: ``chunk_delta_rule``, on q and k that are normalised here, because theirs adds 10⁻⁶ to the squared norm.
   It refuses float32.
 - `linear_attention`, with one decay per head (RetNet) or none: ``chunk_simple_gla``, divided here by the sum of weights
@@ -12,7 +12,7 @@ flash-linear-attention also computes:
 - `taylor_attention` (Based): ``parallel_based``. The polynomial and its scale 1/√K are the same. It adds 10⁻⁶ to the
   sum of weights, which is at least ½, where argap bounds the sum by 10⁻⁶ from below.
 
-The others are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all.
+All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all.
 
 Legend: B batch, H heads, T positions, K key size, V value size.
 """
@@ -81,12 +81,16 @@ class FlaOperators:
         v: torch.Tensor,
         log_decay: torch.Tensor,
         *,
+        scale: float = 1.0,
+        temperature: float | None = None,
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`argap.kernels.gla.gla`; ``log_decay [B, H, T, K]``."""
+        """`argap.kernels.gla.gla`; ``log_decay [B, H, T, K]``, as there."""
+        if temperature is not None:
+            log_decay = F.logsigmoid(log_decay.to(torch.promote_types(log_decay.dtype, torch.float32))) / temperature
         y, state = self.chunk_gla(
-            *_by_position(q, k, v), log_decay.transpose(1, 2), scale=1.0, output_final_state=keep_state
+            *_by_position(q, k, v), log_decay.transpose(1, 2), scale=scale, output_final_state=keep_state
         )
         return y.transpose(1, 2).to(v.dtype), state
 

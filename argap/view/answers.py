@@ -203,8 +203,9 @@ class Answers:
         others = [model for model in self.result.models if model != setting.reference]
         with interruptible(interrupt):
             table = self.result.token_table.among([setting.reference, *others])
-            _, _, *scored = score_by(table, column, threshold=setting.threshold)
-        return Breakdown(column, tuple(Bar(as_part((each.name, None), each), each.where or "") for each in scored))
+            whole, _, *scored = score_by(table, column, threshold=setting.threshold)
+        parts = [(as_part((each.name, None), each, whole), each.where or "") for each in scored]
+        return Breakdown(column, tuple(Bar(*each) for each in parts))
 
     def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
         """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""

@@ -1,45 +1,78 @@
-"""The delta rule vs. flash-linear-attention, which takes ``[B, T, H, D]``."""
+"""The delta rule vs. flash-linear-attention, which takes ``[B, T, H, D]``.
 
-from collections.abc import Iterator
+The cases ``figure 1`` compare the chunkwise form with the recurrent one at equal tokens and for several head sizes
+(arXiv 2406.06484, figure 1, forward pass).
+"""
+
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, first_output, relative_error
+from kernel_case import Case, against, first_output, turned
 
 from argap.kernels.delta_rule import delta_rule, delta_rule_reference
+from argap.models.recurrence import delta_rule_step
 
 BATCH = 8
 SHAPES = [(length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
+TOKENS, WIDTH = 2**15, 2048
+"""Of figure 1: batch × length, and heads × head size."""
+FIGURE = [(2**power, WIDTH // size, size) for size in (64, 128, 256) for power in range(9, 15)]
+STEPPED = 2048
+"""Longest sequence that is timed position by position in PyTorch."""
 
 
 def cases() -> Iterator[Case]:
-    from fla.ops.delta_rule import chunk_delta_rule
+    from fla.ops.delta_rule import chunk_delta_rule, fused_recurrent_delta_rule
 
     for length, heads, size in SHAPES:
-        q, k, v = (torch.randn(BATCH, length, heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-        beta = torch.rand(BATCH, length, heads, device="cuda", dtype=torch.bfloat16)
+        inputs = draw(BATCH, length, heads, size)
         for norm in (False, True):
-            yield Case(
+            yield case(
                 "delta rule, norms" if norm else "delta rule",
-                f"B {BATCH}, T {length}, H {heads}, D {size}",
-                flops=8 * q.numel() * size,  # per position S is read twice and written once; valid for small chunks
-                bytes=4 * q.nbytes + beta.nbytes,
-                ours=partial(ours, q, k, v, beta, norm),
-                check=partial(error, q, k, v, beta),
-                peers={
-                    "FLA": first_output(chunk_delta_rule, q, k, v, beta, scale=1.0, use_qk_l2norm_in_kernel=norm),
-                },
+                inputs,
+                {"FLA": first_output(chunk_delta_rule, *inputs, scale=1.0, use_qk_l2norm_in_kernel=norm)},
+                normalize=norm,
             )
+    for length, heads, size in FIGURE:
+        inputs = draw(TOKENS // length, length, heads, size)
+        peers: dict[str, Callable[[], Any]] = {
+            "FLA chunkwise": first_output(chunk_delta_rule, *inputs, scale=1.0),
+            "FLA recurrent": first_output(fused_recurrent_delta_rule, *inputs, scale=1.0),
+        }
+        if length <= STEPPED:
+            peers["recurrent, PyTorch"] = partial(recurrent, *inputs)
+        yield case("delta rule, figure 1", inputs, peers)
 
 
-def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, norm: bool) -> torch.Tensor:
-    q, k, v, beta = (x.transpose(1, 2) for x in (q, k, v, beta))
-    return delta_rule(q, k, v, beta, normalize=norm)[0].transpose(1, 2)
+def draw(batch: int, length: int, heads: int, size: int) -> tuple[torch.Tensor, ...]:
+    """q, k (of unit length, up to rounding), v and β."""
+    q, k, v = (torch.randn(batch, length, heads, size, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    beta = torch.rand(batch, length, heads, device="cuda", dtype=torch.bfloat16)
+    return F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, beta
 
 
-def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference; keys have unit length up to rounding."""
-    q, k, v, beta = (x[:1].transpose(1, 2).double() for x in (q, k, v, beta))
-    return relative_error(y[:1], delta_rule_reference(q, k, v, beta)[0].transpose(1, 2))
+def case(op: str, inputs: tuple[torch.Tensor, ...], peers: dict[str, Callable[[], Any]], **options: Any) -> Case:
+    q, *_, beta = inputs
+    batch, length, heads, size = q.shape
+    return Case(
+        op,
+        f"B {batch}, T {length}, H {heads}, D {size}",
+        flops=8 * q.numel() * size,  # per position S is read twice and written once; valid for small chunks
+        bytes=4 * q.nbytes + beta.nbytes,
+        ours=partial(turned, delta_rule, *inputs, **options),
+        check=against(partial(turned, delta_rule_reference), *inputs),
+        peers=peers,
+    )
+
+
+def recurrent(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """Position by position in PyTorch, as generation does; all ``[B, T, H, D]`` but ``beta [B, T, H]``."""
+    state = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3], dtype=torch.float32)
+    outputs = []
+    for t in range(q.shape[1]):
+        y, state = delta_rule_step(q[:, t], k[:, t], v[:, t], beta[:, t], state)
+        outputs.append(y.to(v.dtype))
+    return torch.stack(outputs, dim=1)

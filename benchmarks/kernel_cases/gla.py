@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, first_output, relative_error
+from kernel_case import Case, first_output, relative_error, turned
 
 from argap.kernels.gla import gla, gla_reference
 
@@ -24,18 +24,12 @@ def cases() -> Iterator[Case]:
             f"B {batch}, T {length}, H {heads}, D {size}",
             flops=4 * q.numel() * size,
             bytes=5 * q.nbytes,
-            ours=partial(ours, q, k, v, g),
+            ours=partial(turned, gla, q, k, v, g, keep_state=False),
             check=partial(error, (q, k, v, g)),
             peers={"FLA chunk": first_output(chunk_gla, q, k, v, g, scale=1.0)},
         )
 
 
-def ours(*inputs: torch.Tensor) -> torch.Tensor:
-    q, k, v, g = (x.transpose(1, 2) for x in inputs)
-    return gla(q, k, v, g, keep_state=False)[0].transpose(1, 2)
-
-
 def error(inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> float:
     """Error of the first sequence and head against the float64 reference."""
-    q, k, v, g = (x[:1, :, :1].transpose(1, 2).double() for x in inputs)
-    return relative_error(y[:1, :, :1], gla_reference(q, k, v, g)[0].transpose(1, 2))
+    return relative_error(y[:1, :, :1], turned(gla_reference, *(x[:1, :, :1].double() for x in inputs)))

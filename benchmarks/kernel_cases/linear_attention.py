@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from kernel_case import Case, first_output, relative_error
+from kernel_case import Case, against, first_output, turned
 
 from argap.kernels.linear_attention import linear_attention, linear_attention_reference
 
@@ -24,8 +24,8 @@ def cases() -> Iterator[Case]:
             "linear attention",
             shape,
             **least,
-            ours=partial(ours, q, k, v, None),
-            check=partial(error, q, k, v, None),
+            ours=partial(turned, linear_attention, q, k, v, keep_state=False),
+            check=against(partial(turned, linear_attention_reference), q, k, v),
             peers={
                 "FLA chunk": first_output(chunk_linear_attn, q, k, v, **undivided),
                 "FLA fused": first_output(fused_chunk_linear_attn, q, k, v, **undivided),
@@ -36,22 +36,10 @@ def cases() -> Iterator[Case]:
             "retention",
             shape,
             **least,
-            ours=partial(ours, q, k, v, rates),
-            check=partial(error, q, k, v, rates),
+            ours=partial(turned, linear_attention, q, k, v, log_decay=rates, keep_state=False),
+            check=against(partial(turned, linear_attention_reference, log_decay=rates), q, k, v),
             peers={
                 "FLA chunk": first_output(chunk_retention, q, k, v, scale=1.0),
                 "FLA fused": first_output(fused_chunk_retention, q, k, v, scale=1.0),
             },
         )
-
-
-def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor | None) -> torch.Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return linear_attention(q, k, v, log_decay=rates, keep_state=False)[0].transpose(1, 2)
-
-
-def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rates: torch.Tensor | None, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
-    q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
-    expected = linear_attention_reference(q, k, v, log_decay=rates)[0].transpose(1, 2)
-    return relative_error(y[:1], expected)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from kernel_case import Case, relative_error
+from kernel_case import Case, against
 
 from argap.kernels.long_convolution import (
     filter_spectrum,
@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
             "torch.fft": partial(long_convolution_reference, x, taps),
             "torch.fft, positions side by side": partial(side_by_side, *turned),
         }
-        check = partial(error, x, taps)
+        check = against(long_convolution_reference, x, shared=(taps,), sequences=2)
         yield Case(
             "long convolution", shape, **least, ours=partial(long_convolution, x, taps), check=check, peers=peers
         )
@@ -50,8 +50,3 @@ def side_by_side(x: torch.Tensor, taps: torch.Tensor, response: torch.Tensor | N
     size = 2 * x.shape[-1]
     response = torch.fft.rfft(taps, n=size) if response is None else response
     return torch.fft.irfft(torch.fft.rfft(x, n=size) * response, n=size)[..., : x.shape[-1]].mT
-
-
-def error(x: torch.Tensor, taps: torch.Tensor, y: torch.Tensor) -> float:
-    """Error of the first two sequences against the float64 reference."""
-    return relative_error(y[:2], long_convolution_reference(x[:2].double(), taps.double()))

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, first_output, relative_error
+from kernel_case import Case, against, first_output
 
 from argap.kernels.short_convolution import short_convolution, short_convolution_reference
 
@@ -25,7 +25,7 @@ def cases() -> Iterator[Case]:
             flops=2 * TAPS * x.numel(),
             bytes=2 * x.nbytes,
             ours=first_output(short_convolution, x, taps, silu=True),
-            check=partial(error, x, taps),
+            check=against(short_convolution_reference, x, shared=(taps,), silu=True),
             peers={
                 "FLA": first_output(causal_conv1d, x, latest_last, activation="silu"),
                 "torch": partial(by_torch, x, latest_last),
@@ -36,8 +36,3 @@ def cases() -> Iterator[Case]:
 def by_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     y = F.conv1d(x.mT, weight[:, None], padding=TAPS - 1, groups=WIDTH)
     return F.silu(y[..., : x.shape[1]]).mT
-
-
-def error(x: torch.Tensor, taps: torch.Tensor, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
-    return relative_error(y[:1], short_convolution_reference(x[:1].double(), taps.double(), silu=True))

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, relative_error
+from kernel_case import Case, against
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from argap.kernels.sliding_attention import sliding_attention, sliding_attention_reference
@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
             flops=4 * q.numel() * window,
             bytes=4 * q.nbytes,
             ours=partial(sliding_attention, q, k, v, window),
-            check=partial(error, q, k, v, window),
+            check=against(partial(sliding_attention_reference, window=window), q, k, v),
             peers={
                 "FlexAttention, compiled": partial(compiled, q, k, v, block_mask=blocks),
                 "SDPA, mask": partial(F.scaled_dot_product_attention, q, k, v, attn_mask=mask),
@@ -39,9 +39,3 @@ def cases() -> Iterator[Case]:
 
 def seen(window: int, _batch: object, _head: object, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return (query >= key) & (query - key < window)
-
-
-def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
-    q, k, v = (x[:1].double() for x in (q, k, v))
-    return relative_error(y[:1], sliding_attention_reference(q, k, v, window))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from kernel_case import Case, relative_error
+from kernel_case import Case, against, turned
 
 from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference
 
@@ -24,21 +24,10 @@ def cases() -> Iterator[Case]:
             f"B {batch}, T {length}, H {heads}, K {key}, V {value}",
             flops=4 * batch * length * heads * features * value,
             bytes=2 * q.nbytes + 2 * v.nbytes,
-            ours=partial(ours, q, k, v),
-            check=partial(error, q, k, v),
+            ours=partial(turned, taylor_attention, q, k, v, keep_state=False),
+            check=against(partial(turned, taylor_attention_reference), q, k, v),
             peers={
                 "FLA parallel": partial(parallel_based, q, k, v),
                 "FLA fused": partial(fused_chunk_based, q, k, v),
             },
         )
-
-
-def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return taylor_attention(q, k, v, keep_state=False)[0].transpose(1, 2)
-
-
-def error(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
-    q, k, v = (x[:1].transpose(1, 2).double() for x in (q, k, v))
-    return relative_error(y[:1], taylor_attention_reference(q, k, v)[0].transpose(1, 2))

@@ -1,10 +1,9 @@
 """RWKV-4's WKV vs. flash-linear-attention and the PyTorch reference."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
-from kernel_case import Case, first_output, relative_error
+from kernel_case import Case, against, first_output
 
 from argap.kernels.wkv import wkv, wkv_reference
 
@@ -15,7 +14,7 @@ def cases() -> Iterator[Case]:
     from fla.ops.rwkv4 import fused_recurrent_rwkv4
 
     log_decay = torch.linspace(-5, 3, WIDTH, device="cuda")
-    bonus = torch.randn(WIDTH, device="cuda")
+    shared = log_decay.exp(), torch.randn(WIDTH, device="cuda")
     for length in (512, 2048, 8192):
         k, v = (torch.randn(BATCH, length, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         start = torch.zeros(BATCH, 3, 1, WIDTH, device="cuda")
@@ -25,16 +24,10 @@ def cases() -> Iterator[Case]:
             f"B {BATCH}, T {length}, D {WIDTH}",
             flops=17 * k.numel(),  # not matrix products
             bytes=3 * k.nbytes,
-            ours=first_output(wkv, k, v, log_decay.exp(), bonus),
-            check=partial(error, k, v, log_decay, bonus),
+            ours=first_output(wkv, k, v, *shared),
+            check=against(lambda *inputs: wkv_reference(*inputs)[0], k, v, shared=shared),
             peers={
-                "FLA": first_output(fused_recurrent_rwkv4, log_decay, bonus, k, v, start),
-                "our reference": first_output(wkv_reference, k, v, log_decay.exp(), bonus),
+                "FLA": first_output(fused_recurrent_rwkv4, log_decay, shared[1], k, v, start),
+                "our reference": first_output(wkv_reference, k, v, *shared),
             },
         )
-
-
-def error(k: torch.Tensor, v: torch.Tensor, log_decay: torch.Tensor, bonus: torch.Tensor, y: torch.Tensor) -> float:
-    """Error of the first sequence against the float64 reference."""
-    k, v = k[:1].double(), v[:1].double()
-    return relative_error(y[:1], wkv_reference(k, v, log_decay.double().exp(), bonus.double())[0])

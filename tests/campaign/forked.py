@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONGEST = 40.0
-"""Seconds of processor time after which a command is ended; twice as many by the clock."""
+"""Seconds of processor time after which a try is ended; twice as many by the clock."""
+SILENCE = 25.0
+"""Seconds without a word after which work is not alive; long work shows its progress every 20."""
 MEMORY = 8 * 2**30
 """Bytes of address space; a greater demand is refused by the system."""
 MODULES = (
@@ -30,12 +32,12 @@ class Ended:
     """How a command ended."""
 
     code: int | None
-    """Exit code; negative: the signal that ended it; None: it took longer than `LONGEST`."""
+    """Exit code; negative: the signal that ended it; None: it took too long."""
     stdout: str
     stderr: str
     seconds: float
     alive: bool
-    """Whether it had said something in the last third of its time, as long work does."""
+    """Whether it had said something in its last `SILENCE` seconds, as long work does."""
 
 
 def preload() -> None:
@@ -47,8 +49,11 @@ def preload() -> None:
             print(f"not imported: {name}", file=sys.stderr)
 
 
-def start(command: tuple[str, ...], folder: Path) -> int:
-    """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there."""
+def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> int:
+    """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there.
+
+    ``longest``: seconds of processor time after which it is ended.
+    """
     process = os.fork()
     if process:
         return process
@@ -61,7 +66,7 @@ def start(command: tuple[str, ...], folder: Path) -> int:
             handle = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(handle, descriptor)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CPU, (int(LONGEST), int(LONGEST) + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(longest), int(longest) + 5))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _main(command)
     except BaseException:
@@ -85,8 +90,11 @@ def _main(command: tuple[str, ...]) -> int:
     return 0
 
 
-def wait(process: int, folder: Path, disturb: Callable[[float], None] = lambda seconds: None) -> Ended:
-    """Wait for a process of `start`; ``disturb`` is called with the seconds since, again and again."""
+def wait(
+    process: int, folder: Path, disturb: Callable[[float], None] = lambda seconds: None, longest: float = LONGEST
+) -> Ended:
+    """Wait for a process of `start`, at most twice ``longest`` seconds; ``disturb`` is called with the seconds since,
+    again and again."""
     began = time.monotonic()
     code: int | None = None
     spoke, length = 0.0, 0
@@ -97,7 +105,7 @@ def wait(process: int, folder: Path, disturb: Callable[[float], None] = lambda s
             code = os.waitstatus_to_exitcode(status)
             code = None if code == -signal.SIGXCPU else code
             break
-        if seconds > 2 * LONGEST:
+        if seconds > 2 * longest:
             os.killpg(process, signal.SIGKILL)
             os.waitpid(process, 0)
             break
@@ -111,9 +119,9 @@ def wait(process: int, folder: Path, disturb: Callable[[float], None] = lambda s
         path = folder / f".{name}"
         said.append(path.read_text(errors="replace") if path.exists() else "")
         path.unlink(missing_ok=True)
-    return Ended(code, said[0], said[1], seconds, spoke > seconds * 2 / 3)
+    return Ended(code, said[0], said[1], seconds, spoke > 0 and seconds - spoke < SILENCE)
 
 
-def run(command: tuple[str, ...], folder: Path) -> Ended:
+def run(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> Ended:
     """The whole command, undisturbed."""
-    return wait(start(command, folder), folder)
+    return wait(start(command, folder, longest), folder, longest=longest)

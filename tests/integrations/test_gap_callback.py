@@ -21,6 +21,7 @@ from argap.bigram_index.build import build_index
 from argap.errors import ArgapError
 from argap.integrations.recall_gap import RecallGap
 from argap.integrations.transformers import GapCallback
+from argap.per_model import ModelSettings, PerModel
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec
 from tests.segments.conftest import byte_fallback, byte_level
@@ -103,6 +104,18 @@ def test_fewer_windows_and_the_reference_itself(place):
     small = make(0, 100)
     with pytest.raises(ArgapError, match="its vocabulary has 100 entries"):
         RecallGap(run).measure(small)
+
+
+def test_a_reference_with_a_bos_gives_the_model_one(place, tmp_path):
+    folder, _ = place
+    spec = EvaluationSpec(data=(str(folder / "text"),), seq_len=32)
+    settings = ModelSettings(bos=PerModel("<e>"))
+    score_models([], str(folder / "reference"), tmp_path / "bos", spec=spec, settings=settings)
+    reference = AutoModelForCausalLM.from_pretrained(folder / "reference")
+    without = RecallGap(folder / "out" / "reference").measure(reference)
+    figures = RecallGap(tmp_path / "bos" / "reference").measure(reference)
+    assert figures.gap == pytest.approx(0, abs=1e-5)
+    assert figures.nll != pytest.approx(without.nll, abs=1e-4)
 
 
 def test_a_model_with_another_tokenizer(place, tmp_path):
@@ -237,6 +250,17 @@ def test_the_trainer_logs_the_gap(place, tmp_path, tensorboard):
     plain, _ = train(tokenizer, tmp_path / "without", None)  # with dropout: the same draws, the same weights
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize("sharded", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_weights_are_refused_as_training_begins(place, tmp_path, sharded: str):
+    folder, tokenizer = place
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    trainer = Trainer(model=make(0, tokenizer.vocab_size), args=args)
+    callback = GapCallback(trainer, folder / "out" / "reference")
+    setattr(trainer, sharded, True)
+    with pytest.raises(ArgapError, match=r"^GapCallback: FSDP and DeepSpeed shard .* saved checkpoints with `argap sc"):
+        callback.on_train_begin(args, trainer.state, trainer.control)
 
 
 def test_refusals(place, tmp_path):

@@ -1,16 +1,20 @@
 """Kernels run on the GPU if there is one, otherwise in Triton's interpreter (switched on in ``tests/conftest.py``)."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 
+from argap.kernels.registry import OPS
+
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Bounds of ‖out − ref‖ / ‖ref‖ against float64 on the same inputs: a few rounding errors of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""
 
 
-def relative_error(actual: torch.Tensor, expected: torch.Tensor | None) -> float:
+def relative_error(actual: torch.Tensor | None, expected: torch.Tensor | None) -> float:
     """‖actual − expected‖ / ‖expected‖ in float64."""
+    assert actual is not None
     assert expected is not None
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
@@ -21,12 +25,18 @@ def device() -> torch.device:
 
 
 @pytest.fixture
-def outputs_start_as_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fills the result of `torch.Tensor.new_empty` with NaN, which stays wherever no program writes."""
+def kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every operator runs its kernels where no gradient is needed, also on a CPU, and what `torch.Tensor.new_empty`
+    allocates for them is filled with NaN, which stays wherever no program writes."""
     new_empty = torch.Tensor.new_empty
 
     def filled(tensor: torch.Tensor, *size: Any, **options: Any) -> torch.Tensor:
         new = new_empty(tensor, *size, **options)
         return new.fill_(float("nan")) if new.is_floating_point() else new
 
+    def runs_kernels(*tensors: torch.Tensor | None) -> bool:
+        return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+
     monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    for name in OPS:
+        monkeypatch.setattr(import_module(f"argap.kernels.{name}"), "runs_kernels", runs_kernels)

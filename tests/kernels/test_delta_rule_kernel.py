@@ -4,15 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels import delta_rule as module
-from argap.kernels.delta_rule import delta_rule_reference
+from argap.kernels.delta_rule import delta_rule, delta_rule_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> Inputs:
@@ -33,7 +32,7 @@ def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.
 def test_it_is_the_reference(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> None:
     q, k, v, beta = inputs(length, key, value, dtype, device)
     before = torch.randn(BATCH, HEADS, key, value, device=device)
-    y, after = module._forward(q, k, v, beta, False, before)
+    y, after = delta_rule(q, k, v, beta, state=before)
     wide = (x.double() for x in (q, k, v, beta))
     expected, expected_after = delta_rule_reference(*wide, state=before.double())
     assert y.dtype == dtype
@@ -46,7 +45,7 @@ def test_it_is_the_reference(length: int, key: int, value: int, dtype: torch.dty
 def test_it_normalizes(dtype: torch.dtype, device: torch.device) -> None:
     q, k, v, beta = inputs(70, 24, 16, dtype, device)
     lengths = torch.linspace(0, 30, 70, device=device)[:, None].to(dtype)  # the first is 0 and stays 0
-    y, after = module._forward(q * lengths, k * lengths, v, beta, True, None)
+    y, after = delta_rule(q * lengths, k * lengths, v, beta, normalize=True)
     wide = ((q * lengths).double(), (k * lengths).double(), v.double(), beta.double())
     expected, expected_after = delta_rule_reference(*wide, normalize=True)
     assert relative_error(y, expected) < TOLERANCE[dtype]
@@ -61,7 +60,7 @@ def test_repeated_keys(rate: float, dtype: torch.dtype, device: torch.device) ->
         pytest.skip("the state alternates and keeps every rounding error; 8 bits are too few")
     q, k, v, beta = (x[:1, :1] for x in inputs(130, 16, 16, dtype, device))
     k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, rate)
-    y, after = module._forward(q, k, v, beta, False, None)
+    y, after = delta_rule(q, k, v, beta)
     expected, expected_after = delta_rule_reference(*(x.double() for x in (q, k, v, beta)))
     # With β = 2 and one key the state alternates and keeps every rounding error: a random walk of 130 steps.
     allowed = TOLERANCE[dtype] * (12 if rate == 2 else 2)
@@ -82,27 +81,20 @@ def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
     torch.testing.assert_close(after, state, rtol=0, atol=1e-12)
 
 
-def test_a_sequence_goes_on_from_its_state(device: torch.device) -> None:
-    """Split at the end of a chunk, a sequence solves the same chunks: the same bits, as in a second run. And a shorter
-    sequence is the beginning of a longer one, bit for bit, alone and in a batch."""
-    q, k, v, beta = inputs(90, 16, 16, torch.float32, device)
-    y, after = module._forward(q, k, v, beta, False, None)
-    again, after_again = module._forward(q, k, v, beta, False, None)
-    assert torch.equal(again, y)
-    assert torch.equal(after_again, after)
-    first, middle = module._forward(q[:, :, :64], k[:, :, :64], v[:, :, :64], beta[:, :, :64], False, None)
-    second, end = module._forward(q[:, :, 64:], k[:, :, 64:], v[:, :, 64:], beta[:, :, 64:], False, middle)
+def test_split_at_the_end_of_a_chunk_a_sequence_has_the_same_bits(device: torch.device) -> None:
+    tensors = inputs(90, 16, 16, torch.float32, device)
+    y, after = delta_rule(*tensors)
+    first, middle = delta_rule(*(x[:, :, :64] for x in tensors))
+    second, end = delta_rule(*(x[:, :, 64:] for x in tensors), state=middle)
     assert torch.equal(torch.cat([first, second], dim=2), y)
     assert torch.equal(end, after)
-    alone, _ = module._forward(q[1:, :, :70], k[1:, :, :70], v[1:, :, :70], beta[1:, :, :70], False, None)
-    assert torch.equal(alone, y[1:, :, :70])
 
 
 @pytest.mark.gpu
 def test_a_long_sequence_and_the_widest_keys(device: torch.device) -> None:
     for key, dtype in ((128, torch.bfloat16), (256, torch.bfloat16), (128, torch.float32)):
         q, k, v, beta = inputs(500, key, 128, dtype, device)
-        y, _ = module._forward(q, k, v, beta, True, None)
+        y, _ = delta_rule(q, k, v, beta, normalize=True)
         expected, _ = delta_rule_reference(*(x.double() for x in (q, k, v, beta)), normalize=True)
         assert relative_error(y, expected) < TOLERANCE[dtype]
 
@@ -114,6 +106,6 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     for x in (q, k, v):
         x[1, -64:, -1] = F.normalize(torch.randn(64, 64), dim=-1).to(x)
     q, k, v, beta = (x.transpose(1, 2) for x in (q, k, v, beta))
-    y, _ = module._forward(q, k, v, beta, False, None)
+    y, _ = delta_rule(q, k, v, beta)
     expected, _ = delta_rule_reference(*(x[1:, -1:, -64:].double() for x in (q, k, v, beta)))
     assert relative_error(y[1:, -1:, -64:], expected) < TOLERANCE[torch.bfloat16]

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import gated_norm as gated_norms
-from argap.kernels import gated_product as gated_products
-from argap.kernels import rms_norm as norms
 from argap.kernels import rotary as rotations
+from argap.kernels.gated_norm import gated_norm, gated_norm_reference
+from argap.kernels.gated_product import ACTIVATIONS, gated_product, gated_product_reference
+from argap.kernels.rms_norm import rms_norm, rms_norm_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def drawn(*size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
@@ -28,10 +28,13 @@ def test_rms_norm(rows: int, width: int, dtype: torch.dtype, device: torch.devic
     torch.manual_seed(width)
     x, residual = (3 * drawn(rows, width, device=device, dtype=dtype) for _ in range(2))
     weight = drawn(width, device=device, dtype=dtype)
-    normed, total = norms._forward(x, weight, 1e-5, residual)
+    normed, total = rms_norm(x, weight, 1e-5, residual)
     assert torch.equal(total, x + residual)
-    for found, rows_in in ((normed, total), (norms._forward(x, weight, 1e-5, None)[0], x)):
-        expected, _ = norms.rms_norm_reference(rows_in.double(), weight.double(), 1e-5)
+    for found, rows_in in (
+        (normed, x.double() + residual.double()),  # normed before it is rounded
+        (rms_norm(x, weight, 1e-5, None)[0], x.double()),
+    ):
+        expected, _ = rms_norm_reference(rows_in, weight.double(), 1e-5)
         assert found.dtype == dtype
         assert relative_error(found, expected) < TOLERANCE[dtype]
 
@@ -40,7 +43,7 @@ def test_rms_norm_is_the_definition() -> None:
     torch.manual_seed(0)
     x, residual = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(2, 3, 5, dtype=torch.float64)
     weight = torch.randn(5, dtype=torch.float64)
-    normed, total = norms.rms_norm(x, weight, 0.5, residual)
+    normed, total = rms_norm(x, weight, 0.5, residual)
     expected = weight * (x + residual) / ((x + residual).square().mean(-1, keepdim=True) + 0.5).sqrt()
     torch.testing.assert_close(normed, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(total, x + residual, rtol=1e-12, atol=0)
@@ -55,11 +58,32 @@ def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dty
     wide, untouched = projection.double(), projection[:, :, 2:].clone()
     expected = rotations.rotary(wide, 7, 1e4, key_scale=0.3)
     cos, sin = rotations._tables(7, length, size, 1e4, device)
-    rotations._rotate_(projection, cos, sin, 0.3)
+    rotations.rotate_in_place(*projection[:, :, :2].permute(2, 0, 3, 1, 4), cos, sin, 0.3)
     for part, turned in enumerate(expected):
         # The angles are float32: at position t their error is t·2⁻²⁴.
         assert relative_error(projection[:, :, part].transpose(1, 2), turned) < TOLERANCE[dtype]
     assert torch.equal(projection[:, :, 2:], untouched)
+
+
+@DTYPES
+@pytest.mark.parametrize("batches", [1, 2])
+def test_rotary_of_some_dimensions_with_fewer_key_heads(batches: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Laid out as GPT-NeoX's projection, with the angles of both halves and of each sequence."""
+    torch.manual_seed(4)
+    projection = drawn(2, 9, 4, 3 * 20, device=device, dtype=dtype)
+    q, k, _ = projection.transpose(1, 2).chunk(3, dim=-1)
+    k = k[:, :2]
+    angles = torch.randn(batches, 9, 6, device=device).repeat(1, 1, 2)  # R 12 of K 20
+    expected, untouched = [], projection[..., 40:].clone()
+    for x in (q.double(), k.double()):
+        turned = rotations.rotate(
+            x[..., :12], angles[:, None, :, :6].double().cos(), angles[:, None, :, :6].double().sin()
+        )
+        expected.append(torch.cat([turned, x[..., 12:]], dim=-1))
+    found = rotations.rotate_in_place(q, k, angles.cos(), angles.sin())
+    for part, turned in zip(found, expected, strict=True):
+        assert relative_error(part, turned) < TOLERANCE[dtype]
+    assert torch.equal(projection[..., 40:], untouched)
 
 
 def test_rotary_is_the_definition() -> None:
@@ -78,26 +102,28 @@ def test_rotary_is_the_definition() -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("activation", list(gated_products.ACTIVATIONS))
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
 @pytest.mark.parametrize(("rows", "width"), [(1, 5), (9, 40), (63, 300), (17, 960)])
 def test_gated_product(rows: int, width: int, activation: str, dtype: torch.dtype, device: torch.device) -> None:
     torch.manual_seed(rows)
     # Parts of wider rows, as a projection gives them.
     parts = drawn(2, rows, 3 * width, device=device, dtype=dtype).chunk(3, dim=-1)
     vectors = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
-    bare: tuple[Any, ...] = (*parts[:2], activation)
-    full: tuple[Any, ...] = (*bare, vectors[0], vectors[1], parts[2], vectors[2])
-    for given in (bare, full):
-        found = gated_products._forward(*given)
-        wide: list[Any] = [x.double() if isinstance(x, torch.Tensor) else x for x in given]
+    names = ("gate_bias", "skip", "skipped", "value_bias")
+    given = dict(zip(names, (*vectors[:2], parts[2], vectors[2]), strict=True))
+    gate, value, _ = (x.double() for x in parts)
+    for options in ({}, given):
+        found: torch.Tensor = gated_product(*parts[:2], activation, **options)  # pyright: ignore
+        wide: Any = {name: x.double() for name, x in options.items()}
+        expected = gated_product_reference(gate, value, activation, **wide)  # pyright: ignore
         assert found.dtype == dtype
-        assert relative_error(found, gated_products.gated_product_reference(*wide)) < TOLERANCE[dtype]
+        assert relative_error(found, expected) < TOLERANCE[dtype]
 
 
 def test_gated_product_is_the_definition() -> None:
     g, v, u = (torch.tensor([x], dtype=torch.float64) for x in (0.5, 3.0, 2.0))
     b, s, c = (torch.tensor([x], dtype=torch.float64) for x in (1.5, 10.0, 7.0))
-    found = gated_products.gated_product(g, v, "silu", gate_bias=b, skip=s, skipped=u, value_bias=c)
+    found = gated_product(g, v, "silu", gate_bias=b, skip=s, skipped=u, value_bias=c)
     # (0.5 + 1.5) / (1 + e⁻²) · (3 + 10 · 2 + 7)
     torch.testing.assert_close(found, 2 / (1 + torch.tensor([-2.0]).double().exp()) * 30, rtol=1e-12, atol=0)
 
@@ -109,9 +135,9 @@ def test_gated_norm(rows: int, heads: int, size: int, centered: bool, dtype: tor
     torch.manual_seed(size)
     values, gate = (drawn(rows, *s, device=device, dtype=dtype) for s in ((heads, size), (heads * size,)))
     weight = None if centered else drawn(size, device=device, dtype=dtype)
-    found = gated_norms._forward(values, gate, weight, 1e-3, centered)
+    found = gated_norm(values, gate, weight, 1e-3, dtype=dtype, centered=centered)
     wide = (values.double(), gate.double(), None if weight is None else weight.double())
-    expected = gated_norms.gated_norm_reference(*wide, 1e-3, dtype=torch.float64, centered=centered)
+    expected = gated_norm_reference(*wide, 1e-3, dtype=torch.float64, centered=centered)
     assert found.dtype == dtype
     assert relative_error(found, expected) < TOLERANCE[dtype]
 
@@ -126,7 +152,7 @@ def test_gated_norm_is_the_definition() -> None:
         given = None if centered else weight
         normed = x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
         expected = swish * (normed if given is None else normed * given).flatten(1)
-        found = gated_norms.gated_norm(values, gate, given, 0.1, dtype=torch.float64, centered=centered)
+        found = gated_norm(values, gate, given, 0.1, dtype=torch.float64, centered=centered)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -134,18 +160,18 @@ def test_two_runs_and_any_batch_give_the_same_bits(device: torch.device) -> None
     torch.manual_seed(3)
     x, residual, weight = (torch.randn(*s, device=device) for s in ((6, 96), (6, 96), (96,)))
     for found, alone in zip(
-        norms._forward(x, weight, 1e-5, residual), norms._forward(x[:2], weight, 1e-5, residual[:2]), strict=True
+        rms_norm(x, weight, 1e-5, residual), rms_norm(x[:2], weight, 1e-5, residual[:2]), strict=True
     ):
         assert torch.equal(found[:2], alone)
-    assert torch.equal(gated_products._forward(x, residual)[:2], gated_products._forward(x[:2], residual[:2]))
+    assert torch.equal(gated_product(x, residual)[:2], gated_product(x[:2], residual[:2]))
     heads = residual.unflatten(-1, (4, 24))
-    whole = gated_norms._forward(heads, x, None, 1e-5, True)
-    assert torch.equal(whole[:2], gated_norms._forward(heads[:2], x[:2], None, 1e-5, True))
+    whole = gated_norm(heads, x, None, 1e-5, dtype=x.dtype, centered=True)
+    assert torch.equal(whole[:2], gated_norm(heads[:2], x[:2], None, 1e-5, dtype=x.dtype, centered=True))
 
 
 def test_an_input_that_needs_a_gradient_runs_the_reference() -> None:
     x, y, w = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((2, 4), (2, 4), (4,)))
-    assert torch.autograd.gradcheck(lambda x, y, w: norms.rms_norm(x, w, 1e-5, y), (x, y, w))
+    assert torch.autograd.gradcheck(lambda x, y, w: rms_norm(x, w, 1e-5, y), (x, y, w))
     assert torch.autograd.gradcheck(
-        lambda x, y, w: gated_products.gated_product(x, y, "silu", gate_bias=w, skip=w, skipped=x), (x, y, w)
+        lambda x, y, w: gated_product(x, y, "silu", gate_bias=w, skip=w, skipped=x), (x, y, w)
     )

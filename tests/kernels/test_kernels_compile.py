@@ -1,7 +1,8 @@
-"""Every launch configuration compiles for Hopper and fits its shared memory, which needs no GPU.
+"""Kernels compiled for Hopper, which needs no GPU: they fit its shared memory, and values stay with their threads.
 
-The interpreter, in which the other tests run without one, takes much that Triton's compiler refuses: a
-variable of two types, for one. Compilation needs a process in which the interpreter was not asked for:
+The interpreter, in which the other tests run without a GPU, takes much that Triton's compiler refuses (a variable of
+two types, for one), and shows nothing of which values leave their threads. Compilation needs a process in which the
+interpreter was not asked for:
 
     python tests/kernels/test_kernels_compile.py gla
 """
@@ -21,21 +22,28 @@ pytest.importorskip("triton")
 SHARED_MEMORY = 227 * 1024
 """Bytes that a program may have on Hopper."""
 CAPABILITY, WARP = 90, 32
+HEADS = dict.fromkeys(("q", "k", "v", "y", "g"), 3)
+"""Tensors over heads that are given with their strides, and the number of these."""
+BARRIERS = range(8, 25)
+"""Of the one-kernel convolution. Two factors of S are two exchanges each way, of real and imaginary parts, of which
+one may be made twice. Each takes two barriers; a value that left its thread elsewhere would take one more for each of
+16."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
 """A kernel, the type of its inputs, its constants, and its launch."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention"])
-def test_every_configuration_compiles(op: str) -> None:
+@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention", "delta_rule", "one_kernel_convolution"])
+def test_it_compiles(op: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__, op], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("shared memory") >= 8
+    assert done.stdout.count("shared memory") >= (2 if op == "one_kernel_convolution" else 8)
 
 
 def of_linear_attention() -> Iterator[Compilation]:
+    """Every launch configuration."""
     from argap.kernels.linear_attention import LAUNCHES, _forward_kernel
 
     bare = {"g": None, "h0": None, "ht": None, "DECAY": 0, "NORMALIZE": False, "WHOLE": True}
@@ -51,9 +59,11 @@ def of_gla() -> Iterator[Compilation]:
 
     for table, kernel in ((DECAY_LAUNCHES, _apply_decays_kernel), (LAUNCHES, _scan_kernel)):
         for key, dtype, launch in launches(table):
-            sizes = {"K": key, "BK": key, "V": 128, "BT": CHUNK, "RANGE": 60.0}
+            sizes = {"K": key, "BK": key, "V": 128, "BT": CHUNK, "RANGE": 60.0, "SIGMOID": True}
+            sizes["PRECISION"] = "tf32x3" if dtype == "fp32" else "tf32"
             yield kernel, dtype, sizes, launch
-            yield kernel, dtype, {**sizes, "h0": None, "ht": None}, launch
+            if kernel is _scan_kernel:
+                yield kernel, dtype, {**sizes, "h0": None, "ht": None}, launch
 
 
 def of_taylor_attention() -> Iterator[Compilation]:
@@ -70,14 +80,36 @@ def of_taylor_attention() -> Iterator[Compilation]:
             yield kernel, dtype, {**sizes, "h0": None, "ht": None, "keys_before": None}, launch
 
 
+def of_delta_rule() -> Iterator[Compilation]:
+    from argap.kernels import delta_rule, delta_rule_inverse
+
+    inverse, scan = delta_rule_inverse._invert_kernel, delta_rule._scan_kernel
+    for table, kernel in ((delta_rule_inverse.LAUNCHES, inverse), (delta_rule.LAUNCHES, scan)):
+        for key, dtype, launch in launches(table):
+            sizes = {"K": key, "BK": key, "V": 128, "BT": 64, "PRECISION": "tf32x3" if dtype == "fp32" else "tf32"}
+            yield kernel, dtype, sizes, launch
+            yield kernel, dtype, {**sizes, "h0": None, "norms": None}, launch
+
+
+def of_one_kernel_convolution() -> Iterator[Compilation]:
+    """M 2048 in four channels a program, alone and with gate and skip."""
+    from argap.kernels.launch import Launch
+    from argap.kernels.one_kernel_convolution import _convolve_kernel
+
+    sizes, launch = {"D": 1024, "R": 8}, Launch({"P": 16, "Q": 16, "C": 4}, warps=16)
+    yield _convolve_kernel, "fp32", {**sizes, "gate": None, "skip": None}, launch
+    yield _convolve_kernel, "fp32", sizes, launch
+
+
 def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
     """The key size of each shape class, the type of inputs, and the launch on Hopper."""
     for shape, launch in table.by_device.get("hopper", table.by_device["any"]).items():
         yield int(shape.split()[0]), "fp32" if shape.endswith("float32") else "bf16", launch
 
 
-def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launch: Any) -> int:
-    """Bytes of shared memory. Inputs and outputs are of type ``dtype``, states and decays float32, the rest int32.
+def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launch: Any) -> tuple[int, int]:
+    """Bytes of shared memory, and barriers. Inputs and outputs are of type ``dtype``, states and decays float32, the
+    rest int32.
 
     Raises ValueError for products of float32 with 8 columns a warp group, which read beyond shared memory on an H200.
     """
@@ -85,29 +117,35 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    inputs = ["q", "k", "v", "y", "qg", "kg", "scores"]
-    floats = ["g", "h0", "ht", "state_decays", "factor", "keys_before"]
-    # Taylor attention's sums before each segment are in the inputs' type.
-    types = dict.fromkeys([*inputs, "before"], f"*{dtype}") | dict.fromkeys(floats, "*fp32")
-    types |= dict.fromkeys(("strong", "table"), "*i32")
+    dims = dict.fromkeys(("x", "gate", "skipped"), 2) if "spectrum" in kernel.arg_names else {**HEADS, "beta": 3}
+    inputs = [*dims, "qg", "kg", "scores", "inverse", "m", "before"]
+    floats = ["g", "h0", "ht", "decays", "factor", "keys_before", "norms", "spectrum", "twiddle1", "twiddle2", "skip"]
+    types: dict[str, Any] = dict.fromkeys(inputs, f"*{dtype}") | dict.fromkeys(floats, "*fp32")
+    types |= {"y": f"*{dtype}", "table": "*i32", "scale": "fp32", "g_scale": "fp32"}
+    types |= {name: (types[name], *["i32"] * count) for name, count in dims.items()}
     names = kernel.arg_names
     constants = {name: value for name, value in {**constants, **launch.blocks}.items() if name in names}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name not in constants}
+    aligned = {}
+    for at, kind in enumerate(signature.values()):
+        for path in [(at,)] if isinstance(kind, str) else [(at, part) for part in range(len(kind))]:
+            aligned |= {} if kind == "constexpr" else {path: [["tt.divisibility", 16]]}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     options = {"num_warps": launch.warps, "num_stages": launch.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, WARP), options=options)
     if "m64n8k8.f32.tf32" in compiled.asm["ptx"]:
         raise ValueError(f"{kernel.__name__} {dtype} {launch}: 8 columns per warp group")
-    return compiled.metadata.shared
+    return compiled.metadata.shared, compiled.asm["ptx"].count("bar.sync")
 
 
 def main(op: str) -> None:
     for kernel, dtype, constants, launch in globals()[f"of_{op}"]():
-        shared = compile_for_hopper(kernel, dtype, constants, launch)
-        print(f"{kernel.__name__} K {constants['K']} {dtype} {launch}: {shared} bytes of shared memory")
+        shared, barriers = compile_for_hopper(kernel, dtype, constants, launch)
+        print(f"{kernel.__name__} {constants} {dtype} {launch}: {shared} bytes of shared memory, {barriers} barriers")
         if shared > SHARED_MEMORY:
             sys.exit("too much shared memory")
+        if op == "one_kernel_convolution" and not (shared <= SHARED_MEMORY // 2 and barriers in BARRIERS):
+            sys.exit("values leave their threads")
 
 
 if __name__ == "__main__":

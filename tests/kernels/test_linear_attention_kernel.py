@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from argap.kernels import linear_attention as module
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention, linear_attention_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
@@ -13,20 +12,7 @@ DECAYS = ["none", "of a head", "of a position"]
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
-
-
-def kernel(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor | None = None,
-    state: torch.Tensor | None = None,
-    normalize: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    y, after = module._forward(q, k, v, log_decay, state, normalize, True)
-    assert after is not None
-    return y, after
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def inputs(length: int, key: int, value: int, dtype: torch.dtype, device: torch.device) -> Inputs:
@@ -57,12 +43,13 @@ def test_it_is_the_reference(
     q, k, v = inputs(length, key, value, dtype, device)
     log_decay = decay(kind, length, device)
     before = torch.rand(BATCH, HEADS, key, value + normalize, device=device)
-    y, after = kernel(q, k, v, log_decay, before, normalize)
+    y, after = linear_attention(q, k, v, log_decay=log_decay, state=before, normalize=normalize)
     wide = None if log_decay is None else log_decay.double()
     expected, last = linear_attention_reference(
         q.double(), k.double(), v.double(), log_decay=wide, state=before.double(), normalize=normalize
     )
     assert y.dtype == dtype
+    assert after is not None
     assert after.dtype == torch.float32
     assert relative_error(y, expected) < TOLERANCE[dtype]
     assert relative_error(after, last) < TOLERANCE[dtype]
@@ -72,7 +59,7 @@ def test_it_is_the_reference(
 def test_other_sizes_without_a_state(length: int, key: int, value: int, device: torch.device) -> None:
     q, k, v = inputs(length, key, value, torch.float32, device)
     rates = decay("of a head", length, device)
-    y, after = kernel(q, k, v, rates)
+    y, after = linear_attention(q, k, v, log_decay=rates)
     expected, last = linear_attention_reference(q.double(), k.double(), v.double(), log_decay=rates)
     assert relative_error(y, expected) < TOLERANCE[torch.float32]
     assert relative_error(after, last) < TOLERANCE[torch.float32]
@@ -81,7 +68,7 @@ def test_other_sizes_without_a_state(length: int, key: int, value: int, device: 
 @pytest.mark.parametrize("key", [200, 300])
 def test_wide_keys(key: int, device: torch.device) -> None:
     q, k, v = inputs(40, key, 20, torch.float32, device)
-    y, _ = kernel(q, k, v)
+    y, _ = linear_attention(q, k, v)
     expected, _ = linear_attention_reference(q.double(), k.double(), v.double())
     assert relative_error(y, expected) < TOLERANCE[torch.float32]
 
@@ -104,57 +91,23 @@ def test_the_reference_is_the_recurrence(kind: str) -> None:
 
 def test_a_sum_of_weights_has_a_lower_bound(device: torch.device) -> None:
     zero, v = torch.zeros(1, 1, 3, 16, device=device), torch.ones(1, 1, 3, 16, device=device)
-    assert torch.equal(kernel(zero, zero, v, normalize=True)[0], torch.zeros_like(v))
+    assert torch.equal(linear_attention(zero, zero, v, normalize=True)[0], torch.zeros_like(v))
     # A weight of 1e-8 each: the first sum, 1e-8, is less than 1e-6.
     q = torch.zeros(1, 1, 3, 16, device=device)
     q[..., 0] = 1e-4
-    y, _ = kernel(q, q, v, normalize=True)
+    y, _ = linear_attention(q, q, v, normalize=True)
     assert y[0, 0, 0, 0].item() == pytest.approx(1e-8 / SMALLEST_SUM, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", DECAYS)
-def test_strides_of_any_kind_give_the_same_bits(kind: str, device: torch.device) -> None:
+def test_strides_of_decays_and_one_query_for_all_heads(device: torch.device) -> None:
     q, k, v = inputs(33, 20, 40, torch.float32, device)
-    log_decay = decay(kind, 33, device)
-    expected = kernel(q, k, v, log_decay)[0]
-    a, b, c = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    assert torch.equal(kernel(a, b, c, log_decay)[0], expected)
-    a, b, c = (torch.stack([x, x + 1], dim=-1)[..., 0] for x in (q, k, v))
-    assert torch.equal(kernel(a, b, c, log_decay)[0], expected)
-    if log_decay is not None and kind == "of a head":
-        apart, same = torch.stack([log_decay, log_decay], dim=-1)[:, 0], log_decay[1:2].expand(HEADS)
-        assert torch.equal(kernel(q, k, v, apart)[0], expected)
-        assert torch.equal(kernel(q, k, v, same)[0], kernel(q, k, v, same.contiguous())[0])
-    one = q[:, :1].expand(-1, HEADS, -1, -1)  # one query for all heads
-    assert torch.equal(kernel(one, k, v, log_decay)[0], kernel(one.contiguous(), k, v, log_decay)[0])
-
-
-@pytest.mark.parametrize("kind", DECAYS)
-def test_the_same_bits_again_alone_and_cut_short(kind: str, device: torch.device) -> None:
-    q, k, v = inputs(127, 20, 40, torch.float32, device)
-    log_decay = decay(kind, 127, device)
-    y, after = kernel(q, k, v, log_decay)
-    again, after_again = kernel(q, k, v, log_decay)
-    assert torch.equal(again, y)
-    assert torch.equal(after_again, after)
-    of_last = log_decay[1:] if kind == "of a position" and log_decay is not None else log_decay
-    assert torch.equal(kernel(q[1:], k[1:], v[1:], of_last)[0], y[1:])
-    cut = log_decay[..., :70] if kind == "of a position" and log_decay is not None else log_decay
-    assert torch.equal(kernel(q[:, :, :70], k[:, :, :70], v[:, :, :70], cut)[0], y[:, :, :70])
-    whole = (
-        log_decay[..., :64] if kind == "of a position" and log_decay is not None else log_decay
-    )  # whole chunks, no mask
-    assert torch.equal(kernel(q[:, :, :64], k[:, :, :64], v[:, :, :64], whole)[0], y[:, :, :64])
-
-
-def test_the_state_carries_over_a_split_sequence(device: torch.device) -> None:
-    q, k, v = inputs(127, 20, 40, torch.float32, device)
-    rates = decay("of a head", 127, device)
-    whole, last = kernel(q, k, v, rates, normalize=True)
-    first, middle = kernel(q[:, :, :70], k[:, :, :70], v[:, :, :70], rates, normalize=True)
-    second, end = kernel(q[:, :, 70:], k[:, :, 70:], v[:, :, 70:], rates, middle, normalize=True)
-    torch.testing.assert_close(torch.cat([first, second], dim=2), whole, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(end, last, rtol=1e-5, atol=1e-5)
+    rates = decay("of a head", 33, device)
+    assert rates is not None
+    for given in (torch.stack([rates, rates], dim=-1)[:, 0], rates[1:2].expand(HEADS)):
+        same = linear_attention(q, k, v, log_decay=given.contiguous())[0]
+        assert torch.equal(linear_attention(q, k, v, log_decay=given)[0], same)
+    one = q[:, :1].expand(-1, HEADS, -1, -1)
+    assert torch.equal(linear_attention(one, k, v)[0], linear_attention(one.contiguous(), k, v)[0])
 
 
 def test_where_a_gradient_is_asked_for_the_reference_runs(device: torch.device) -> None:
@@ -170,19 +123,3 @@ def test_where_a_gradient_is_asked_for_the_reference_runs(device: torch.device) 
 def _gradient_of_sum(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """∂ Σ y / ∂ q_t = Σ_{s≤t} k_s Σ v_s."""
     return (k * v.sum(dim=-1, keepdim=True)).cumsum(dim=2)
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_the_kernel_runs() -> None:
-    q, k, v = inputs(65, 64, 64, torch.bfloat16, torch.device("cuda"))
-    assert torch.equal(linear_attention(q, k, v)[0], kernel(q, k, v)[0])
-    assert not torch.equal(linear_attention(q, k, v)[0], linear_attention_reference(q, k, v)[0])
-
-
-@pytest.mark.gpu
-def test_offsets_beyond_31_bits() -> None:
-    q = torch.rand(66, 8192, 64, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-    assert q.numel() > 2**31
-    y, _ = linear_attention(q, q, q, keep_state=False)
-    alone, _ = linear_attention(q[-1:], q[-1:], q[-1:], keep_state=False)
-    assert torch.equal(y[-1:], alone)

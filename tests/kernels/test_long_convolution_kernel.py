@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from argap.kernels.long_convolution import (
-    fast_size,
-    filter_spectrum,
-    long_convolution_reference,
-    packed_convolution,
-)
+from argap.kernels.long_convolution import fast_size, filter_spectrum, long_convolution_reference, packed_convolution
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])

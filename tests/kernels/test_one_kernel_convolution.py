@@ -12,7 +12,7 @@ from tests.kernels.conftest import TOLERANCE, relative_error
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def convolution(x: torch.Tensor, taps: torch.Tensor, launch: Launch) -> torch.Tensor:
@@ -45,6 +45,17 @@ def test_it_is_the_reference(
     found = convolution(x, filters, launch)
     assert found.dtype == dtype
     assert relative_error(found, long_convolution_reference(x.double(), filters.double())) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("with_skip", [True, False])
+def test_gate_and_skip(with_skip: bool, device: torch.device) -> None:
+    torch.manual_seed(3)
+    x, gate = torch.randn(2, 200, 3 * 6, device=device)[..., 6:12], torch.randn(2, 200, 2 * 6, device=device)[..., 6:]
+    taps, skip = torch.randn(200, 6, device=device), torch.randn(6, device=device) if with_skip else None
+    found = one_kernel_convolution(x, one_kernel_spectrum(taps, 200, ONE_FACTOR), ONE_FACTOR, gate, skip)
+    expected = long_convolution_reference(x.double(), taps.double())
+    expected = gate.double() * (expected + (0 if skip is None else skip.double() * x.double()))
+    assert relative_error(found, expected) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("launch", [ONE_FACTOR, TWO_FACTORS], ids=["Q", "Q, R"])

@@ -11,7 +11,7 @@ from tests.kernels.conftest import TOLERANCE, relative_error
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def inputs(length: int, width: int, states: int, dtype: torch.dtype, device: torch.device) -> Inputs:
@@ -35,7 +35,7 @@ def test_it_is_the_reference(length: int, width: int, states: int, dtype: torch.
     u, step, A, B, C = inputs(length, width, states, dtype, device)
     skip, gate = torch.randn(width, device=device), torch.randn(2, length, width).to(device, dtype)
     before = torch.randn(2, width, states, device=device)
-    y, after = module._forward(u, step, A, B, C, skip, gate, before)
+    y, after = selective_scan(u, step, A, B, C, skip=skip, gate=gate, state=before)
     wide = (x.double() for x in (u, step, A, B, C))
     extras = {"skip": skip.double(), "gate": gate.double(), "state": before.double()}
     expected, expected_after = selective_scan_reference(*wide, **extras)
@@ -62,10 +62,10 @@ def test_the_reference_is_the_recurrence(chunk: int, monkeypatch: pytest.MonkeyP
 
 def test_a_sequence_goes_on_from_its_state_bit_for_bit(device: torch.device) -> None:
     u, step, A, B, C = inputs(30, 33, 4, torch.float32, device)
-    y, after = module._forward(u, step, A, B, C, None, None, None)
+    y, after = selective_scan(u, step, A, B, C)
     parts, state = [], None
     for cut in (slice(0, 13), slice(13, 30)):
-        part, state = module._forward(u[:, cut], step[:, cut], A, B[:, cut], C[:, cut], None, None, state)
+        part, state = selective_scan(u[:, cut], step[:, cut], A, B[:, cut], C[:, cut], state=state)
         parts.append(part)
     assert state is not None
     assert torch.equal(torch.cat(parts, dim=1), y)
@@ -76,8 +76,8 @@ def test_two_runs_and_any_strides_give_the_same_bits(device: torch.device) -> No
     given = inputs(18, 33, 4, torch.float32, device)
     apart, same = torch.randn(66, device=device)[::2], torch.randn(1, device=device).expand(33)
     for skip in (apart, same):
-        y, after = module._forward(*given, skip, None, None)
-        again, after_again = module._forward(*given, skip.clone(memory_format=torch.contiguous_format), None, None)
+        y, after = selective_scan(*given, skip=skip)
+        again, after_again = selective_scan(*given, skip=skip.clone(memory_format=torch.contiguous_format))
         assert torch.equal(again, y)
         assert torch.equal(after_again, after)
 
@@ -86,7 +86,7 @@ def test_small_steps_are_exact(device: torch.device) -> None:
     """softplus(−20) = 2.06e−9, where 1 + e^x rounds to 1."""
     ones = torch.ones(1, 1, 1, device=device)
     for raw in (-20.0, -17.0, -15.9, -12.0, -3.0, 0.0, 19.9, 20.1, 80.0):
-        _, after = module._forward(ones, raw * ones, -ones[0], ones, ones, None, None, None)
+        _, after = selective_scan(ones, raw * ones, -ones[0], ones, ones)
         expected = float(F.softplus(torch.tensor(raw, dtype=torch.float64)))
         assert abs(float(after) - expected) < 2e-6 * expected
 
@@ -97,6 +97,6 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     u[1, -8:] = torch.randn(8, 1024).to(u)
     b = torch.randn(2, u.shape[1], 2, device=device)
     decay = -torch.rand(1024, 2, device=device)
-    y, _ = module._forward(u, u, decay, b, b, None, None, None)
+    y, _ = selective_scan(u, u, decay, b, b)
     wide = (x.double() for x in (u[1:, -8:], u[1:, -8:], decay, b[1:, -8:], b[1:, -8:]))
     assert relative_error(y[1:, -8:], selective_scan_reference(*wide)[0]) < TOLERANCE[torch.bfloat16]

@@ -5,20 +5,17 @@ from typing import Any
 import pytest
 import torch
 
-from argap.kernels import short_convolution as module
 from argap.kernels.short_convolution import short_convolution, short_convolution_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 WIDTH = 40  # no multiple of a block
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
-def kernel(
-    x: torch.Tensor, taps: torch.Tensor, bias: Any = None, silu: bool = False, gate: Any = None, state: Any = None
-):
-    return module._forward(x, taps, bias, silu, gate, state)
+def kernel(*given: Any, **options: Any) -> torch.Tensor:
+    return short_convolution(*given, **options)[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
@@ -31,7 +28,7 @@ def test_it_is_the_reference(length: int, taps: int, extras: bool, dtype: torch.
     filters, bias = torch.randn(taps, WIDTH).to(device, dtype), torch.randn(WIDTH).to(device, dtype)
     state = torch.randn(2, max(0, taps - 2), WIDTH).to(device, dtype)
     if extras:
-        found = kernel(x, filters, bias, True, gate, state)
+        found = kernel(x, filters, bias, silu=True, gate=gate, state=state)
         wide = {"silu": True, "gate": gate.double(), "state": state.double()}
         expected = short_convolution_reference(x.double(), filters.double(), bias.double(), **wide)
     else:

@@ -9,7 +9,7 @@ from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
-pytestmark = pytest.mark.usefixtures("outputs_start_as_nan")
+pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 def inputs(length: int, width: int, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
@@ -34,17 +34,12 @@ def before(width: int, device: torch.device) -> Sums:
     [(1, 5, 64), (2, 32, 64), (63, 40, 64), (64, 33, 64), (65, 40, 64), (127, 8, 32), (260, 4, 128)],
 )
 def test_it_is_the_reference(
-    length: int,
-    width: int,
-    segment: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    monkeypatch: pytest.MonkeyPatch,
+    length: int, width: int, segment: int, dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEGMENT", segment)
     k, v, r, decay, bonus = inputs(length, width, dtype, device)
     state = before(width, device)
-    y, after = module._forward(k, v, decay, bonus, r, state)
+    y, after = wkv(k, v, decay, bonus, receptance=r, state=state)
     k, v, r, decay, bonus = (x.double() for x in (k, v, r, decay, bonus))
     values, weights, top = (x.double() for x in state)
     expected, expected_after = wkv_reference(k, v, decay, bonus, receptance=r, state=(values, weights, top))
@@ -74,7 +69,7 @@ def test_large_keys_do_not_overflow(device: torch.device) -> None:
     k = torch.tensor([500.0, -500, 500], device=device).view(1, 3, 1)
     v = torch.tensor([3.0, 100, 9], device=device).view(1, 3, 1)
     decay, bonus = torch.tensor([2.0], device=device).log(), torch.zeros(1, device=device)
-    y, _ = module._forward(k, v, decay, bonus, None, None)
+    y, _ = wkv(k, v, decay, bonus)
     # At 2: (3/2 + 9) / (1/2 + 1).
     torch.testing.assert_close(y.flatten().cpu(), torch.tensor([3.0, 3, 7]))
 
@@ -82,12 +77,12 @@ def test_large_keys_do_not_overflow(device: torch.device) -> None:
 def test_a_longer_sequence_begins_with_the_same_bits(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEGMENT", 32)
     k, v, r, decay, bonus = inputs(70, 5, torch.float32, device)
-    y, after = module._forward(k, v, decay, bonus, r, None)
-    assert torch.equal(module._forward(k, v, decay, bonus, r, None)[0], y)
+    y, after = wkv(k, v, decay, bonus, receptance=r)
+    assert torch.equal(wkv(k, v, decay, bonus, receptance=r)[0], y)
     for length in (5, 60):
-        shorter, middle = module._forward(k[1:, :length], v[1:, :length], decay, bonus, r[1:, :length], None)
+        shorter, middle = wkv(k[1:, :length], v[1:, :length], decay, bonus, receptance=r[1:, :length])
         assert torch.equal(shorter, y[1:, :length])
-    rest, end = module._forward(k[1:, 60:], v[1:, 60:], decay, bonus, r[1:, 60:], middle)
+    rest, end = wkv(k[1:, 60:], v[1:, 60:], decay, bonus, receptance=r[1:, 60:], state=middle)
     assert relative_error(rest, y[1:, 60:].double()) < TOLERANCE[torch.float32]
     assert relative_error(end[0], after[0][1:].double()) < TOLERANCE[torch.float32]
 
@@ -97,6 +92,6 @@ def test_offsets_beyond_32_bits(device: torch.device) -> None:
     k = torch.zeros(2, 2**20 + 8, 1024, dtype=torch.bfloat16, device=device)
     k[1, -8:] = torch.randn(8, 1024).to(k)
     decay, bonus = torch.full((1024,), 30.0, device=device), torch.zeros(1024, device=device)  # only the last count
-    y, _ = module._forward(k, k, decay, bonus, None, None)
+    y, _ = wkv(k, k, decay, bonus)
     wide = k[1:, -8:].double()
     assert relative_error(y[1:, -7:], wkv_reference(wide, wide, decay, bonus)[0][:, 1:]) < TOLERANCE[torch.bfloat16]

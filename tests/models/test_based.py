@@ -6,6 +6,7 @@ import torch
 from argap.errors import ArgapError
 from argap.models.based import BasedConv, ShortLongConv
 from argap.models.presets import build_config
+from argap.models.registry import build_mixer
 
 WIDTH, LENGTH = 8, 13
 
@@ -65,4 +66,4 @@ def test_the_post_has_convolutions_and_linear_attention_alone() -> None:
     assert sum(p.numel() for p in mixer.parameters()) == 64 * 64 + 64 + 64 * 4 + 64 * 129
     assert mixer(torch.zeros(2, 150, 64)).shape == (2, 150, 64)
     with pytest.raises(ArgapError, match="short_long_conv: long_kernel 0; expected at least 1"):
-        ShortLongConv(64, long_kernel=0)
+        build_mixer({"name": "short_long_conv", "long_kernel": 0}, 64, None)

@@ -1,49 +1,25 @@
-"""The script that times DeltaNet's forms: both compute the same, and it runs without a GPU."""
+"""The benchmark that times DeltaNet's forms: both compute the same."""
 
-import importlib.util
-import json
-import sys
+import importlib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "delta_net.py"
+from argap.kernels.delta_rule import delta_rule
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_of_delta_net", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_both_forms_compute_the_same(script: ModuleType) -> None:
+def test_both_forms_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    case = importlib.import_module("kernel_case")
+    cases = importlib.import_module("kernel_cases.delta_rule")
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 70, 3, 8) for _ in range(3))
     q, k, beta = F.normalize(q, dim=-1), F.normalize(k, dim=-1), torch.rand(2, 70, 3)
-    torch.testing.assert_close(script.chunkwise(q, k, v, beta), script.recurrent(q, k, v, beta), rtol=1e-4, atol=1e-4)
-
-
-def test_forms_are_timed_and_written(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "speed.json"
-    out.write_text('{"training": [1]}')
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(script, "ROUNDS", 1)
-    monkeypatch.setattr(sys, "argv", ["delta_net.py", "forms", "--json", str(out)])
-    script.main()
-    result = json.loads(out.read_text())
-    assert result["training"] == [1]  # an earlier part stays
-    rows = result["forms"]
-    assert [(row["length"], row["head_size"]) for row in rows] == [(64, 8), (128, 8), (64, 16), (128, 16)]
-    assert {row["batch"] * row["length"] for row in rows} == {256}
-    assert [sorted(row["ms"]) for row in rows[:2]] == [["chunkwise", "recurrent"], ["chunkwise"]]
-    assert "B 4, T 64, H 4, D 8: chunkwise" in capsys.readouterr().out
+    chunkwise, recurrent = case.turned(delta_rule, q, k, v, beta), cases.recurrent(q, k, v, beta)
+    torch.testing.assert_close(chunkwise, recurrent, rtol=1e-4, atol=1e-4)
+    made = cases.case("delta rule", (q, k, v, beta), {})
+    assert made.check(chunkwise) < 1e-5
+    assert made.check(recurrent) < 1e-5
+    assert made.check(recurrent + 0.1 * v) > 1e-2

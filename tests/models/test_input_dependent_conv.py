@@ -14,6 +14,7 @@ from argap.errors import ArgapError
 from argap.evaluation import build_evaluation_set
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.input_dependent_conv import AutocorrelationConv, InputDependentConv, ProgrammaticConv
+from argap.models.registry import build_mixer
 from argap.records import SourceRecord
 from argap.scorer import ScoreOptions, score
 from argap.tokenizer import load_tokenizer
@@ -174,4 +175,4 @@ def test_a_model_saves_loads_and_is_refused_by_the_scorer(name: str, tmp_path: P
 
 def test_no_shift_is_refused() -> None:
     with pytest.raises(ArgapError, match="base_conv_autocorrelation: shifts 0; expected at least 1"):
-        AutocorrelationConv(WIDTH, shifts=0)
+        build_mixer({"name": "base_conv_autocorrelation", "shifts": 0}, WIDTH, None)

@@ -28,7 +28,7 @@ WIDTH = 8
         ({"name": "base_conv", "bias": "definition"}, "max_position_embeddings"),
         ({"name": "long_conv"}, "long_conv: kernel_size null needs the longest sequence"),
         ({"name": "long_conv", "kernel_size": 0}, "long_conv: kernel_size 0; expected at least 1"),
-        ({"name": "long_conv", "kernel_size": 3, "squash": -1.0}, "long_conv: squash -1.0; expected 0 or more"),
+        ({"name": "long_conv", "kernel_size": 3, "squash": -1.0}, "long_conv: squash -1.0; expected at least 0"),
         ({"name": "hyena"}, "hyena: its filters need the longest sequence"),
         ({"name": "hyena", "order": 1}, "hyena: order 1; expected at least 2"),
         ({"name": "hyena", "heads": 3}, "hyena: width 8 does not split into 3 heads"),
@@ -64,7 +64,7 @@ WIDTH = 8
         ({"name": "gla", "heads": 3}, "gla: width 8 and keys of 4 do not split into 3 heads"),
         ({"name": "gla", "heads": 0}, "gla: heads 0; expected at least 1"),
         ({"name": "gla", "key_expansion": 0.01}, "keys of 0 do not split into 4 heads"),
-        ({"name": "gla", "gate_temperature": 0}, "gate_temperature 0; expected more than 0"),
+        ({"name": "gla", "gate_temperature": 0}, "gate_temperature 0; expected above 0"),
         ({"name": "delta_net", "conv_size": 0}, "delta_net: conv_size 0; expected at least 1"),
     ],
 )

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from argap.errors import ArgapError
 from argap.models.convolution import convolution_flops
 from argap.models.multihead_hyena import MultiheadHyena
+from argap.models.registry import build_mixer
 
 
 @pytest.mark.parametrize(("heads", "length"), [(1, 9), (2, 12), (4, 40)])  # 40 taps by FFT
@@ -73,4 +74,4 @@ def test_operations_are_the_products_and_the_convolution() -> None:
 )
 def test_what_cannot_be_built_is_refused(positions: int | None, options: dict[str, int], said: str) -> None:
     with pytest.raises(ArgapError, match=f"multihead_hyena: {said}"):
-        MultiheadHyena(8, positions, **options)
+        build_mixer({"name": "multihead_hyena", **options}, 8, positions)

@@ -9,6 +9,7 @@ import torch
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.attention import Attention
+from argap.models.registry import build_mixer
 from argap.models.selected_attention import SelectedAttention
 from argap.models.selection import BLOCK, among_highest, random_as_many, repeated_bigrams, repeated_tokens
 
@@ -249,10 +250,10 @@ def test_the_model_collects_auxiliary_losses_in_training() -> None:
     [
         ({"select": "some"}, "select 'some'; expected programmatic or random or learned or full"),
         ({"by": "word"}, "by 'word'; expected token or bigram"),
-        ({"k": 0}, "k 0 and noise"),
-        ({"noise": -1.0}, "expected at least 1 and at least 0"),
+        ({"k": 0}, "k 0; expected at least 1"),
+        ({"noise": -1.0}, "noise -1.0; expected at least 0"),
     ],
 )
 def test_a_value_that_is_no_option_is_refused(options: dict, said: str) -> None:
     with pytest.raises(ArgapError, match=said):
-        SelectedAttention(WIDTH, **options)
+        build_mixer({"name": "selected_attention", **options}, WIDTH, None)

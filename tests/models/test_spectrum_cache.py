@@ -38,10 +38,12 @@ def maker(mixer: Mixer) -> torch.nn.Module:
     return mixer.get_submodule("ssm" if isinstance(mixer, H3) else "filter")
 
 
-def by_spectrum(x: torch.Tensor, spectrum: torch.Tensor) -> torch.Tensor:
+def by_spectrum(
+    x: torch.Tensor, spectrum: torch.Tensor, gate: torch.Tensor | float = 1.0, skip: torch.Tensor | float = 0.0
+) -> torch.Tensor:
     size = spectrum.shape[1]
     transformed = torch.fft.fft(x.mT, n=size) * spectrum
-    return torch.fft.ifft(transformed, n=size, norm="forward").real.mT[:, : x.shape[1]]
+    return gate * (torch.fft.ifft(transformed, n=size, norm="forward").real.mT[:, : x.shape[1]] + skip * x)
 
 
 def test_a_kept_spectrum_is_the_filter_as_it_now_is(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:

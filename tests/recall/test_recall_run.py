@@ -9,6 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from argap.atomic import read_json, write_json
 from argap.cli import main
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.recall.examples import load_examples
@@ -112,6 +113,15 @@ def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypa
         run_recall([HYBRID], tasks, out, protocol=Protocol(twice=True))
     with pytest.raises(ArgapError, match="takes its tokenizer"):
         run_recall(["copy"], tasks, out)
+
+
+def test_a_run_that_is_no_record_is_named(done, tmp_path) -> None:
+    out, tasks, *_ = done
+    shutil.copytree(out, tmp_path / "out")
+    path = tmp_path / "out" / "hybrid" / "fixture-swde" / "run.json"
+    write_json(path, {key: value for key, value in read_json(path).items() if key != "model"})
+    with pytest.raises(FormatError, match=r"fixture-swde/run\.json: Object missing required field `model`"):
+        run_recall([HYBRID], tasks, tmp_path / "out", reference="copy")
 
 
 def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:

@@ -18,13 +18,13 @@ from argap.errors import ArgapError
 from argap.records import Gap
 from argap.reports.drawing import COLOURS, looks, plain
 from argap.reports.figures import (
-    TOP_DOMAINS,
     draw_all,
     gap_by_bin,
     gap_by_domain,
     gap_by_frequency,
     nll_by_frequency,
 )
+from argap.reports.panels import TOP_DOMAINS
 
 Maker = Callable[..., Gap]
 

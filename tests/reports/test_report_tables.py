@@ -30,8 +30,8 @@ MARKDOWN = """
 | h3 | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 88.7% | 85.1–92.3% |
 | hyena | 125 M | 12.06 (2.49) | 6.75 (1.91) | 12.55 (2.53) | 100.0%ᵃ | 97.0–100.0% |
 | slide | 125 M | 10.70 (2.37) | 3.42 (1.23) | 11.47 (2.44) | 100.0%ᵇ | — |
-| mamba | 125 M | 9.97 (2.30) | 2.01 (0.70) | 11.25 (2.42) | —ᶜ | — |
-| odd | 125 M | 11.59 (2.45) | 2.01 (0.70) | 13.20 (2.58) | −9.8%ᵈ | −21.0 to 2.0% |
+| mamba | 125 M | **9.97 (2.30)** | **2.01 (0.70)** | **11.25 (2.42)** | —ᶜ | — |
+| odd | 125 M | 11.59 (2.45) | **2.01 (0.70)** | 13.20 (2.58) | −9.8%ᵈ | −21.0 to 2.0% |
 | close | 125 M | 11.08 (2.40) | 2.23 (0.80) | 12.49 (2.52) | 42.0%ᵉ | — |
 
 - Perplexity (NLL in nats) on 1,000 scored tokens; AR hits are 7.0% of them: bigrams repeated in the window and seen at most 1,250 times in training. Reference: attention.
@@ -82,13 +82,13 @@ def test_an_unresolved_share_stands_in_parentheses_with_its_reason(by_hand: Gap)
 
 
 def test_a_perplexity_beyond_float64_is_not_a_missing_slice() -> None:
-    assert loss(812.5, None, "token") == "> 1e308 (812.50)"
-    assert loss(NOTHING.nll, NOTHING.ppl, "token") == "—"
+    assert loss(SliceScores(9, 812.5, None), "token") == "> 1e308 (812.50)"
+    assert loss(NOTHING, "token") == "—"
 
 
 def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
-    assert loss(math.log(2), 2.0, "byte") == "1.000 (0.693)"
+    assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
     assert [column.title for column in table.columns][2:5] == ["Overall", "AR hits", "Other bytes"]
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")

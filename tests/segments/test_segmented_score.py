@@ -15,11 +15,12 @@ from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
 from argap.importing import import_run
 from argap.labels import read_labels
+from argap.per_model import ModelSettings, PerModel
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, Examples, read_gap, read_record
 from argap.reports.write import write_report
 from argap.result import open_result
-from argap.runs import open_run, read_logprobs, read_token_ids, read_window_offsets
+from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from argap.tokenizer import Tokenizer, load_tokenizer
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
 
@@ -329,6 +330,21 @@ def test_three_models_of_two_tokenizers(place, scored, tmp_path):
     assert three.fingerprint == gap.fingerprint
     assert numbers(three)[0] == numbers(gap)[0]
     assert three.row("llama").overall == gap.row("llama").overall
+
+
+def test_a_bos_takes_a_token_of_the_longest_window(place, tmp_path):
+    """The model with room for 24 tokens: windows of at most 23 of them behind the BOS, in the same text."""
+    models = [str(place / "bert")]
+    score_models(models, str(place / "gpt2"), tmp_path / "without", spec=spec(place))
+    settings = ModelSettings(bos=PerModel(None, {"bert": "[UNK]"}))
+    score_models(models, str(place / "gpt2"), tmp_path / "with", spec=spec(place), settings=settings)
+    longest = {}
+    for name in ("without", "with"):
+        run = open_run(tmp_path / name / OWN / "bert")
+        longest[name] = int(np.diff(read_window_offsets(run)).max())
+        assert (run.record.identity.bos is not None) == (name == "with")
+        assert open_run(tmp_path / name / OWN / "gpt2").record.identity.bos is None
+    assert longest == {"without": 24, "with": 23}
 
 
 def test_normalised_and_unknown_text(place, tmp_path):

@@ -33,6 +33,9 @@ class Completions:
         self.model, self.tokenizer = model, tokenizer
         self.dialect = "prompt_logprobs"
         self.bos: int | None = None
+        """A token that it puts before each prompt by itself."""
+        self.special: int | None = None
+        """Where prompts are text: a token whose text at the start of a prompt is that token, and is not echoed."""
         self.shift = 0
         self.fault: Callable[[int, dict[str, Any], Answer], Answer | None] = lambda number, body, good: None
         self.requests: list[dict[str, Any]] = []
@@ -62,11 +65,17 @@ class Completions:
         prompt = body["prompt"]
         if self.dialect == "text" and not isinstance(prompt, str):
             return 422, "application/json", '{"detail": "prompt: expected a string"}'
-        windows = self.tokenizer.encode([prompt]) if isinstance(prompt, str) else prompt
+        windows = [self.read(prompt)] if isinstance(prompt, str) else prompt
         windows = [[int(i) for i in window] for window in windows]
         choices = [{"index": k, "text": "", **self.choice(ids, body)} for k, ids in enumerate(windows)]
         read = sum(map(len, windows)) + (self.bos is not None) * len(windows)
         return 200, "application/json", json.dumps({"choices": choices[::-1], "usage": {"prompt_tokens": read}})
+
+    def read(self, prompt: str) -> list[int]:
+        start = "" if self.special is None else self.tokenizer.token_text(self.special)
+        text = prompt.removeprefix(start)
+        before = [] if text == prompt else [self.special]
+        return [*before, *self.tokenizer.encode([text])[0]]
 
     def choice(self, ids: list[int], body: dict[str, Any]) -> dict[str, Any]:
         before = [] if self.bos is None else [self.bos]
@@ -93,13 +102,13 @@ class Completions:
         if not body.get("echo"):
             return {"logprobs": None}
         new = int(rows[-1].argmax())
-        return {
-            "logprobs": {
-                "tokens": [pieces[i].replace("\ufffd", "") for i in [*ids, new]],
-                "token_logprobs": [None, *(entry["logprob"] for entry in entries[1:]), -1.0],
-                "top_logprobs": [None, *({pieces[e["top"]]: e["best"]} for e in entries[1:]), {pieces[new]: -1.0}],
-            }
+        lists = {
+            "tokens": [pieces[i].replace("\ufffd", "") for i in [*ids, new]],
+            "token_logprobs": [None, *(entry["logprob"] for entry in entries[1:]), -1.0],
+            "top_logprobs": [None, *({pieces[e["top"]]: e["best"]} for e in entries[1:]), {pieces[new]: -1.0}],
         }
+        echoed = 1 if ids[0] == self.special else 0
+        return {"logprobs": {name: values[echoed:] for name, values in lists.items()}}
 
 
 class Running:

@@ -3,7 +3,6 @@
 Needs ``pip install 'llama-cpp-python[server]' gguf``, which builds llama.cpp from source; skipped without.
 """
 
-import itertools
 import json
 import threading
 import time
@@ -58,8 +57,9 @@ def server(request, tmp_path, tokenizer) -> Iterator[tuple[str, bool, Path]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_log_probs_are_those_of_the_same_weights_in_transformers(server, tmp_path) -> None:
-    url, bos, folder = server
+def test_the_run_is_that_of_the_same_weights(server, tmp_path) -> None:
+    """Token for token, with a BOS: the server's own, or the one that is asked for."""
+    url, adds, folder = server
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in DOCUMENTS))
     given: dict[str, Any] = {
@@ -69,20 +69,19 @@ def test_log_probs_are_those_of_the_same_weights_in_transformers(server, tmp_pat
         "device": "cpu",
         "tokenizer": str(folder),
     }
-    if not bos:
-        with pytest.raises(ArgapError, match="changes with that token, so it is not that of the next token"):
+    if not adds:
+        with pytest.raises(ArgapError, match="one place late unless a BOS is before the prompt: use `bos=own`"):
             argap.score(url, folder, model_name="served", out=tmp_path / "out", **given)
-        return
-    argap.score(url, folder, model_name="served", out=tmp_path / "out", **given)
-    run = open_run(tmp_path / "out" / "served")
-    server_record = run.record.finished.server
-    assert (server_record.bos, server_record.prompts, server_record.logprobs) == (True, "text", "echo")
-    logprob, tokens = read_logprobs(run)[0], read_token_ids(run)
-    starts = [*np.flatnonzero(np.isnan(logprob)), len(tokens)]
-    model = small_llama()
-    for first, last in itertools.pairwise(starts):
-        ids = torch.tensor([[0, *tokens[first:last]]])
-        with torch.inference_mode():
-            rows = model(ids).logits[0].log_softmax(-1)
-        own = rows[1:-1].gather(1, ids[0, 2:, None])[:, 0].numpy()
-        np.testing.assert_allclose(logprob[first + 1 : last], own, atol=1e-4)
+    argap.score(url, folder, model_name="served", out=tmp_path / "out", bos="own", overwrite=True, **given)
+    served, own = (open_run(tmp_path / "out" / name) for name in ("served", "tiny"))
+    how = served.record.finished.server
+    assert (how.bos, how.prompts, how.logprobs) == (True, "text", "echo")
+    assert served.record.evaluation == own.record.evaluation
+    np.testing.assert_array_equal(read_token_ids(served), read_token_ids(own))
+    np.testing.assert_allclose(read_logprobs(served)[0], read_logprobs(own)[0], atol=1e-4)
+    logprob = read_logprobs(served)[0]
+    first, last = np.flatnonzero(np.isnan(logprob))[:2]  # the first window, by the model itself
+    ids = torch.tensor([[0, *read_token_ids(served)[first:last]]])
+    with torch.inference_mode():
+        rows = small_llama()(ids).logits[0, 1:-1].log_softmax(-1)
+    np.testing.assert_allclose(logprob[first + 1 : last], rows.gather(1, ids[0, 2:, None])[:, 0], atol=1e-4)

@@ -1,6 +1,7 @@
 """`argap score URL`: the run of the weights behind the server, and one line for everything a server may answer."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -82,6 +83,39 @@ def test_rounding_and_a_bos_are_recorded(server, place, tmp_path, capsys) -> Non
     assert "reads a token of its own, a BOS, before each window" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dialect", ["prompt_logprobs", "echo", "text"])
+def test_a_bos_that_is_asked_for_is_sent(server, place, tmp_path, expected, tokenizer, dialect: str) -> None:
+    server.completions.dialect, server.completions.special = dialect, tokenizer.eos if dialect == "text" else None
+    windows = {"packing": "document", "seq_len": 60} if dialect == "text" else {}
+    asked: dict[str, Any] = {**windows, "bos": tokenizer.token_text(tokenizer.eos)}
+    run = score(server, place, tmp_path / "out", **asked)
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(**asked)[0], atol=1e-4)
+    assert (run.record.identity.bos, run.record.finished.server.bos) == (tokenizer.eos, True)
+
+
+def test_a_server_with_a_bos_of_its_own_is_the_scorer_with_one(server, place, tmp_path, expected, tokenizer) -> None:
+    server.completions.bos = tokenizer.eos
+    bos = tokenizer.token_text(tokenizer.eos)
+    run = score(server, place, tmp_path / "out", bos=bos)
+    assert max(len(ids) for body in server.completions.requests for ids in body["prompt"]) == 32  # none was sent
+    np.testing.assert_allclose(read_logprobs(run)[0], expected(bos=bos)[0], atol=1e-4)
+
+
+def test_a_bos_read_as_text_is_refused(server, place, tmp_path, tokenizer) -> None:
+    server.completions.dialect = "text"
+    bos = tokenizer.token_text(tokenizer.eos)
+    with pytest.raises(ArgapError, match=r"read \d+ tokens, \d+ were sent in 1 windows"):
+        score(server, place, tmp_path / "out", packing="document", seq_len=60, bos=bos)
+
+
+@pytest.mark.parametrize("zero", [-9999.0, -math.inf])
+def test_a_probability_of_0_is_minus_infinity(server, place, tmp_path, zero: float) -> None:
+    server.completions.dialect = "echo"
+    server.completions.fault = changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, zero))
+    logprob = read_logprobs(score(server, place, tmp_path / "out"))[0]
+    assert 0 < np.isneginf(logprob).sum() < len(logprob) / 2
+
+
 def test_a_stopped_run_resumes_at_its_first_missing_shard(server, place, tmp_path, expected, monkeypatch) -> None:
     monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
     server.completions.fault = lambda number, body, good: (500, "text/html", "<html>") if number > 9 else None
@@ -145,7 +179,6 @@ def changed(edit: Any) -> Any:
         ),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)), "position 2: log-prob None"),
         ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)), "position 2: log-prob 0.5"),
-        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, -9999.0)), "a probability of 0"),
         (
             "echo",
             changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),

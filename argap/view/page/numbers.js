@@ -20,8 +20,9 @@ export function percentRange([low, high]) {
 
 export const natsRange = ([low, high]) => `${nats(low)} to ${nats(high)}`;
 
-/** `11.01 (2.40)`: perplexity (NLL). */
+/** `11.01 (2.40)`: perplexity (NLL), ∞ where a token has probability 0. */
 export function perplexityCell(scores) {
+  if (scores?.reason) return "∞";
   if (!scores || scores.nll === null) return DASH;
   const ppl = scores.ppl === null ? "> 1e308" : scores.ppl < 1000 ? scores.ppl.toFixed(2) : scores.ppl < 1e6 ? whole(scores.ppl) : scores.ppl.toExponential(1);
   return `${ppl} (${scores.nll.toFixed(2)})`;

@@ -69,12 +69,16 @@ def save(folder: Path, weights: dict[str, torch.Tensor], **options: Any) -> Path
 
 def test_logits_are_those_of_a_plain_reading(tmp_path, weights, native, ids) -> None:
     found = native(save(tmp_path, weights))(ids).logits
-    torch.testing.assert_close(found, by_hand(weights, ids), rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.double(), by_hand(exact(weights), ids), rtol=0, atol=1e-4)
 
 
 def test_steps_are_those_of_a_plain_reading(tmp_path, weights, native, stepped, ids) -> None:
     model = native(save(tmp_path, weights))
-    torch.testing.assert_close(stepped(model, ids), by_hand(weights, ids), rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids).double(), by_hand(exact(weights), ids), rtol=0, atol=1e-4)
+
+
+def exact(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight.double() for name, weight in weights.items()}
 
 
 def test_the_layouts_of_their_trainer_load_too(tmp_path, weights, native, ids) -> None:
@@ -121,9 +125,9 @@ def test_fixed_decay_may_be_read_as_ignored(tmp_path, weights, native, ids) -> N
 def test_fixed_decay_may_be_applied(tmp_path, weights, native, stepped, ids, options: dict[str, Any]) -> None:
     """Their earlier linear attention, read in float64: scores times the mask of ``DecayClass``, the sum without it."""
     decayed = save(tmp_path, weights, fixed_decay=True, fixed_decay_reading="apply", **options)
-    model, exact = native(decayed), {name: weight.double() for name, weight in weights.items()}
-    expected = by_hand(exact, ids, decay=options.get("decay_const", -5), scaled=options.get("decay_denom", True))
-    assert (expected - by_hand(exact, ids)).abs().max() > 0.1
+    model, wide = native(decayed), exact(weights)
+    expected = by_hand(wide, ids, decay=options.get("decay_const", -5), scaled=options.get("decay_denom", True))
+    assert (expected - by_hand(wide, ids)).abs().max() > 0.1
     torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
 
@@ -182,7 +186,7 @@ def linear_attention(
 
 def window(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     q, k, v = (x @ w["Wqkv.weight"].T).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
-    angles = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(4) / 4)
+    angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * 10_000.0 ** (-torch.arange(4, dtype=x.dtype) / 4)
     q, k = (
         torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], dim=-1)
         for a, b in (part.chunk(2, dim=-1) for part in (q, k))

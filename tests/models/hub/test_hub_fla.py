@@ -1,6 +1,7 @@
 """flash-linear-attention's families: their own models where there is a GPU, and on the CPU their weights
 and their plain operators, put together here as their layers do it."""
 
+import copy
 import json
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 
 from argap.checkpoint import find_checkpoint, load_model
 from argap.models import ArgapForCausalLM
+from tests.models.hub.readings import recurrence
 
 pytestmark = pytest.mark.filterwarnings("ignore:ShortConvolution is crucial")  # says theirs where it is off
 
@@ -57,6 +59,15 @@ def test_logits_are_those_of_their_plain_operators(original, checkpoint, native,
 @torch.no_grad()
 def test_steps_are_those_of_their_plain_operators(original, checkpoint, native, stepped, ids) -> None:
     torch.testing.assert_close(stepped(native(checkpoint), ids), by_hand(original, ids), rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_logits_and_steps_are_those_of_a_reading_in_float64(original, checkpoint, native, stepped, ids) -> None:
+    """The same layers, with recurrences written from the papers' equations in place of their operators."""
+    model, expected = native(checkpoint), by_hand(copy.deepcopy(original).double(), ids, exact=True)
+    assert expected.dtype == torch.float64
+    torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.gpu
@@ -244,8 +255,9 @@ def save(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor])
     save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
 
 
-def by_hand(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Their forward pass in plain PyTorch, with their ``naive`` operators."""
+def by_hand(model: Any, ids: torch.Tensor, *, exact: bool = False) -> torch.Tensor:
+    """Their forward pass in plain PyTorch, with their ``naive`` operators, which compute in float32; ``exact``: with
+    `recurrence`."""
     config, w = model.config, model.state_dict()
     eps = config.norm_eps
     x = w["model.embeddings.weight"][ids]
@@ -254,7 +266,7 @@ def by_hand(model: Any, ids: torch.Tensor) -> torch.Tensor:
         part = {key.removeprefix(at): value for key, value in w.items() if key.startswith(at)}
         normed = rms(x, part["attn_norm.weight"], eps)
         own = {key.removeprefix("attn."): value for key, value in part.items() if key.startswith("attn.")}
-        x = x + MIXERS[config.model_type](config, own, normed)
+        x = x + MIXERS[config.model_type](config, own, normed, exact)
         normed = rms(x, part["mlp_norm.weight"], eps)
         gate, up = (normed @ part[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (F.silu(gate) * up) @ part["mlp.down_proj.weight"].T
@@ -287,7 +299,7 @@ def gated(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, o: torch.Ten
     return (rms(o, norm, config.norm_eps).flatten(-2) * F.silu(x @ w["g_proj.weight"].T)) @ w["o_proj.weight"].T
 
 
-def delta_net(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def delta_net(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
     from fla.ops.delta_rule.naive import delta_rule_recurrence
 
     q, k, v = (heads_of(config, w, x, name, config.use_short_conv) for name in "qkv")
@@ -298,33 +310,42 @@ def delta_net(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch
     else:
         q, k = (F.normalize(part, p=1, dim=-1, eps=1e-6) for part in (q, k))
     beta = (x @ w["b_proj.weight"].T).sigmoid()
-    q, k, v, beta = (part.transpose(1, 2) for part in (q, k, v, beta))
-    o, _ = delta_rule_recurrence(q, k, v, beta)
-    return rms(o.transpose(1, 2), w["o_norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
+    if exact:
+        o = recurrence(q, k, v, beta=beta)
+    else:
+        q, k, v, beta = (part.transpose(1, 2) for part in (q, k, v, beta))
+        o = delta_rule_recurrence(q, k, v, beta)[0].transpose(1, 2)
+    return rms(o, w["o_norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
 
 
-def gla(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def gla(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
     from fla.ops.gla.naive import naive_recurrent_gla
 
     q, k, v = (heads_of(config, w, x, name, config.use_short_conv) for name in "qkv")
     if config.use_short_conv:
         q, k, v = F.silu(q), F.silu(k), F.silu(v)
     decay = F.logsigmoid(x @ w["gk_proj.0.weight"].T @ w["gk_proj.1.weight"].T + w["gk_proj.1.bias"]) / 16
-    o, _ = naive_recurrent_gla(q, k, v, decay.unflatten(-1, (config.num_heads, -1)))
+    decay = decay.unflatten(-1, (config.num_heads, -1))
+    o = recurrence(q, k, v, log_decay=decay) if exact else naive_recurrent_gla(q, k, v, decay)[0]
     return gated(config, w, x, o)
 
 
-def retnet(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def retnet(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
     from fla.ops.retention.naive import naive_retention
 
     q, k, v = (heads_of(config, w, x, name, False).transpose(1, 2) for name in "qkv")
-    size = q.shape[-1]
-    angles = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(size // 2) * 2 / size)
-    o = naive_retention(turned(q, angles), turned(k, angles), v)
-    return gated(config, w, x, o.transpose(1, 2))
+    size, at = q.shape[-1], torch.arange(x.shape[1], dtype=x.dtype)
+    angles = at[:, None] * 10_000.0 ** (-torch.arange(size // 2, dtype=x.dtype) * 2 / size)
+    q, k = turned(q, angles), turned(k, angles)
+    if exact:
+        rates = torch.log1p(-(2.0 ** (-5 - torch.arange(config.num_heads, dtype=x.dtype))))
+        o = recurrence(*(part.transpose(1, 2) for part in (q, k, v)), log_decay=rates[:, None])
+    else:
+        o = naive_retention(q, k, v).transpose(1, 2)
+    return gated(config, w, x, o)
 
 
-def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor, exact: bool) -> torch.Tensor:
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
 
     q, k, v = (heads_of(config, w, x, name, False) for name in "qkv")
@@ -333,7 +354,8 @@ def linear_attn(config: Any, w: dict[str, torch.Tensor], x: torch.Tensor) -> tor
         "relu": F.relu,
         "identity": lambda t: t,
     }[config.feature_map]
-    o, _ = naive_recurrent_linear_attn(feature(q), feature(k), v)
+    q, k = feature(q), feature(k)
+    o = recurrence(q, k, v) if exact else naive_recurrent_linear_attn(q, k, v)[0]
     return rms(o, w["norm.weight"], config.norm_eps).flatten(-2) @ w["o_proj.weight"].T
 
 

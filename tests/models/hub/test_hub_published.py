@@ -1,6 +1,7 @@
 """The layouts that HazyResearch and state-spaces publish, pickles and all, against plain readings in float64."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from argap.checkpoint import find_checkpoint
 from argap.convert import convert
 from argap.errors import ArgapError
 from argap.models.hub.registry import find_family
+from tests.models.hub.readings import mamba, rms
 
 # The keys of train/configs/experiment/reference/attn-360m.yaml in HazyResearch/based, small. Heads of 10: half is odd.
 ATTENTION: dict[str, Any] = {
@@ -114,7 +116,7 @@ def test_a_published_checkpoint_converts_and_has_the_logits_of_a_plain_reading(
 ) -> None:
     config, weights, by_hand = {
         "attention": (ATTENTION, attention_weights(), attention_by_hand),
-        "mamba": (MAMBA, mamba_weights(), mamba_by_hand),
+        "mamba": (MAMBA, mamba_weights(), partial(mamba, embedding="backbone.embedding.weight")),
     }[family]
     source = publish(tmp_path / "published", config, weights)
     with pytest.raises(ArgapError, match=f"only pickled weights .* `argap convert {source} OUT`"):
@@ -186,25 +188,3 @@ def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     a, b, rest = x[..., :3], x[..., 3:6], x[..., 6:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
-
-
-def mamba_by_hand(w: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
-    x = w["backbone.embedding.weight"][ids]
-    for layer in range(2):
-        at = f"backbone.layers.{layer}.mixer."
-        u, z = (rms(x, w[f"backbone.layers.{layer}.norm.weight"]) @ w[f"{at}in_proj.weight"].T).chunk(2, dim=-1)
-        padded = F.pad(u.transpose(1, 2), (3, 0))
-        u = F.silu(F.conv1d(padded, w[f"{at}conv1d.weight"], w[f"{at}conv1d.bias"], groups=32)).transpose(1, 2)
-        rank, b, c = (u @ w[f"{at}x_proj.weight"].T).split([1, 4, 4], dim=-1)
-        step = F.softplus(rank @ w[f"{at}dt_proj.weight"].T + w[f"{at}dt_proj.bias"])
-        a, state, y = -w[f"{at}A_log"].exp(), torch.zeros(len(x), 32, 4, dtype=x.dtype), []
-        for t in range(x.shape[1]):
-            state = (step[:, t, :, None] * a).exp() * state + (step[:, t] * u[:, t])[..., None] * b[:, t, None]
-            y.append((state * c[:, t, None]).sum(-1))
-        out = (torch.stack(y, dim=1) + u * w[f"{at}D"]) * F.silu(z)
-        x = x + out @ w[f"{at}out_proj.weight"].T
-    return rms(x, w["backbone.norm_f.weight"]) @ w["lm_head.weight"].T
-
-
-def rms(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig, RwkvForCausalLM
 
-from argap.checkpoint import find_checkpoint, load_model, max_positions
+from argap.checkpoint import find_checkpoint, load_model, max_positions, read_config
 from argap.models import ArgapForCausalLM
+from tests.models.hub.readings import mamba, rwkv4
 
 CONFIGS = {
     "mamba": MambaConfig(vocab_size=61, hidden_size=32, num_hidden_layers=3, state_size=4),
@@ -31,7 +33,6 @@ CONFIGS = {
 def test_loading_leaves_the_weights_as_they_are_stored(tmp_path, model_class: str) -> None:
     """With ``rescale_prenorm_residual`` transformers divides out_proj by √layers again, each time it is loaded."""
     import transformers
-    from safetensors.torch import load_file
 
     sizes = {"num_heads": 4, "head_dim": 32, "n_groups": 1} if model_class == "Mamba2" else {}
     sizes |= {"vocab_size": 61, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 16}
@@ -65,6 +66,20 @@ def test_steps_are_those_of_transformers(checkpoint, native, stepped, ids) -> No
     original = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", backend="hf")
     expected = original(input_ids=ids, use_cache=False).logits
     torch.testing.assert_close(stepped(native(checkpoint), ids), expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_logits_and_steps_are_those_of_a_reading_in_float64(checkpoint, native, stepped, ids) -> None:
+    found = find_checkpoint(checkpoint)
+    weights = {name: weight.double() for name, weight in load_file(checkpoint / "model.safetensors").items()}
+    config = read_config(found)
+    if config["model_type"] == "mamba":
+        expected = mamba(weights, ids, embedding="backbone.embeddings.weight", eps=config["layer_norm_epsilon"])
+    else:
+        expected = rwkv4(weights, ids)
+    model = native(checkpoint)
+    torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
 
 
 def test_the_native_model_is_the_default_and_takes_any_length(checkpoint) -> None:

@@ -1,0 +1,47 @@
+"""Items made in threads before they are asked for, in order: files that are read, work that runs beside other work."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+LAST: Any = object()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_ahead(items: Iterable[Item], count: int = 1) -> Iterator[Item]:
+    """``items``, ``count`` of them made in a thread before they are asked for. Raises what making one raises."""
+    iterator = iter(items)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="reader")
+    waiting = deque(pool.submit(next, iterator, LAST) for _ in range(count))
+    try:
+        while (item := waiting.popleft().result()) is not LAST:
+            waiting.append(pool.submit(next, iterator, LAST))
+            yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def map_ahead(function: Callable[[Item], Made], items: Iterable[Item], threads: int) -> Iterator[Made]:
+    """What ``function`` makes of each item, in order, of ``threads`` items at once. Raises what the first one raises.
+
+    An item is taken only when a thread is free for it, so that few are in memory.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="worker")
+    waiting: deque[Future[Made]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

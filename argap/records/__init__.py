@@ -1,0 +1,75 @@
+"""What argap's JSON files hold, as frozen records: ``gap.json``, ``run.json``, ``labels.json``, ``examples.json``.
+
+A file is read into its record strictly: a value of another type is an error that names file, key, what was found and
+what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
+"""
+
+from argap.records.evaluation import CheckpointRecord, EvaluationRecord, EvaluationSpec, IndexRecord, Packing, Unit
+from argap.records.examples import KNOWN, EarlierOccurrence, Examples, ExampleWindow
+from argap.records.gap import (
+    GAP_FORMAT,
+    GAP_REMEDY,
+    INFINITE,
+    Bin,
+    Bins,
+    Breakdowns,
+    Case,
+    Closed,
+    ClosedShare,
+    Delta,
+    Gap,
+    GapRow,
+    GapShare,
+    Interval,
+    ModelOnSlice,
+    Part,
+    SliceResult,
+    SliceScores,
+    ThresholdShare,
+    read_gap,
+)
+from argap.records.record import Record, as_json, read_record, write_record
+from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
+
+__all__ = [
+    "GAP_FORMAT",
+    "GAP_REMEDY",
+    "INFINITE",
+    "KNOWN",
+    "Bin",
+    "Bins",
+    "Breakdowns",
+    "Case",
+    "CheckpointRecord",
+    "Closed",
+    "ClosedShare",
+    "Delta",
+    "EarlierOccurrence",
+    "EvaluationRecord",
+    "EvaluationSpec",
+    "ExampleWindow",
+    "Examples",
+    "Gap",
+    "GapRow",
+    "GapShare",
+    "IndexRecord",
+    "Interval",
+    "LabelsRecord",
+    "ModelOnSlice",
+    "Packing",
+    "Part",
+    "Record",
+    "RunIdentity",
+    "RunRecord",
+    "RunResult",
+    "ServerRecord",
+    "SliceResult",
+    "SliceScores",
+    "SourceRecord",
+    "ThresholdShare",
+    "Unit",
+    "as_json",
+    "read_gap",
+    "read_record",
+    "write_record",
+]

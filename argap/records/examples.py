@@ -1,0 +1,68 @@
+"""``examples.json``: stretches of text around AR hits."""
+
+from math import exp
+
+from argap.records.record import Record
+
+KNOWN = 0.25
+"""Least probability that the reference gives to the hit of an example window: a reference that does not know the hit
+shows nothing about recall."""
+
+
+class EarlierOccurrence(Record, frozen=True):
+    """The surroundings of a hit's earlier occurrence that lies too far back to be shown in place."""
+
+    start: int
+    tokens: tuple[str, ...]
+    focus: int
+
+
+class ExampleWindow(Record, frozen=True):
+    """A stretch of text around one AR hit; all sequences have one entry a token."""
+
+    window: int
+    document: int
+    domain: str
+    source: str
+    model: str
+    """The model that loses there."""
+    start: int
+    """Position of the first token in its window."""
+    tokens: tuple[str, ...]
+    repeated: tuple[bool, ...]
+    ar_hit: tuple[bool, ...]
+    distance: tuple[int, ...]
+    train_count: tuple[int, ...] | None
+    """Exposures; None without an index."""
+    logprob: dict[str, tuple[float | None, ...]]
+    """Null for a token that has no score, such as the first of a window, and for a log-prob of −∞."""
+    top1_correct: dict[str, tuple[bool, ...]]
+    focus: int
+    """The hit's index in these sequences."""
+    earlier: EarlierOccurrence | None
+
+    def __post_init__(self) -> None:
+        length = len(self.tokens)
+        lists = [self.repeated, self.ar_hit, self.distance, self.train_count or self.tokens]
+        lists += [*self.logprob.values(), *self.top1_correct.values()]
+        if any(len(each) != length for each in lists) or not 0 <= self.focus < length:
+            raise ValueError(f"expected {length} entries in every list, one for each token, and a focus among them")
+        if self.model not in self.logprob or self.logprob.keys() != self.top1_correct.keys():
+            raise ValueError(f"expected the same models in logprob and top1_correct, {self.model} among them")
+
+
+class Examples(Record, frozen=True):
+    """``examples.json``."""
+
+    tokenizer: str
+    models: tuple[str, ...]
+    reference: str
+    rule: str
+    """How the windows were chosen."""
+    windows: tuple[ExampleWindow, ...]
+
+    @property
+    def known(self) -> tuple[ExampleWindow, ...]:
+        """The windows whose hit has at least probability `KNOWN` under the reference; older files have others too."""
+        chances = [each.logprob[self.reference][each.focus] for each in self.windows]
+        return tuple(w for w, p in zip(self.windows, chances, strict=True) if p is not None and exp(p) >= KNOWN)

@@ -1,0 +1,42 @@
+"""The base of all records, and how they are read and written."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from argap.atomic import read_json, write_json
+from argap.errors import FormatError
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of all records. Fields that have their default value are not written."""
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None = None, remedy: str = "") -> AnyRecord:
+    """Read a JSON file into its record.
+
+    ``newest``: the highest format number that this version reads (a file without one has format 1). ``remedy``: what
+    to do about a file that is incomplete. Raises `FormatError`, one line with path, key, found and expected.
+    """
+    values = read_json(path)
+    number = values.setdefault("format", 1) if newest is not None else 1
+    if newest is not None and isinstance(number, int) and number > newest:
+        raise FormatError(f"{path}: written by a newer argap (format {number}, known up to {newest})")
+    try:
+        return msgspec.convert(values, record_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{path}: {error}{remedy and f'; {remedy}'}") from None
+
+
+def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:
+    """Write a record as JSON, whole or not at all. ``indent`` None: on one line."""
+    write_json(path, as_json(record), indent=indent)
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """The record as JSON's plain types, in the order of its fields."""
+    return msgspec.to_builtins(record)

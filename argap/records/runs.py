@@ -1,0 +1,84 @@
+"""``run.json`` and ``labels.json``."""
+
+from typing import Literal
+
+import msgspec
+
+from argap.records.evaluation import CheckpointRecord, EvaluationRecord, EvaluationSpec, IndexRecord
+from argap.records.record import Record
+
+
+class LabelsRecord(Record, frozen=True):
+    """``labels.json``."""
+
+    format: int
+    evaluation: EvaluationRecord
+    index: IndexRecord | None
+    """None where nothing was counted in training text."""
+    sources: tuple[str, ...]
+    """The source of each document, for people."""
+
+
+class SourceRecord(EvaluationSpec, frozen=True):
+    """What a run was asked to evaluate on, and the index that its labels come from."""
+
+    index: str | None = None
+
+
+class ServerRecord(Record, frozen=True):
+    """How a server gave the log-probs of a run."""
+
+    model: str
+    """As the server names it."""
+    logprobs: Literal["prompt_logprobs", "echo"]
+    """The parameter that asked for them."""
+    prompts: Literal["token ids", "text"]
+    bos: bool
+    """Whether the server read a BOS before each window, its own or ours: one more token of context."""
+    decimals: int | None
+    """All log-probs are rounded to this many decimals; None: not rounded, or to more than 4."""
+    retries: int
+    """Requests repeated by the last call."""
+
+
+class RunResult(Record, frozen=True):
+    """How a finished run went."""
+
+    parameters: int | None
+    """None where the log-probs were made elsewhere."""
+    head: Literal["chunked", "model", "import", "server"]
+    """``chunked``: log-probs without logits in memory; ``model``: through the model's own logits; ``import``: made
+    elsewhere (`argap.importing`); ``server``: asked for (`argap.server`)."""
+    windows_per_batch: int = msgspec.field(name="windows per batch")
+    device_name: str = msgspec.field(name="device name")
+    processes: int
+    seconds: float
+    tokens_per_second: float | None = msgspec.field(name="tokens per second")
+    server: ServerRecord | None = None
+
+
+class RunIdentity(Record, frozen=True):
+    """Two runs are the same where these agree."""
+
+    checkpoint: str
+    evaluation_set: str = msgspec.field(name="evaluation set")
+    dtype: str
+    device: str
+    batch_size: int | Literal["auto"] = msgspec.field(name="batch size")
+    backend: Literal["native", "hf", "import", "server", "memory"]
+    bos: int | None = None
+    """Id of the token put before each window, as one more token of context."""
+
+
+class RunRecord(Record, frozen=True):
+    """``run.json``."""
+
+    format: int
+    model: str
+    checkpoint: CheckpointRecord
+    source: SourceRecord
+    evaluation: EvaluationRecord
+    identity: RunIdentity
+    versions: dict[str, str]
+    git: str | None
+    finished: RunResult | None

@@ -1,0 +1,186 @@
+"""Published checkpoint series: recall along the training of models that others trained.
+
+A YAML file lists the checkpoints of each model, local folders or revisions of the hub, in place of what to train. All
+are scored as `argap score` scores them, the reference's last checkpoint as reference, so that the result is one that
+reports, slices and views open; its rows also give the trajectory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from argap.configuration import Tokens, build, check_ranges
+from argap.errors import ArgapError
+from argap.parquet import write_parquet
+from argap.per_model import ModelSettings, PerModel
+from argap.plain_yaml import read_yaml
+from argap.records import EvaluationSpec, Gap
+from argap.resumable import plain_name
+from argap.suite.trajectory import COLUMNS
+from argap.threshold import Threshold
+
+if TYPE_CHECKING:
+    from argap.scorer import ScoreOptions
+
+STEP = "{step}"
+"""What stands for the step in a series' ``checkpoint``."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The checkpoints of one model along its training."""
+
+    tokens_per_step: Tokens
+    """Of training, by which models are compared."""
+    checkpoint: str | None = None
+    """A folder or hub id with ``{step}`` in it: ``EleutherAI/pythia-160m@step{step}``."""
+    steps: tuple[int, ...] = ()
+    """Where to fill in ``checkpoint``."""
+    checkpoints: Mapping[Any, Any] = field(default_factory=dict)
+    """In place of both: the checkpoint of each step."""
+    tokenizer: str | None = None
+    dtype: str | None = None
+    bos: str | None = None
+    """Settings of these checkpoints, as `argap score` takes them."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if (self.checkpoint is None) == (not self.checkpoints):
+            raise ArgapError("expected either checkpoint and steps, or checkpoints")
+        if self.checkpoint is not None and (STEP not in self.checkpoint or not self.steps):
+            raise ArgapError(f"checkpoint: expected {STEP} in it, and steps to fill in; found {self.checkpoint!r}")
+        if self.checkpoints and self.steps:
+            raise ArgapError("steps: checkpoints name them already")
+        for step, source in self.checkpoints.items():
+            if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not isinstance(source, str):
+                raise ArgapError(f"checkpoints: expected STEP: CHECKPOINT lines, found {step!r}: {source!r}")
+        if len(set(self.steps)) < len(self.steps) or min(self.steps, default=0) < 0:
+            raise ArgapError(f"steps: expected different numbers from 0, found {', '.join(map(str, self.steps))}")
+
+    @property
+    def by_step(self) -> dict[int, str]:
+        """The checkpoint of each step, in order."""
+        template = self.checkpoint
+        given = self.checkpoints if template is None else {n: template.replace(STEP, str(n)) for n in self.steps}
+        return {int(step): str(given[step]) for step in sorted(given)}
+
+
+@dataclass(frozen=True)
+class SeriesFile:
+    """The content of the YAML file."""
+
+    reference: str
+    """The series that the others are compared with."""
+    series: Mapping[str, Any]
+    """`Series` by name."""
+    evaluation: EvaluationSpec
+    """The text that every checkpoint is scored on."""
+    index: str | None = None
+    """Bigram index of the training text; None: every repeated bigram is a hit."""
+
+    def __post_init__(self) -> None:
+        if not self.evaluation.data:
+            raise ArgapError("evaluation: data: missing")
+        for name in self.series:
+            plain_name("series:", name)
+            self.of(name)
+        if self.reference not in self.series:
+            raise ArgapError(f"reference: {self.reference!r} is not a series; series are {', '.join(self.series)}")
+
+    def of(self, name: str) -> Series:
+        """The series called ``name``. Raises `ArgapError` for invalid fields."""
+        given = self.series[name]
+        if not isinstance(given, Mapping):
+            raise ArgapError(f"series: {name}: expected KEY: VALUE lines, found {given!r}")
+        try:
+            return build(Series, given)
+        except ArgapError as error:
+            raise ArgapError(f"series: {name}: {error}") from None
+
+    @property
+    def checkpoints(self) -> dict[str, tuple[Series, str]]:
+        """The series and the checkpoint of every row of the result, by the row's name."""
+        known = {name: self.of(name) for name in self.series}
+        every = [(name, each, step) for name, each in known.items() for step in each.by_step]
+        return {model_name(name, step): (each, each.by_step[step]) for name, each, step in every}
+
+    @property
+    def compared_with(self) -> str:
+        """The name of the result's reference: the last checkpoint of the series."""
+        return model_name(self.reference, max(self.of(self.reference).by_step))
+
+    @property
+    def settings(self) -> ModelSettings:
+        """The settings that each row has for itself."""
+        given = {row: series for row, (series, _) in self.checkpoints.items()}
+
+        def of(setting: str) -> PerModel:
+            values = {row: getattr(series, setting) for row, series in given.items()}
+            return PerModel(None, {row: value for row, value in values.items() if value is not None})
+
+        return ModelSettings(*map(of, ModelSettings._fields))
+
+
+def model_name(series: str, step: int) -> str:
+    """The name of a checkpoint's row and run."""
+    return f"{series} step-{step}"
+
+
+def load_series(path: Path) -> SeriesFile:
+    """Read a file of series. Raises `ArgapError`, one line that starts with the file's name."""
+    values = read_yaml(path)
+    try:
+        return build(SeriesFile, values)
+    except ArgapError as error:
+        raise ArgapError(f"{path}: {error}") from None
+
+
+def score_series(
+    given: SeriesFile,
+    out: Path,
+    *,
+    threshold: Threshold,
+    options: "ScoreOptions",
+    overwrite: bool = False,
+) -> tuple[Gap, pd.DataFrame]:
+    """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
+
+    Returns ``gap.json`` and the trajectory. Raises what `argap.pipeline.score_models` raises.
+    """
+    from argap.pipeline import score_models
+
+    sources = {name: f"{name}={source}" for name, (_, source) in given.checkpoints.items()}
+    reference = sources.pop(given.compared_with)
+    gap = score_models(
+        list(sources.values()),
+        reference,
+        out,
+        spec=given.evaluation,
+        index=given.index,
+        threshold=threshold,
+        options=options,
+        settings=given.settings,
+        overwrite=overwrite,
+    )
+    trajectory = trajectory_of(gap, given)
+    write_parquet(out / "trajectory.parquet", trajectory)
+    return gap, trajectory
+
+
+def trajectory_of(gap: Gap, given: SeriesFile) -> pd.DataFrame:
+    """One row per checkpoint with `argap.suite.trajectory.COLUMNS`, from the rows of the result; NLL in nats per unit
+    of the result, and ``n`` in that unit."""
+    rows: list[tuple[Any, ...]] = []
+    for name in given.series:
+        series = given.of(name)
+        for step in series.by_step:
+            row = gap.row(model_name(name, step))
+            slices = [
+                part for each in (row.ar_hits, row.other) for part in (each.n, np.nan if each.nll is None else each.nll)
+            ]
+            rows.append((name, step, step * series.tokens_per_step, *slices))
+    return pd.DataFrame(rows, columns=list(COLUMNS))

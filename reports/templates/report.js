@@ -1,0 +1,262 @@
+// What the page does beyond showing itself: τ, sorting, and values in figures. All of it is text that Python wrote: at
+// each τ the cells, notes and sentences, and for each figure its points in fractions of their panel.
+(() => {
+  "use strict";
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+  const byId = (id) => document.getElementById(id);
+
+  function build(tag, attributes, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  }
+
+  // ── sorting ──
+
+  const UNITS = { k: 1e3, M: 1e6, B: 1e9 };
+
+  /** The number that a cell begins with: of `(73.1%)`, `6.9 M`, `11.01 (2.40)`; null for a dash. */
+  function numberOf(text) {
+    if (text.startsWith("> ")) return Infinity;
+    const found = text.match(/^\(?([−-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)(?: ([kMB])\b)?/);
+    return found && Number(found[1].replace("−", "-").replaceAll(",", "")) * (UNITS[found[2]] ?? 1);
+  }
+
+  function sortable(table) {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    let column = null, direction = 1;
+
+    function sort() {
+      const order = (a, b) => {
+        if (column === null) return a.dataset.row - b.dataset.row;
+        const [x, y] = [a, b].map((row) => row.cells[column].textContent);
+        if (column === 0) return direction * x.localeCompare(y);
+        const [m, n] = [numberOf(x), numberOf(y)];
+        if (m === null || n === null) return (m === null) - (n === null) || a.dataset.row - b.dataset.row;
+        return direction * (m - n) || a.dataset.row - b.dataset.row;
+      };
+      const rows = [...body.rows];
+      const fixed = rows.filter((row) => row.hasAttribute("data-reference"));
+      body.append(...fixed, ...rows.filter((row) => !fixed.includes(row)).sort(order));
+      heads.forEach((head, k) => {
+        if (k === column) head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+        else head.removeAttribute("aria-sort");
+      });
+    }
+
+    heads.forEach((head, k) => {
+      const button = build("button", { type: "button", class: "sort", title: "Sort" }, ...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        if (column !== k) [column, direction] = [k, 1];
+        else if (direction > 0) direction = -1;
+        else column = null;
+        sort();
+      });
+    });
+    return sort;
+  }
+
+  const sorts = [...document.querySelectorAll("table.sortable")].map(sortable);
+
+  // ── the threshold ──
+
+  const slider = byId("tau");
+  const lines = []; // functions that move the line at τ in a figure
+
+  function showTau() {
+    const state = data.states[slider.value];
+    slider.setAttribute("aria-valuetext", state.tau);
+    byId("tau-at").textContent = state.tau;
+    byId("tau-share").textContent = `${state.share} of ${data.unit}s are ${data.hits}`;
+    const moved = Number(slider.value) !== data.own;
+    byId("tau-back").disabled = !moved;
+    byId("tau-bar").classList.toggle("moved", moved);
+    for (const [k, made] of state.tables.entries()) showTable(k, made);
+    byId("finding")?.replaceChildren(...state.headlines.flatMap(([sentence, numbers], k) => [
+      build(k ? "p" : "h1", k ? { class: "lead" } : {}, sentence), build("p", { class: "detail" }, numbers)]));
+    byId("sentences")?.replaceChildren(...state.headlines.map(([sentence, numbers]) => build("li", {}, `${sentence} ${numbers}`)));
+    if (state.overview) showOverview(state.overview);
+    for (const move of lines) move(state.point);
+    for (const sort of sorts) sort();
+  }
+
+  function showTable(k, made) {
+    const table = document.querySelector(`table[data-table="${k}"]`);
+    for (const row of table.tBodies[0].rows) {
+      const cells = made.rows[row.dataset.row];
+      cells.forEach((text, j) => j && (row.cells[j].textContent = text));
+    }
+    byId(`notes-${k}`).replaceChildren(...made.notes.map((note) => build("li", {}, note)));
+    for (const cell of table.querySelectorAll(".best")) cell.classList.remove("best");
+    const rows = new Map([...table.tBodies[0].rows].map((row) => [Number(row.dataset.row), row]));
+    for (const [row, column] of made.best) rows.get(row).cells[column].classList.add("best");
+  }
+
+  function showOverview(made) {
+    byId("overview-sentences").textContent = made.sentences.join(" ");
+    const rows = document.querySelectorAll(".overview li:not(.head)");
+    made.bars.forEach((bar, k) => {
+      const set = (part, left, width) => {
+        const style = rows[k].querySelector(`.${part}`).style;
+        style.left = `${left}%`;
+        if (width !== undefined) style.width = `${width}%`;
+      };
+      set("hits", ...bar.hits);
+      set("other", ...bar.other);
+      set("zero", made.zero);
+      set("total", bar.total);
+      rows[k].lastElementChild.textContent = bar.share;
+    });
+  }
+
+  // ── values in figures ──
+
+  const tip = build("div", { class: "tip", role: "status", hidden: "" });
+  document.body.append(tip);
+
+  function drawn(parent, tag, name) {
+    const element = document.createElementNS(SVG, tag);
+    element.setAttribute("class", name);
+    element.style.display = "none";
+    return parent.appendChild(element);
+  }
+
+  function place(element, attributes) {
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.style.display = "";
+  }
+
+  /** A figure whose points are shown under the pointer, and by the arrow keys once it has the focus. */
+  function figure(name, panels) {
+    const svg = byId(`figure-${name}`).querySelector("svg");
+    const frames = panels.map((panel) => byId(`${name}-axes_${panel.axes}`).querySelector("path"));
+    const series = panels.flatMap((panel, p) => panel.series.map((each) => ({ panel, p, ...each })));
+    const guide = drawn(svg, "line", "guide");
+    const ring = drawn(svg, "circle", "ring");
+    let current = { s: 0, k: series[0].across.findIndex((each) => each !== null) };
+
+    const box = (p) => frames[p].getBBox();
+    const at = (p, fx, fy) => {
+      const { x, y, width, height } = box(p);
+      return { x: x + fx * width, y: y + (1 - fy) * height };
+    };
+    const where = ({ s, k }) => {
+      const { panel, p, across } = series[s];
+      return panel.along === "x" ? at(p, panel.at[k], across[k]) : at(p, across[k], panel.at[k]);
+    };
+
+    function hide() {
+      ring.style.display = guide.style.display = "none";
+      tip.hidden = true;
+    }
+
+    function show(point) {
+      current = point;
+      const { panel, p, name: title, texts } = series[point.s];
+      const { x, y } = where(point);
+      place(ring, { cx: x, cy: y, r: 3.6 });
+      const { x: left, y: top, width, height } = box(p);
+      if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
+      else place(guide, { x1: left, x2: left + width, y1: y, y2: y });
+      tip.replaceChildren(build("strong", {}, title), ` ${texts[point.k]}`, build("small", {}, panel.heads[point.k]));
+      tip.hidden = false;
+      const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+      const { width: wide, height: high } = tip.getBoundingClientRect();
+      tip.style.left = `${Math.max(6, Math.min(spot.x + 14, innerWidth - wide - 6))}px`;
+      tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
+    }
+
+    /** The point nearest to an event: first along the axis of the bins, then across. */
+    function nearest(event) {
+      const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      const p = frames.findIndex((_, k) => {
+        const { x: left, y: top, width, height } = box(k);
+        return x > left - 6 && x < left + width + 6 && y > top - 6 && y < top + height + 6;
+      });
+      if (p < 0) return null;
+      const { x: left, y: top, width, height } = box(p);
+      const [fx, fy] = [(x - left) / width, 1 - (y - top) / height];
+      const [along, across] = panels[p].along === "x" ? [fx, fy] : [fy, fx];
+      let best = null, least = [Infinity, Infinity];
+      series.forEach((each, s) => each.p === p && each.across.forEach((value, k) => {
+        const far = value === null ? null : [Math.abs(panels[p].at[k] - along), Math.abs(value - across)];
+        if (far && (far[0] < least[0] || (far[0] === least[0] && far[1] < least[1]))) [best, least] = [{ s, k }, far];
+      }));
+      return best;
+    }
+
+    function step(by) {
+      const { across } = series[current.s];
+      for (let k = current.k + by; k >= 0 && k < across.length; k += by) if (across[k] !== null) return { s: current.s, k };
+      return current;
+    }
+
+    function other(by) {
+      const s = (current.s + by + series.length) % series.length;
+      const known = series[s].across.flatMap((value, k) => (value === null ? [] : [k]));
+      if (!known.length) return current;
+      return { s, k: known.reduce((best, k) => (Math.abs(k - current.k) < Math.abs(best - current.k) ? k : best)) };
+    }
+
+    const moves = { ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowUp: () => other(-1), ArrowDown: () => other(1) };
+    const under = (event) => {
+      const point = nearest(event);
+      if (point) show(point);
+      else hide();
+      return point;
+    };
+    svg.setAttribute("tabindex", "0");
+    svg.setAttribute("role", "application");
+    svg.setAttribute("aria-roledescription", "figure; the arrow keys move between its values");
+    svg.parentElement.removeAttribute("tabindex");
+    svg.addEventListener("pointermove", under);
+    svg.addEventListener("pointerdown", under);
+    svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
+    svg.addEventListener("focus", () => svg.matches(":focus-visible") && current.k >= 0 && show(current));
+    svg.addEventListener("blur", hide);
+    svg.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") hide();
+      if (!(event.key in moves) || current.k < 0) return;
+      event.preventDefault();
+      show(moves[event.key]());
+    });
+    if (name === "share_by_threshold" && slider) thresholds(svg, panels, at, under, () => current, series);
+  }
+
+  /** In the figure of thresholds a line stands at τ, and a click or Enter moves τ. */
+  function thresholds(svg, panels, at, under, current, series) {
+    const marks = panels.map(() => drawn(svg, "line", "at-tau"));
+    lines.push((point) => marks.forEach((mark, p) => {
+      const [low, high] = [at(p, panels[p].at[point], 0), at(p, panels[p].at[point], 1)];
+      place(mark, { x1: low.x, x2: low.x, y1: low.y, y2: high.y });
+    }));
+    const choose = (k) => {
+      const far = (state) => Math.abs(panels[0].at[state.point] - panels[0].at[k]);
+      slider.value = data.states.reduce((best, state, s) => (far(state) < far(data.states[best]) ? s : best), 0);
+      showTau();
+    };
+    svg.classList.add("choosable");
+    svg.addEventListener("pointerdown", (event) => {
+      const point = under(event);
+      if (point) choose(point.k);
+    });
+    svg.addEventListener("pointermove", (event) => event.buttons && event.pointerType === "mouse" && choose(current().k));
+    svg.addEventListener("keydown", (event) => event.key === "Enter" && choose(current().k));
+  }
+
+  for (const [name, panels] of Object.entries(data.figures)) figure(name, panels);
+  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+  if (slider) {
+    byId("tau-bar").hidden = false;
+    slider.addEventListener("input", showTau);
+    byId("tau-back").addEventListener("click", () => {
+      slider.value = data.own;
+      showTau();
+    });
+    showTau();
+  }
+})();

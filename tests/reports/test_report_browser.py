@@ -1,0 +1,157 @@
+"""The page's script in a real browser, opened as a file. Skipped where no Chromium is installed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from argap.reports.formats import best_in
+from argap.reports.interactive import main_tables
+from argap.reports.sentences import headlines
+from argap.reports.thresholds import at_thresholds
+from argap.reports.write import write_report
+from argap.restated import restate
+from argap.result import open_result
+from tests.view.browser import Browser, Page, find_chromium
+
+CHROMIUM = find_chromium()
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM"
+)
+CONTRAST = (Path(__file__).parents[1] / "view" / "contrast.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def report(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(token_result, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Iterator[Page]:
+    """A page that must log nothing and ask for nothing but itself."""
+    page = browser.page()
+    page.open(report.as_uri())
+    yield page
+    assert page.errors == []
+    assert [each for each in page.requested if each != report.as_uri()] == []
+
+
+def cells(page: Page) -> list[list[str]]:
+    return page.evaluate(
+        "[...document.querySelectorAll('[data-table] tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+
+
+def test_every_threshold_of_the_page_is_that_of_the_cells(token_result: Path) -> None:
+    """What `at_thresholds` takes from gap.json alone, `restate` adds up anew from the cells."""
+    result = open_result(token_result)
+    found = at_thresholds(result.record)
+    assert [gap.threshold for gap in found][:4] == [0, 1, 2, 5]
+    for gap in found:
+        expected = restate(result.record, result.cells, threshold=gap.threshold, reference=gap.reference)
+        assert main_tables(gap)[0] == main_tables(expected)[0]
+
+
+def test_nothing_moves_without_a_curve(token_result: Path) -> None:
+    assert at_thresholds(replace(open_result(token_result).record, curve=())) == []
+
+
+def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
+    rows = [("a", "1.0"), ("b", "0.5"), ("c", "0.5"), ("d", "0.1"), ("e", "—")]
+    values = [1.0, 0.52, 0.49, None, float("nan")]
+    assert best_in(rows, 1, values) == {(1, 1), (2, 1)}
+    assert best_in(rows, 1, values, highest=True) == {(0, 1)}
+    assert best_in(rows, 1, values, groups=["x", "x", "y", "y", "y"]) == {(1, 1)}  # one alone is not the best
+
+
+@needs_chromium
+def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result: Path) -> None:
+    result = open_result(token_result)
+    before = cells(page)
+    page.evaluate("document.getElementById('tau').focus()")
+    at = "document.querySelector('#figure-share_by_threshold .at-tau').getAttribute('x1')"
+    lines = {page.evaluate(at)}
+    page.press("Home")
+    for tau in (0, 1, 2, 5):
+        assert page.text("#tau-at") == str(tau)
+        frame = result.gap({}, threshold=tau)
+        share = frame.loc[frame["slice"] == "ar_hits", "share"].iloc[0]
+        for row in cells(page)[1:]:
+            expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == row[0])].iloc[0]
+            assert row[3] == f"{expected['ppl']:,.2f} ({expected['nll']:.2f})"
+            assert row[5].strip("()ᵃᵇᶜ") == f"{100 * expected['gap_due_to']:.1f}%"
+            assert row[6] == f"{100 * expected['gap_due_to_low']:.1f}–{100 * expected['gap_due_to_high']:.1f}%"
+        assert f"{100 * share:.1f}% of tokens" in page.text("#tau-share")
+        restated = restate(result.record, result.cells, threshold=tau, reference="ref")
+        assert page.text("#finding h1") == headlines(restated)[0][0]
+        lines.add(page.evaluate(at))
+        page.press("ArrowRight")
+    assert len(lines) == 4  # the result's own τ, 2, is one of them
+    page.click("#tau-back")
+    assert cells(page) == before
+
+
+@needs_chromium
+def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
+    def order() -> list[str]:
+        return [row[0] for row in cells(page)]
+
+    page.click("[data-table='0'] th:nth-child(6) .sort")
+    assert (order(), page.evaluate("document.querySelector('[aria-sort]').getAttribute('aria-sort')")) == (
+        ["ref", "m-1", "m2"],
+        "ascending",
+    )
+    page.press("Enter")
+    assert order() == ["ref", "m2", "m-1"]
+    page.evaluate("document.getElementById('tau').focus()")
+    page.press("Home")  # the order is kept at another τ
+    shares = [float(row[5].strip("()ᵃᵇᶜ%")) for row in cells(page)[1:]]
+    assert shares == sorted(shares, reverse=True)
+
+
+@needs_chromium
+def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path) -> None:
+    gap = open_result(token_result).record
+    parts = gap.breakdowns.distance
+    page.evaluate("document.querySelector('#figure-gap_by_distance svg').focus()")
+    page.press("ArrowRight")
+    tip = page.text(".tip")
+    assert f"{parts[1].contribution['m-1']:.3f} nats" in tip
+    assert f"{parts[1].bin}: {parts[1].n:,} tokens" in tip
+    page.press("ArrowDown")
+    assert f"m2 {parts[1].contribution['m2']:.3f} nats" in page.text(".tip")
+    page.press("Escape")
+    assert page.evaluate("document.querySelector('.tip').hidden")
+    page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel
+    assert "times in training" in page.text(".tip")
+    page.hover("h2")
+    assert page.evaluate("document.querySelector('.tip').hidden")
+
+
+@needs_chromium
+def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) -> None:
+    page = browser.page()
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    page.call("Page.navigate", url=report.as_uri())
+    page.wait_for("document.querySelector('#source dd') !== null")
+    assert page.evaluate("document.getElementById('tau-bar').checkVisibility()") is False
+    assert page.evaluate("document.querySelectorAll('.sort, .tip').length") == 0
+    assert len(cells(page)) == 3
+
+
+@needs_chromium
+def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
+    for width in (1440, 390):
+        for dark in (False, True):
+            page.resize(width, 844, dark=dark)
+            assert page.wait_for(f"innerWidth === {width}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(CONTRAST) == [], (width, dark)

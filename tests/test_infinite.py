@@ -1,0 +1,220 @@
+"""A token of probability 0: the NLL is infinite, figures that need it have no number, and all others stay."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+import argap
+from argap.bigram_index.build import build_index
+from argap.bigram_index.store import BigramIndex, open_index
+from argap.cli import app
+from argap.corpus import open_corpus
+from argap.corpus.tokenize import token_documents
+from argap.errors import ArgapError
+from argap.evaluation import EvaluationSet, build_evaluation_set
+from argap.gap import gap_due_to_ar
+from argap.importing import import_run
+from argap.labels import label
+from argap.records import INFINITE, EvaluationSpec, read_gap
+from argap.reports.sentences import headlines
+from argap.reports.tables import gap_table
+from argap.reports.write import write_report
+from argap.result import Result, open_result
+from argap.runs import read_logprobs
+from argap.slices import SliceScorer
+
+from .conftest import write_drawn_result  # isort: skip
+
+MODELS = ("ref", "m", "other")
+DOCUMENTS = [
+    "the cat sat on the mat and the cat sat. " * 6,
+    "a dog saw the cat, and a dog saw it. " * 5,
+    "an end. " * 20,
+]
+
+
+def test_the_figures_by_hand() -> None:
+    """Two documents of 10 tokens. The reference's NLL is 1, that of ``m`` 2 but for a token of probability 0 in the
+    second document, which is in the slice ``hits`` of 5 tokens and not in ``other``."""
+    n, inf = np.array([10.0, 10.0]), np.inf
+    scorer = SliceScorer(["ref", "m"], "ref", n, np.array([[-10, -20], [-10, -inf]]))
+    scorer.add("hits", np.array([0.0, 5.0]), np.array([[0, 0], [-5, -inf]]))
+    scorer.add("other", np.array([10.0, 5.0]), np.array([[-10, -20], [-5, -10]]))
+    whole, hits, other = [{each.model: each for each in result.models} for result in scorer.results()]
+    for each in (whole["m"], hits["m"]):
+        assert (each.nll, each.ppl, each.reason, each.delta, each.contribution) == (None, None, INFINITE, None, None)
+    assert (other["m"].nll, other["m"].reason) == (2.0, None)
+    assert other["m"].delta is not None
+    assert other["m"].delta.nll == 1.0
+    assert other["m"].contribution is not None
+    assert other["m"].contribution.nll == 0.75
+    assert other["m"].contribution.ci95 is not None
+    for each in (whole["m"], hits["m"], other["m"]):
+        due = each.gap_due_to
+        assert due is not None
+        assert (due.value, due.raw, due.case, due.ci95) == (None, None, "infinite", None)
+        assert due.reason == due.unresolved == INFINITE
+    assert [each["ref"].nll for each in (whole, hits, other)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("hits", "whole"), [(-np.inf, -np.inf), (0.1, -np.inf), (0.1, np.inf), (np.nan, np.nan)])
+def test_an_infinite_gap_has_no_share(hits: float, whole: float) -> None:
+    assert gap_due_to_ar(hits, whole, 0.1) == (None, None, "infinite")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("infinite") / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{k} {d}"}) + "\n" for k, d in enumerate(DOCUMENTS * 8)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(text: Path, tokenizer) -> EvaluationSet:
+    return build_evaluation_set(open_corpus(text), tokenizer, seq_len=32)
+
+
+@pytest.fixture(scope="module")
+def index(text: Path, tokenizer) -> BigramIndex:
+    build_index(
+        (document.ids for document in list(token_documents(open_corpus(text), tokenizer))[:1]),
+        text.parent / "index",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=tokenizer.name,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=["text"],
+    )
+    return open_index(text.parent / "index")
+
+
+@pytest.fixture
+def write(data: EvaluationSet, tokenizer, index: BigramIndex, text: Path, tmp_path: Path) -> Callable[[str], Result]:
+    """Writes the result of ``ref``, ``m`` and ``other``, one of which gives a repeated token probability 0."""
+
+    def result(rules_out: str) -> Result:
+        generator = np.random.default_rng(1)
+        loss = [generator.gamma(2.0, 0.2, len(data.tokens)) + k for k in range(3)]
+        row = int(np.flatnonzero(label(data).repeated & (data.position > 0))[3])
+        loss[MODELS.index(rules_out)][row] = np.inf
+        out = tmp_path / "out"
+        return open_result(write_drawn_result(out, data, tokenizer, index, source=text, loss=loss, models=MODELS))
+
+    return result
+
+
+def test_a_model_that_rules_a_token_out(write: Callable[[str], Result], capsys) -> None:
+    result = write("m")
+    assert "m: a log-prob is −∞, so its perplexity is infinite" in capsys.readouterr().err
+    raw = json.loads((result.folder / "gap.json").read_text(), parse_constant=refuse)
+    json.loads((result.folder / "examples.json").read_text(), parse_constant=refuse)
+    row = next(row for row in raw["rows"] if row["model"] == "m")
+    assert row["overall"] == {"n": result.evaluation.scored, "nll": None, "ppl": None, "reason": INFINITE}
+    assert row["delta"] is None
+    assert row["gap_due_to_ar"]["unresolved"] == INFINITE
+    gap = result.record
+    assert gap.deltas.keys() == {"other"}
+    for part in gap.breakdowns.distance:
+        assert (part.nll.keys(), part.contribution.keys()) == ({"ref", "other"}, {"other"})
+    assert sum(part.contribution["other"] for part in gap.breakdowns.distance) == pytest.approx(gap.deltas["other"])
+
+    table = gap_table(gap)
+    cells = next(row for row in table.rows if row[0] == "m")
+    assert (cells[2], cells[5:]) == ("∞", ("—ᵃ", "—"))
+    assert "ᵃ unresolved: a log-prob is −∞." in table.notes
+    assert ("m's gap to ref is not finite: a log-prob is −∞.", "") in headlines(gap)
+    frame = result.table().set_index(["model", "slice"])
+    assert frame.loc[("m", "overall"), "nll"] == np.inf
+    assert frame.loc[("other", "overall"), "delta"] == pytest.approx(gap.deltas["other"])
+
+    write_report(result.folder)
+    assert "∞" in (result.folder / "report.html").read_text()
+    assert "∞" in (result.folder / "table.md").read_text()
+
+
+def test_its_other_slices_keep_their_figures(write: Callable[[str], Result]) -> None:
+    result = write("m")
+    assert len(result.tokens("isinf(nll.m)")) == 1
+    frame = result.gap({"finite": "NOT isinf(nll.m)", "infinite": "isinf(nll.m)"}).set_index(["model", "slice"])
+    assert frame.loc[("m", "infinite"), "nll"] == np.inf
+    assert np.isfinite(frame.loc[("m", "finite"), ["nll", "delta", "delta_low", "contribution"]].astype(float)).all()
+    assert frame.loc[("m", "finite"), "unresolved"] == INFINITE
+    by_source = result.breakdown("source").set_index("model")["contribution"]
+    assert np.isnan(by_source["m"].to_numpy()).all()
+    assert np.isfinite(by_source["other"].to_numpy()).all()
+    with pytest.raises(ArgapError, match="m: no finite gap to ref"):
+        result.discover("m")
+    assert len(result.discover("other"))
+
+
+def test_a_reference_that_rules_a_token_out(write: Callable[[str], Result]) -> None:
+    """No model has a gap to it; the models' own figures stay."""
+    result = write("ref")
+    assert result.record.deltas == {}
+    assert [row.overall.nll is None for row in result.record.rows] == [True, False, False]
+    (sentence,) = headlines(result.record)
+    assert sentence[0].startswith("How much of the gap to ref sits on the AR hits is not resolved: a log-prob is −∞")
+    write_report(result.folder)
+
+
+def test_a_result_is_compared_again(write: Callable[[str], Result], tmp_path: Path) -> None:
+    folder = write("m").folder
+    command = ["compare", f"{folder}/m", "--ref", f"{folder}/ref", "--out", str(tmp_path / "again"), "--json"]
+    answered = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert answered.exit_code == 0, answered.output
+    assert read_gap(tmp_path / "again").rows[1].overall.reason == INFINITE
+
+
+class Ruling(torch.nn.Module):
+    """The head of a model that never predicts one token."""
+
+    def __init__(self, head: torch.nn.Module, token: int) -> None:
+        super().__init__()
+        self.head, self.token = head, token
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden).index_fill(-1, torch.tensor([self.token]), -torch.inf)
+
+
+def test_a_model_is_scored(data: EvaluationSet, tokenizer, text: Path, tmp_path: Path, capsys) -> None:
+    torch.manual_seed(0)
+    size = {"vocab_size": tokenizer.vocab_size, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    config = GPT2Config(**size, bos_token_id=0, eos_token_id=0)
+    reference, model = GPT2LMHeadModel(config), GPT2LMHeadModel(config)
+    model.name_or_path = "m"
+    token = int(np.bincount(data.tokens).argmax())
+    model.lm_head = Ruling(model.lm_head, token)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.save(tmp_path / "tokenizer")
+    result = argap.score(
+        model,
+        reference,
+        tokenizer=str(tmp_path / "tokenizer"),
+        data=text,
+        seq_len=32,
+        out=tmp_path / "out",
+    )
+    tokens = result.tokens(columns=["token", "nll"])
+    infinite = np.isinf(np.array([row["m"] for row in tokens["nll"].to_pylist()]))
+    assert (infinite == (tokens["token"].to_numpy() == token)).all()
+    assert infinite.any()
+    assert result.record.row("m").overall.reason == INFINITE
+
+
+def test_log_probs_are_imported(data: EvaluationSet, tokenizer, text: Path, tmp_path: Path) -> None:
+    logprob = np.where(np.arange(len(data.tokens)) == 5, -np.inf, -1.0)
+    rows = zip(data.document.tolist(), data.tokens.tolist(), logprob.tolist(), strict=True)
+    lines = [json.dumps({"document": d, "token": t, "logprob": p}) for d, t, p in rows]
+    (tmp_path / "log-probs.jsonl").write_text("\n".join(lines))
+    tokenizer.save(tmp_path / "tokenizer")
+    spec = EvaluationSpec(data=(str(text),), seq_len=32)
+    run = import_run(tmp_path / "log-probs.jsonl", tmp_path / "out", tokenizer=str(tmp_path / "tokenizer"), spec=spec)
+    assert np.flatnonzero(np.isneginf(read_logprobs(run)[0])).tolist() == [5]
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
