@@ -169,7 +169,8 @@ class Batches:
 
     def _score_together(self, chosen: list[int]) -> Batch:
         """One batch in the model, padded to the longest window, which comes first."""
-        offsets, before = self.data.offsets, 0 if self.bos is None else 1
+        offsets = self.data.offsets
+        before = 0 if self.bos is None else 1
         ids = np.zeros((len(chosen), before + offsets[chosen[0] + 1] - offsets[chosen[0]]), dtype=np.int64)
         if self.bos is not None:
             ids[:, 0] = self.bos

@@ -53,7 +53,8 @@ def compare_runs(
     by_name: dict[str, Run] = {}
     for run in opened:
         if run.model in by_name:
-            raise ArgapError(f"{run.folder} and {by_name[run.model].folder} are both named {run.model}; rename one")
+            both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
+            raise ArgapError(f"{both}; score one of them as NAME=CKPT")
         by_name[run.model] = run
     base_name = open_run(base).model if base else None
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:

@@ -138,8 +138,8 @@ class EvaluationSet:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the token ids (little-endian int32) and the window bounds (int64)."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<i4"))
-        digest.update(np.ascontiguousarray(self.offsets, dtype="<i8"))
+        digest = hashlib.sha256(np.ascontiguousarray(self.tokens, dtype="<i4").data)
+        digest.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
         return digest.hexdigest()
 
 

@@ -17,6 +17,8 @@ from argap.runs import token_parts
 
 REMEDY = "repeat its `argap score` command"
 KEYS = ["window", "pos"]
+ROWS = 2**17
+"""Of one part of a run."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,8 @@ class _Reader:
         table = self._left[0] if len(self._left) == 1 else pa.concat_tables(self._left)
         self._left = [table.slice(count)] if rows > count else []
         table = table.slice(0, count).unify_dictionaries().combine_chunks()
-        for name in KEYS if like is not None else ():
-            if not table[name].equals(like[name]):
-                raise FormatError(
-                    f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}"
-                )
+        if like is not None and not all(table[name].equals(like[name]) for name in KEYS):
+            raise FormatError(f"{self._folder}: its rows are other tokens than those of the runs beside it; {REMEDY}")
         return table
 
     def expect_end(self) -> None:
@@ -112,13 +111,13 @@ class _Reader:
 
 
 def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[pa.Table]:
-    """Files whose checksums are checked, a group of rows at a time."""
+    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache."""
     for path in checked(folder, files, remedy=REMEDY):
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
-                for group in range(file.num_row_groups):
-                    yield file.read_row_group(group, columns=columns, use_threads=False)
+                for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+                    yield pa.Table.from_batches([batch])
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise FormatError(f"{path}: not a complete Parquet file ({reason}); {REMEDY}") from error

@@ -7,12 +7,15 @@ import subprocess
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+import msgspec
 
 from argap.atomic import read_json, write_json
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.lock import LOCK
+from argap.records import AnyRecord, Record, as_json, write_record
 
 VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
 PARTS = ("tokens", "samples")
@@ -49,7 +52,14 @@ def plain_name(what: str, name: object) -> str:
     return name
 
 
-def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
+class Environment(TypedDict):
+    """Fields of a record."""
+
+    versions: dict[str, str]
+    git: str | None
+
+
+def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     """Raise unless work of this ``identity`` can begin or resume in ``folder``; changes nothing.
 
     Raises `MismatchError` that names the first difference from the work that is there, and `ArgapError` for a folder
@@ -57,10 +67,11 @@ def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) 
     """
     path = folder / "run.json"
     if path.is_file():
-        old = identity if overwrite else read_json(path).get("identity", {})
+        wanted = as_json(identity)
+        old = wanted if overwrite else read_json(path).get("identity", {})
         if not isinstance(old, dict):
             raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
-        for key, value in identity.items():
+        for key, value in wanted.items():
             if old.get(key) != value:
                 raise MismatchError(
                     f"{folder}: holds a run with {key} {old.get(key)}, asked for {value}; choose another `out`, or "
@@ -72,13 +83,13 @@ def check_resumable(folder: Path, identity: dict[str, Any], *, overwrite: bool) 
         raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
 
 
-def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> None:
+def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) -> None:
     """Start the work of ``record``, or resume it where the folder holds a part of the same, whose ``run.json`` stays.
 
-    Two records are of the same work where their ``identity`` agrees. ``overwrite`` removes the parts of the run that
-    is there (`discard_parts`). Raises what `check_resumable` raises.
+    ``identity``: the record's; two records are of the same work where it agrees. ``overwrite`` removes the parts of the
+    run that is there (`discard_parts`). Raises what `check_resumable` raises.
     """
-    check_resumable(folder, record["identity"], overwrite=overwrite)
+    check_resumable(folder, identity, overwrite=overwrite)
     path = folder / "run.json"
     if path.is_file() and not overwrite:
         if read_json(path).get("finished"):
@@ -86,7 +97,7 @@ def begin(folder: Path, record: dict[str, Any], *, overwrite: bool) -> None:
     elif overwrite:
         for name in PARTS:
             discard_parts(folder / name)
-    write_json(path, {**record, "finished": None})
+    write_json(path, as_json(record) | {"finished": None})
 
 
 def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
@@ -105,15 +116,15 @@ def discard_parts(folder: Path, pattern: str = "part-*.parquet") -> None:
         folder.rmdir()
 
 
-def finish(folder: Path, record: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Record that the work is done, and how it went, with the checksums of its parts."""
+def finish(folder: Path, record: AnyRecord, result: Record) -> AnyRecord:
+    """Record that the work is done, and how it went, with the checksums of its parts; returns the new record."""
     write_checksums(folder, sorted(path for name in PARTS for path in (folder / name).glob("part-*.parquet")))
-    record = {**record, "finished": result}
-    write_json(folder / "run.json", record)
+    record = msgspec.structs.replace(record, finished=result)
+    write_record(folder / "run.json", record)
     return record
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Environment:
     """``versions`` and ``git`` revision of this installation."""
     versions = {"python": platform.python_version()}
     for name in VERSIONS:

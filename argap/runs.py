@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, write_parquet
 from argap.progress import say
-from argap.records import EvaluationRecord, RunRecord, RunResult, as_json, read_record
+from argap.records import EvaluationRecord, RunRecord, RunResult, read_record
 from argap.resumable import begin, environment, finish, folder_name
 from argap.tokenizer import Tokenizer, load_tokenizer
 
@@ -75,13 +74,13 @@ def shard_path(folder: Path, shard: int) -> Path:
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
     """Start a run or resume it. Raises as `argap.resumable.begin`, and `FormatError` for a broken ``run.json``."""
-    begin(folder, as_json(record), overwrite=overwrite)
+    begin(folder, record, record.identity, overwrite=overwrite)
     return read_run(folder)
 
 
 def finish_run(run: Run, result: RunResult) -> Run:
     """Record the outcome of a run: wall time, tokens per second, and settings resolved along the way."""
-    return Run(run.folder, msgspec.convert(finish(run.folder, as_json(run.record), as_json(result)), RunRecord))
+    return Run(run.folder, finish(run.folder, run.record, result))
 
 
 def read_run(folder: Path) -> Run:

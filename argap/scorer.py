@@ -25,7 +25,7 @@ from argap.live import LiveModel, undisturbed
 from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say
-from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord, as_json
+from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
 from argap.resumable import check_resumable, environment
 from argap.runs import (
     FORMAT,
@@ -175,7 +175,7 @@ def check_identity(
         device = str(parallel.device) if parallel else resolve_device(options.device)
     identity = _identity(checkpoint, data, options, device)
     if parallel is None or parallel.is_main:
-        check_resumable(folder, as_json(identity), overwrite=overwrite)
+        check_resumable(folder, identity, overwrite=overwrite)
     return identity
 
 

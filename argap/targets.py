@@ -240,7 +240,9 @@ def distinct(
         if same not in known or model.named:
             different.append(model)
         else:
-            say(f"{model.name}: the same model as {known[same]}, scored once; NAME=CKPT gives it a row of its own")
+            first = known[same]
+            twice = "listed twice" if first == model.name else f"the same model as {first}"
+            say(f"{model.name}: {twice}, scored once; NAME=CKPT gives it a row of its own")
         known.setdefault(same, model.name)
     taken = {"labels": "the labels", "figures": "the report's figures", OWN: "the runs of other tokenizers"}
     named = with_distinct_names(different)

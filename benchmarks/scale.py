@@ -2,11 +2,12 @@
 
     PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
 
-Three inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+Four inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
 document``, a single text (50 MB at 4n), tokenized and labelled against an index of itself, and the index built;
-``tokens``, stored log-probs that `argap compare` joins, labels and takes apart (10⁸ scored tokens at 4n with
-``--size 10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all three. A ratio
-of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
+``scored``, what `argap score` does with packed tokens but the model's own work: windows, a run of stored log-probs,
+labels; ``tokens``, stored log-probs that `argap compare` joins, labels and takes apart (both 10⁸ scored tokens at 4n
+with ``--size 10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all four. A
+ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
-LARGEST = {"documents": 100_000, "one document": 50_000_000, "tokens": 10_000_000}
+LARGEST = {"documents": 100_000, "one document": 50_000_000, "scored": 10_000_000, "tokens": 10_000_000}
 """Documents, bytes and scored tokens at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
 
@@ -33,7 +34,7 @@ FRACTIONS = (0.25, 0.5, 1.0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
-    parser.add_argument("--only", default="", help="documents, one document or tokens")
+    parser.add_argument("--only", default="", help="documents, one document, scored or tokens")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -78,7 +79,7 @@ def measure(name: str, amount: int) -> dict[str, Any]:
     """Seconds, and bytes of memory beyond what the imports take. CPU seconds count all threads: on a busy machine they
     are the ones to compare."""
     with tempfile.TemporaryDirectory() as folder:
-        run = {"documents": documents, "one document": one_document, "tokens": tokens}[name](Path(folder), amount)
+        run = INPUTS[name](Path(folder), amount)
         before = peak()
         started, spent = time.perf_counter(), time.process_time()
         scored = run()
@@ -122,7 +123,7 @@ def labelled(folder: Path, path: Path) -> Callable[[], int]:
     from argap.bigram_index.token_source import TokenSource
     from argap.corpus import open_corpus
     from argap.evaluation import build_evaluation_set
-    from argap.labels import label, write_labels
+    from argap.labels import label_portions, write_labels
     from argap.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(TOKENIZER)
@@ -130,7 +131,37 @@ def labelled(folder: Path, path: Path) -> Callable[[], int]:
     def run() -> int:
         index = build_from_source(TokenSource([open_corpus(str(path))], tokenizer), folder / "index")
         data = build_evaluation_set(open_corpus(str(path)), tokenizer, seq_len=1024)
-        write_labels(label(data, index), tokenizer, folder / "labels")
+        write_labels(label_portions(data, index), tokenizer, folder / "labels")
+        return data.scored
+
+    return run
+
+
+def scored(folder: Path, amount: int) -> Callable[[], int]:
+    """Windows, shards and labels of ``amount`` packed tokens in documents of 10,000."""
+    import numpy as np
+
+    from argap import runs
+    from argap.corpus import open_corpus
+    from argap.evaluation import build_evaluation_set
+    from argap.labels import label_portions, write_labels
+    from argap.tokenizer import load_tokenizer
+
+    tokenizer, rng = load_tokenizer(TOKENIZER), np.random.default_rng(0)
+    with (folder / "text.bin").open("wb") as file:
+        for start in range(0, amount, 10_000):
+            ids = (rng.zipf(1.3, min(10_000, amount - start)) % tokenizer.vocab_size).astype("<u2")
+            ids[ids == tokenizer.eos] = 1
+            ids[-1] = tokenizer.eos
+            file.write(ids.tobytes())
+
+    def run() -> int:
+        data = build_evaluation_set(open_corpus(str(folder / "text.bin")), tokenizer, seq_len=1024)
+        for shard, windows in enumerate(runs.shards_of(data)):
+            logprob = np.full(len(data.window_of(windows)), -1.0, dtype=np.float32)
+            top1 = np.zeros(len(logprob), dtype=np.int32)
+            runs.write_shard(runs.shard_path(folder / "run", shard), data, windows, logprob, top1)
+        write_labels(label_portions(data, None), tokenizer, folder / "labels")
         return data.scored
 
     return run
@@ -143,7 +174,7 @@ def tokens(folder: Path, amount: int) -> Callable[[], int]:
     from argap import runs
     from argap.comparison import compare_runs
     from argap.evaluation import EvaluationSet
-    from argap.labels import label, write_labels
+    from argap.labels import label_portions, write_labels
     from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
     from argap.tokenizer import load_tokenizer
 
@@ -181,7 +212,7 @@ def tokens(folder: Path, amount: int) -> Callable[[], int]:
             logprob = -rng.gamma(2.0, 1.5, rows).astype(np.float32)
             runs.write_shard(runs.shard_path(run.folder, shard), data, windows, logprob, np.zeros(rows, dtype=np.int32))
         runs.finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None))
-    write_labels(label(data), tokenizer, folder / "labels")
+    write_labels(label_portions(data, None), tokenizer, folder / "labels")
     del data, ids
 
     def run_comparison() -> int:
@@ -190,6 +221,9 @@ def tokens(folder: Path, amount: int) -> Callable[[], int]:
         return gap.rows[0].overall.n
 
     return run_comparison
+
+
+INPUTS = {"documents": documents, "one document": one_document, "scored": scored, "tokens": tokens}
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """Time and peak memory of ten slices of four models' tokens: argap beside pandas and Polars, each in its own process.
 
-    python benchmarks/slices.py [--tokens 1e6 1e7] [--work DIR] [--json FILE]
+    python benchmarks/slices.py [--tokens 1e6 1e7] [--work DIR] [--skip STEP…] [--rounds N] [--json FILE]
 
 The tokens are random (`synthetic_result`). All read the same Parquet files and compute the same sums: of each slice and
 model, tokens and log-probs by document; argap then adds intervals from 10,000 resamples, which its time includes, and
 the others do not. pandas and Polars are written as their users write it: the needed columns in one table, masks, then a
-group-by of documents; Polars reads lazily and streams. Without Polars its rows are left out. `compare`, `discover` and
+group-by of documents; pandas has 10 M tokens in memory at a time, Polars reads lazily and streams. Without Polars its
+rows are left out. `compare`, `discover` and
 `report` are the further steps from runs to a page; pandas has no counterpart for them. Ratios are to argap's time in
 the same run.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -21,8 +24,14 @@ import time
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MODELS = ("ref", "m1", "m2", "m3")
+PORTION = 80
+"""Parts of a run that pandas has in memory at once, 10 M tokens."""
 CONDITIONS = {
     "rare": "repeated AND train_count < 10",
     "seen once": "train_count = 1",
@@ -65,18 +74,37 @@ def argap_report(folder: Path) -> None:
 
 def with_pandas(folder: Path) -> dict[str, list[float]]:
     import numpy as np
+    from synthetic_result import WINDOWS
+
+    parts = {name: sorted((folder / name / "tokens").iterdir()) for name in MODELS}
+    pieces = np.array(_pieces(folder), dtype=object)
+    sums = dict.fromkeys(CONDITIONS, np.zeros(1 + len(MODELS)))
+    for start in range(0, len(parts[MODELS[0]]), PORTION):
+        portion = {name: files[start : start + PORTION] for name, files in parts.items()}
+        windows = range(start * WINDOWS, (start + PORTION) * WINDOWS)
+        for name, found in pandas_portion(folder, portion, windows, pieces).items():
+            sums[name] = sums[name] + found
+    return {name: [float(found[0]), *(-found[1:] / found[0]).tolist()] for name, found in sums.items()}
+
+
+def pandas_portion(
+    folder: Path, runs: dict[str, list[Path]], windows: range, pieces: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Tokens and sums of log p by model, of each slice, in some parts of the runs, which hold ``windows``."""
     import pandas as pd
 
-    frame = pd.read_parquet(folder / "labels" / "labels.parquet")
+    several = windows.start > 0 or len(runs[MODELS[0]]) == PORTION  # a filter costs time
+    bounds = [("window", ">=", windows.start), ("window", "<", windows.stop)]
+    frame = pd.read_parquet(folder / "labels" / "labels.parquet", filters=bounds if several else None)
     for name in MODELS:
         columns = ["logprob", *(["token"] if name == MODELS[0] else [])]
-        run = pd.read_parquet(folder / name / "tokens", columns=columns)
+        run = pd.read_parquet(runs[name], columns=columns)  # pyright: ignore[reportArgumentType]
         frame[name] = run["logprob"].to_numpy()
         if name == MODELS[0]:
             frame["token"] = run["token"].to_numpy()
     document = pd.read_parquet(folder / "labels" / "windows.parquet")["document"].to_numpy()
     frame["document"] = document[frame["window"]]
-    frame["piece"] = pd.Series(np.array(_pieces(folder), dtype=object)[frame["token"]], dtype="str")
+    frame["piece"] = pd.Series(pieces[frame["token"]], dtype="str")
     frame["previous"] = frame["piece"].shift()
     frame = frame.loc[frame["pos"] > 0]
     masks = {
@@ -95,8 +123,8 @@ def with_pandas(folder: Path) -> dict[str, list[float]]:
     for name, mask in masks.items():
         part = frame.loc[mask, ["document", *MODELS]]
         sums = part.astype(dict.fromkeys(MODELS, "float64")).groupby("document").agg(["sum", "count"])
-        n = sums[MODELS[0], "count"].sum()
-        found[name] = [float(n), *(float(-sums[model, "sum"].sum() / n) for model in MODELS)]
+        totals = sums.sum()
+        found[name] = totals[[(MODELS[0], "count"), *((model, "sum") for model in MODELS)]].to_numpy()
     return found
 
 

@@ -4,8 +4,8 @@
 
 Each command is a fresh process on a text of a few words, with the demo's checkpoints and tokenizer. Runs alternate
 between the commands, after one of each that warms the file cache. A row has the median wall and CPU seconds (user and
-system, with children), and the ratio of CPU seconds to those of importing torch, because other work on the machine
-changes wall seconds. ``--imports`` lists the slowest imports of ``argap score`` instead.
+system, with children), and the ratio of CPU seconds to those of importing torch: wall seconds also measure what else
+the machine does. ``--imports`` lists the slowest imports of ``argap score`` instead.
 """
 
 import argparse

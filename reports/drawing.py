@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
@@ -33,6 +34,12 @@ GREY = "#8f8f8f"
 SHARE = "#b8b8b8"
 """Bars of shares of tokens, and of tokens that are not repeated."""
 MAX_NAME = 36
+DATED = {
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+    "png": ("Software",),
+}
+"""Metadata that would change from run to run, or with matplotlib's version."""
 LABEL = 7  # points: names at lines
 NO_GLYPH = "□"
 
@@ -69,7 +76,12 @@ RC: dict[Any, Any] = {
     "text.color": INK,
     "text.parse_math": False,
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # text stays text
 }
+
+
+DPI = 200
+"""Of files of pixels, and of images inside others."""
 
 
 def variables() -> dict[str, str]:
@@ -146,16 +158,20 @@ def style() -> Iterator[None]:
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg",)) -> Path:
-    """Write the figure as ``name.svg`` (and ``name.png``, 200 dpi) without dates or random ids.
+    """Write the figure as ``name.svg`` (and ``name.png``, 200 dpi, or ``name.pdf``) without dates or random ids.
 
     Returns the path of the SVG.
     """
     with style(), mpl.rc_context({"svg.hashsalt": name}):
         lay_out(figure)
         for suffix in formats:
-            metadata = dict.fromkeys(("Date", "Creator", "Format", "Type") if suffix == "svg" else ("Software",))
+            metadata = dict.fromkeys(DATED[suffix])
             with replacing(folder / f"{name}.{suffix}") as temporary:
-                figure.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+                figure.dpi = DPI
+                if suffix == "svg":  # `savefig` would draw it twice
+                    FigureCanvasSVG(figure).print_svg(temporary, metadata=metadata)
+                else:
+                    figure.savefig(temporary, format=suffix, metadata=metadata)
     return folder / f"{name}.svg"
 
 

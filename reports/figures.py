@@ -37,7 +37,7 @@ from argap.reports.drawing import (
     style,
 )
 from argap.reports.hover import Panel, tell, told
-from argap.reports.numbers import nats, percent
+from argap.reports.numbers import nats, percent, seen
 from argap.reports.overview import MANY, of_interest
 from argap.reports.panels import (
     add_headroom,
@@ -121,8 +121,16 @@ def nll_by_frequency(gap: Gap) -> Figure:
         for model in order:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
         below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
-        told = heads(parts, gap, " times in training")
-        tell(above, x, told, {m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts] for m in reversed(order)})
+        told = heads(parts, gap, seen)
+        tell(
+            above,
+            x,
+            told,
+            {
+                m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts]
+                for m in sorted(look, key=lambda m: look[m].colour == GREY)
+            },
+        )
         tell(below, x, told, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
         above.set_title(TITLES[repeated])
         for axes in (above, below):
@@ -159,7 +167,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
             draw_bars(axes, x, values, look[model], delta, full, [part.ci95.get(model) for part in parts], small=True)
-            tell(axes, x, heads(parts, gap, " times in training"), {model: bar_values(parts, model, delta)})
+            tell(axes, x, heads(parts, gap, seen), {model: bar_values(parts, model, delta)})
             draw_threshold(axes, gap)
             set_frequency_ticks(axes, gap)
             name = f"{plain(model, 20)}, repeated" if repeated else TITLES[False]

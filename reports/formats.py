@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+Form = Literal["terminal", "markdown", "latex"]
+"""How a table is printed."""
 FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""
 WIDEST = 1000  # columns; wider than any table
@@ -52,6 +54,7 @@ class Table:
     notes: tuple[str, ...]
     best: frozenset[tuple[int, int]] = frozenset()
     """Row and column of the cells in bold."""
+    title: str = ""
 
 
 def best_in(
@@ -64,7 +67,7 @@ def best_in(
 ) -> set[tuple[int, int]]:
     """The cells of a column that hold the best value, the lowest unless ``highest``, and those that print the same.
 
-    ``values``: one a row; None: not compared. ``groups``: the best of each. A value alone in its group is not best.
+    ``values``: one a row; None: not compared. ``groups``: the best of each. Where all print the same, none is best.
     """
     by_group: dict[object, list[int]] = {}
     for k, value in enumerate(values):
@@ -73,8 +76,9 @@ def best_in(
     found = set()
     for members in by_group.values():
         first = (max if highest else min)(members, key=lambda k: values[k] or 0.0)
-        if len(members) > 1:
-            found |= {(k, column) for k in members if rows[k][column] == rows[first][column]}
+        like = {(k, column) for k in members if rows[k][column] == rows[first][column]}
+        if len(like) < len(members):
+            found |= like
     return found
 
 
@@ -84,7 +88,9 @@ def terminal(table: Table) -> "RichTable":
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    result = RichTable(box=SIMPLE_HEAD, padding=0)
+    result = RichTable(
+        box=SIMPLE_HEAD, padding=0, title=Text(table.title) if table.title else None, title_justify="left"
+    )
     for k, column in enumerate(table.columns):
         # Headings break; a number never does.
         width = max(HEADING, *(len(row[k]) for row in table.rows))
@@ -94,9 +100,17 @@ def terminal(table: Table) -> "RichTable":
     return result
 
 
-def print_one(table: Table, notes: Sequence[str] = ()) -> None:
-    """Print a table, its notes and further ones; one wider than the terminal is printed whole, and the terminal wraps
-    its lines."""
+def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
+    """Print tables for people, or as text for a document."""
+    if form == "terminal":
+        for table in tables:
+            print_one(table)
+    else:
+        print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
+
+
+def print_one(table: Table) -> None:
+    """Print a table and its notes; one wider than the terminal is printed whole, and the terminal wraps its lines."""
     from rich.console import Console
     from rich.text import Text
 
@@ -104,7 +118,8 @@ def print_one(table: Table, notes: Sequence[str] = ()) -> None:
     drawn = terminal(table)
     needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
     Console(width=max(console.width, needed)).print(drawn)
-    console.print(Text("\n".join([*table.notes, *notes])))
+    if table.notes:
+        console.print(Text("\n".join(table.notes)))
 
 
 def markdown(table: Table) -> str:
@@ -118,7 +133,8 @@ def markdown(table: Table) -> str:
     ]
     body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     notes = "\n".join(f"- {in_markdown(note)}" for note in table.notes)
-    return f"{body}\n\n{notes}\n"
+    title = f"**{in_markdown(table.title)}**\n\n" if table.title else ""
+    return f"{title}{body}\n" + (f"\n{notes}\n" if notes else "")
 
 
 def latex(table: Table) -> str:
@@ -129,6 +145,7 @@ def latex(table: Table) -> str:
 
     columns = "".join(column.align[0] for column in table.columns)
     rows = [
+        *([f"% {_in_latex(table.title)}"] if table.title else []),
         "% \\usepackage{booktabs}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",

@@ -37,18 +37,28 @@ class Panel(Record, frozen=True):
     heads: tuple[str, ...]
     """What stands at each ``at``: a bin, a threshold."""
     series: tuple[Series, ...]
+    guide: bool = True
+    """Whether a line across the panel marks the point."""
 
 
 Values = Mapping[str, Sequence[tuple[float | None, str]]]
 """Of each series, in data coordinates, the value across and its words."""
-_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values]]" = WeakKeyDictionary()
+_TOLD: "WeakKeyDictionary[Axes, tuple[Literal['x', 'y'], Sequence[float], Sequence[str], Values, bool]]" = (
+    WeakKeyDictionary()
+)
 
 
 def tell(
-    axes: Axes, at: Sequence[float], heads: Sequence[str], series: Values, *, along: Literal["x", "y"] = "x"
+    axes: Axes,
+    at: Sequence[float],
+    heads: Sequence[str],
+    series: Values,
+    *,
+    along: Literal["x", "y"] = "x",
+    guide: bool = True,
 ) -> None:
     """Say what a panel shows: at each of ``at`` (data coordinates along one axis) its head and each series' value."""
-    _TOLD[axes] = (along, at, heads, series)
+    _TOLD[axes] = (along, at, heads, series, guide)
 
 
 def told(figure: Figure) -> tuple[Panel, ...]:
@@ -57,7 +67,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
     for number, axes in enumerate(figure.axes, 1):
         if axes not in _TOLD:
             continue
-        along, at, heads, series = _TOLD[axes]
+        along, at, heads, series, guide = _TOLD[axes]
         panels.append(
             Panel(
                 axes=number,
@@ -72,6 +82,7 @@ def told(figure: Figure) -> tuple[Panel, ...]:
                     )
                     for name, values in series.items()
                 ),
+                guide=guide,
             )
         )
     return tuple(panels)

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from argap.intervals import FEW, unresolved
 from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
+from argap.reports.formats import Table
 from argap.reports.interactive import data_block, main_tables, page_data, script
 from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
 from argap.reports.overview import MANY, by_gap, overview
@@ -51,13 +52,25 @@ class PartsTable:
     notes: tuple[str, ...] = ()
 
 
-def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]") -> str:
-    """The whole page. ``figures``: those of `argap.reports.figures.draw_all`.
+@dataclass(frozen=True)
+class Further:
+    """A section of the page beside those of every result."""
+
+    title: str
+    tables: Mapping[str, Table]
+    """By title."""
+    figures: "Mapping[str, Drawn]"
+    captions: Mapping[str, str]
+
+
+def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", further: Further | None = None) -> str:
+    """The whole page. ``figures``: those of `argap.reports.figures.draw_all`. ``further``: one more section.
 
     Everything that comes from models, corpora and folders is escaped.
     """
     code, digest = script()
-    data = page_data(gap, {name: drawn.panels for name, drawn in figures.items()})
+    more = {} if further is None else further.figures
+    data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
     return template("report.html.j2").render(
         script=code,
         script_hash=digest,
@@ -72,6 +85,10 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]") 
         share=percent(gap.rows[0].share_ar_hits),
         tables=main_tables(gap),
         figures=[(name, inline_svg(drawn.path, name), caption(gap, name)) for name, drawn in figures.items()],
+        further=further,
+        more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]
+        if further
+        else [],
         rule=examples.rule if examples else "",
         known=percent(KNOWN, 0),
         dropped=len(examples.windows) - len(examples.known) if examples else 0,
@@ -113,8 +130,14 @@ def inline_svg(path: Path, name: str) -> Markup:
     view_box = re.search(r'viewBox="[\d. ]+"', head)
     assert view_box is not None  # matplotlib always writes one
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
+    body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
     body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
     return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
+
+
+def _rounded(found: re.Match[str]) -> str:
+    """A coordinate with two decimals: a hundredth of a point, where matplotlib writes a millionth."""
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _slices_table(gap: Gap) -> PartsTable:

@@ -1,5 +1,6 @@
 """Figures and the table of an MQAR sweep, and the figure of pretrained models on MQAR."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
 from argap.atomic import write_json, write_text
-from argap.reports.drawing import WIDTH, grid, looks, panel_rows, plain, save, short_ticks, style
+from argap.reports.drawing import GREY, WIDTH, grid, highlight, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.formats import Column, Table, csv_of, markdown
-from argap.reports.numbers import DASH
+from argap.reports.hover import tell
+from argap.reports.numbers import DASH, percent, perplexity
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 
@@ -158,19 +160,23 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
     """Perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
 
     The form of figure 7 of arXiv 2312.04927. ``scores`` is the content of ``scores.json``, which
-    ``argap synthetics score`` writes (`argap.synthetics.pretrained_scores.PretrainedScores.as_json`).
+    ``argap synthetics score`` writes (`argap.synthetics.pretrained_scores.PretrainedScores.as_json`). Of more
+    models than colours those of the least and the greatest perplexity are in colour.
     """
     rows = [row for row in scores["rows"] if row["slice"] == "ar"]
     names = list(dict.fromkeys(row["model"] for row in rows))
-    look = looks(names)
+    look = highlight(names, _extremes(rows, names))
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):
+        _tell_pairs(axes, rows, metric, names)
         for name in names:
             chosen = [row for row in rows if row["model"] == name]
             at = [row["pairs"] for row in chosen]
             values = np.array([row[metric] for row in chosen])
             low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
             drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
+            if look[name].colour == GREY:
+                drawn |= {"label": "_", "zorder": 1.8}
             axes.errorbar(at, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)
@@ -187,6 +193,31 @@ def pretrained_figure(scores: dict[str, Any]) -> Figure:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
     return figure
+
+
+def _extremes(rows: list[dict[str, Any]], names: list[str], each: int = 3) -> list[str]:
+    """The models of the least and of the greatest perplexity, over all numbers of pairs."""
+    losses = {name: sum(np.log(row["ppl"]) for row in rows if row["model"] == name) for name in names}
+    order = sorted(names, key=lambda name: losses[name])
+    return [*order[:each], *order[-each:]]
+
+
+def _tell_pairs(axes: Axes, rows: list[dict[str, Any]], metric: str, names: list[str]) -> None:
+    """Every model's value and interval at each number of pairs."""
+    at = sorted({row["pairs"] for row in rows})
+    found = {(row["model"], row["pairs"]): (row[metric], row[f"{metric}_ci95"]) for row in rows}
+
+    def written(value: float) -> str:
+        return percent(value) if metric == "accuracy" else perplexity(value)
+
+    series = {name: [_said(found.get((name, pairs)), written) for pairs in at] for name in names}
+    tell(axes, at, [f"{pairs} pairs" for pairs in at], series)
+
+
+def _said(value: tuple[float, list[float]] | None, written: Callable[[float], str]) -> tuple[float | None, str]:
+    if value is None:
+        return None, ""
+    return value[0], f"{written(value[0])} ({' to '.join(map(written, value[1]))})"
 
 
 def write_pretrained(scores: dict[str, Any], out: Path) -> None:

@@ -114,6 +114,16 @@ def parameters(count: int | None) -> str:
     return f"{scaled:.{1 if scaled < 100 else 0}f} {unit.replace('G', 'B')}" if unit else str(count)
 
 
+def seen(label: str) -> str:
+    """A bin of training counts in words.
+
+    >>> seen("0"), seen("1"), seen("3–5")
+    ('never in training', 'once in training', '3–5 times in training')
+    """
+    words = {"0": "never", "1": "once"}.get(label, f"{label} times")
+    return f"{words} in training"
+
+
 def threshold_text(threshold: float) -> str:
     """τ. Counts are whole, so a scaled threshold means its whole part.
 

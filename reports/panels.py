@@ -1,6 +1,6 @@
 """The parts of a panel that the figures of a result share: curves, bars, the line at τ, ticks and percentages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import floor
 
 import numpy as np
@@ -31,9 +31,9 @@ def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look
             axes.plot(*zip(*points, strict=True), look.marker, color=look.colour, markerfacecolor=face, markersize=4.5)
 
 
-def heads(parts: Sequence[Part], gap: Gap, suffix: str = "") -> list[str]:
-    """What each bin is, for `argap.reports.hover.tell`: ``1–2 times: 1,234 tokens (0.4%)``."""
-    return [f"{part.bin}{suffix}: {part.n:,} {gap.unit}s ({percent(part.share)})" for part in parts]
+def heads(parts: Sequence[Part], gap: Gap, named: Callable[[str], str] = str) -> list[str]:
+    """What each bin is, for `argap.reports.hover.tell`: ``books: 1,234 tokens (0.4%)``; ``named``: of its label."""
+    return [f"{named(part.bin)}: {part.n:,} {gap.unit}s ({percent(part.share)})" for part in parts]
 
 
 def bar_values(parts: Sequence[Part], model: str, delta: float) -> list[tuple[float, str]]:

@@ -24,11 +24,20 @@ def provenance(gap: Gap) -> list[tuple[str, str]]:
             "none: every repeated bigram counts"
             if index is None
             else f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
-            f"{index.distinct:,} distinct bigrams, read {index.passes:.4g} times",
+            f"{index.distinct:,} distinct bigrams, read {_times(index.passes)}",
         ),
         ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
         ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
-        ("Runs", ", ".join(row.run for row in gap.rows)),
+        ("Runs", "; ".join(f"{row.model}: {_short(row.run)}" for row in gap.rows)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
         ("Date", gap.date),
     ]
+
+
+def _short(run: str) -> str:
+    """A folder as it is; of a fingerprint the first twelve digits."""
+    return run[:12] if len(run) == 64 and not set(run) - set("0123456789abcdef") else run
+
+
+def _times(passes: float) -> str:
+    return "once" if passes == 1 else f"{passes:.4g} times"

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -13,11 +14,18 @@ from argap.atomic import write_text
 from argap.errors import ArgapError
 from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
+from argap.recall.scores import Score
+from argap.reports.formats import Column, Table, best_in
+from argap.reports.html import inline_svg
+from argap.reports.interactive import PageData, data_block, script
 from argap.reports.numbers import DASH, percent
 from argap.reports.page import template
 
 SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
+ALPHA, NAMED = 0.05, 4
+"""Of the test of differences; differences named one by one."""
+BASELINE = "copy"  # keep in sync with `argap.recall.decoding.COPY`, whose module loads torch
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -34,26 +42,48 @@ class ShownExample:
     """Every model with its own sample."""
 
 
-def recall_table(result: RecallResult) -> str:
-    """The table for a terminal: one line per model and task, then protocol, data and flips."""
-    width = max(len(row.model) for row in result.rows) + 2
-    wide = max([len(row.task) for row in result.rows] + [4]) + 2
-    lines = [
-        f"{'model':<{width}}{'task':<{wide}}{'contains':>10}{'± s.e.':>8}{'95%':>15}{'word':>8}{'chance':>8}"
-        f"{'gold NLL':>10}{'n':>6}"
-    ]
+def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
+    """One row a model and task; the notes are protocol, data and flips. The best of each task is in bold, the reference
+    left out. ``survived``: also the share of prompts that contain the gold."""
+    titles = ["Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold NLL", "Examples"]
+    rows = []
     for row in result.rows:
-        ends = DASH if row.ci95 is None else "–".join(f"{100 * end:.1f}" for end in row.ci95)
-        lines.append(
-            f"{row.model:<{width}}{row.task:<{wide}}{_score(row.contains):>10}{_score(row.stderr):>8}"
-            f"{ends:>15}{_score(row.whole_word):>8}{_score(row.chance):>8}{nats(row.gold_nll):>10}{row.n:>6}"
-        )
-    return "\n".join([*lines, *_scope(result)])
+        ends = DASH if row.ci95 is None else "–".join(map(_score, row.ci95))
+        numbers = [_score(row.contains), _score(row.stderr), ends, _score(row.whole_word), _score(row.chance)]
+        rows.append([row.model, row.task, *numbers, nats(row.gold_nll), f"{row.n:,}"])
+        rows[-1] += [percent(row.gold_survived)] * survived
+    compared = [row if row.model != result.reference else None for row in result.rows]
+    tasks = [row.task for row in result.rows]
+    best = best_in(rows, 2, [row and row.contains for row in compared], highest=True, groups=tasks)
+    best |= best_in(rows, 7, [row and row.gold_nll for row in compared], groups=tasks)
+    titles += ["Gold in prompt"] * survived
+    columns = (Column("Model", "left"), Column("Task", "left"), *map(Column, titles))
+    return Table(columns, tuple(map(tuple, rows)), tuple(_scope(result)), frozenset(best))
 
 
-def upstream_table(by_model: dict[str, dict[str, Any]]) -> str:
-    """lm-eval's values on its own tasks, one line per model, task and metric."""
-    lines = []
+def tasks_table(result: RecallResult) -> Table:
+    """One row a model, one column a task: percent of the answers that contain the gold, with its standard error."""
+    scores = {(row.model, row.task): row for row in result.rows}
+    tasks = [task.label for task in result.tasks]
+    models = sorted(result.models, key=lambda model: model != result.reference)
+    rows = [(model, *(_with_error(scores.get((model, task))) for task in tasks)) for model in models]
+    best: set[tuple[int, int]] = set()
+    for column, task in enumerate(tasks, 1):
+        found = [scores.get((model, task)) if model != result.reference else None for model in models]
+        best |= best_in(rows, column, [row and row.contains for row in found], highest=True)
+    note = "Percent of the answers that contain the gold, and its standard error over examples."
+    return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), frozenset(best))
+
+
+def _with_error(row: Score | None) -> str:
+    if row is None:
+        return DASH
+    return _score(row.contains) + ("" if row.stderr is None else f" ± {_score(row.stderr)}")
+
+
+def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
+    """lm-eval's values on its own tasks, one row for each model, task and metric."""
+    rows = []
     for model, results in by_model.items():
         for task, values in results["results"].items():
             version = results["versions"].get(task, DASH)
@@ -61,32 +91,86 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> str:
                 metric, sign, _ = key.partition(",")
                 if sign and not metric.endswith("_stderr") and isinstance(value, float):
                     stderr = values.get(key.replace(metric, f"{metric}_stderr", 1))
-                    spread = f" ± {stderr:.4f}" if isinstance(stderr, float) else ""
-                    lines.append(f"{model}  {task} (version {version})  {metric} {value:.4f}{spread}")
-    return "\n".join(lines)
+                    spread = f"{stderr:.4f}" if isinstance(stderr, float) else DASH
+                    rows.append((model, task, str(version), metric, f"{value:.4f}", spread))
+    columns = [Column(title, "left") for title in ("Model", "Task", "Version", "Metric")]
+    return Table((*columns, Column("Value"), Column("± s.e.")), tuple(rows), ())
 
 
-def published(path: Path) -> str:
-    """A CSV of published figures in aligned columns. Raises `ArgapError` for a missing file."""
+def published(path: Path) -> Table:
+    """A CSV of published figures as it is. Raises `ArgapError` for a missing or empty file."""
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
     with open(path, encoding="utf-8", newline="") as file:
         columns = list(zip_longest(*csv.reader(file), fillvalue=""))
-    widths = [max(map(len, column)) for column in columns]
-    rows = zip(*columns, strict=True)
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(["", f"Published ({path.name}):", *lines])
+    if not columns:
+        raise ArgapError(f"`paper` {path}: empty; expected a CSV of published figures with a header")
+    head, *rows = zip(*columns, strict=True)
+    titles = tuple(Column(title, "left" if k == 0 else "right") for k, title in enumerate(head))
+    return Table(titles, tuple(rows), (), title=f"Published ({path.name})")
 
 
 def write_recall_page(folder: Path) -> Path:
-    """Write ``recall.html`` beside ``recall.json`` and return its path."""
+    """Write ``recall.html`` and ``recall.svg`` beside ``recall.json`` and return the path of the page."""
+    from argap.reports.figures import written
+    from argap.reports.recall_figure import recall_figure
+
     result = open_recall(folder)
-    page = template("recall.html.j2", score=_score, percent=percent, nats=nats).render(
-        result=result, scope=_scope(result), shown=_shown(folder, result)
+    (name, drawn), *_ = written({"recall": recall_figure(result)}, folder).items()
+    code, digest = script()
+    title, sentences = recall_headline(result)
+    page = template("recall.html.j2", score=_score).render(
+        result=result,
+        reference=result.reference,
+        title=title,
+        sentences=sentences,
+        tasks=tasks_table(result),
+        scores=recall_table(result, survived=True),
+        figure=(name, inline_svg(drawn.path, name)),
+        shown=_shown(folder, result),
+        script=code,
+        script_hash=digest,
+        data=data_block(PageData("", "", 0, (), {name: drawn.panels})),
     )
     path = folder / "recall.html"
     write_text(path, page)
     return path
+
+
+def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
+    """The finding in one sentence, and what stands behind it."""
+    means = {model: fmean(row.contains for row in result.rows if row.model == model) for model in result.models}
+    tasks = [task.label for task in result.tasks]
+    over = tasks[0] if len(tasks) == 1 else f"the {len(tasks)} tasks, on average"
+    reference = result.reference if result.reference in means else None
+    others = [model for model in means if model not in (reference, BASELINE)] or [m for m in means if m != reference]
+    others.sort(key=lambda model: -means[model])
+    if reference is not None and len(others) == 1:
+        title = f"{others[0]} recalls {_score(means[others[0]])}% of {over}; {reference} {_score(means[reference])}%"
+    elif len(others) > 1:
+        title = f"{others[0]} recalls the most of {len(others)} models: {_score(means[others[0]])}% of {over}"
+        title += (
+            f"; {reference} {_score(means[reference])}%"
+            if reference
+            else f"; {others[-1]} {_score(means[others[-1]])}%"
+        )
+    else:
+        (only,) = others or list(means)
+        title = f"{only} recalls {_score(means[only])}% of {over}"
+    sentences = []
+    if result.flips:
+        clear = [f"{flip.model} on {flip.task}" for flip in result.flips if flip.p_value < ALPHA]
+        words = (
+            f"{len(clear)} of {len(result.flips)} differences from {result.reference} are resolved "
+            "(McNemar's exact test, 5%)"
+        )
+        sentences.append(f"{words}: {', '.join(clear)}." if 0 < len(clear) <= NAMED else f"{words}.")
+    chances = [row.chance for row in result.rows if row.chance is not None]
+    if chances:
+        sentences.append(
+            f"By chance, an answer contains another example's gold in at most {percent(max(chances))} of cases."
+        )
+    return title, sentences
 
 
 def nats(value: float | None) -> str:

@@ -42,6 +42,10 @@ MANY_CAPTIONS = {
         "Where the gap lies, by position in the window, the smallest gap first. A panel's bars add up to the model's "
         "gap. Whiskers are 95% intervals."
     ),
+    "gap_by_domain": (
+        "Where the gap lies, by domain of the text, the smallest gap first; below a domain its share of the {unit}s. "
+        "Numbers are percent of the model's gap, or nats where it has none; shades are nats."
+    ),
 }
 """Captions of figures that show more than `MANY` models as small multiples."""
 IN_COLOUR = "In colour: the reference, and the two models closest to it and farthest from it."
@@ -55,7 +59,7 @@ def caption(gap: Gap, name: str) -> str:
     """The caption of a figure as it is drawn for this result."""
     if len(gap.compared) <= MANY:
         return CAPTIONS[name]
-    text = MANY_CAPTIONS.get(name, CAPTIONS[name])
+    text = MANY_CAPTIONS.get(name, CAPTIONS[name]).format(unit=gap.unit)
     return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > SEVEN else text
 
 

@@ -1,10 +1,11 @@
 """Slices as tables: for a terminal, Markdown, LaTeX, CSV and the page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from argap.records import ModelOnSlice, SliceResult, Unit
-from argap.reports.formats import Column, Table, best_in, csv_of, print_one
+from argap.reports.formats import Column, Form, Table, best_in, csv_of, print_tables
 from argap.reports.numbers import DASH, loss, loss_name, nats, nats_interval, percent, threshold_text
 from argap.reports.tables import ends_of, gap_cell, interval_cell, marks_of, notes_of
 
@@ -84,6 +85,8 @@ def print_slices(
     models: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     unit: Unit = "token",
+    form: Form = "terminal",
 ) -> None:
-    """Print the table and its notes, further ones last; a table wider than the terminal is printed whole."""
-    print_one(slices_table(slices, threshold=threshold, models=models, unit=unit), notes)
+    """Print the table and its notes, further ones last."""
+    table = slices_table(slices, threshold=threshold, models=models, unit=unit)
+    print_tables([replace(table, notes=(*table.notes, *notes))], form)

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from argap.records import Gap, Part
 from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
 from argap.reports.hover import tell
-from argap.reports.numbers import nats, percent, short
+from argap.reports.numbers import nats, percent, seen, short
 from argap.reports.overview import by_gap
 from argap.reports.panels import (
     bar_values,
@@ -26,7 +26,7 @@ from argap.reports.panels import (
 )
 from argap.reports.tables import gap_cell
 
-ACROSS = 4
+ACROSS = 5
 LOOK = Look(COLOURS[0], "o", "-")
 """One colour for all: the panels carry the names."""
 DARK, PALE = "#1a1a1a", "#fefefe"
@@ -71,7 +71,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     for row, axes in zip(by_gap(gap), panels, strict=True):
         _bars(axes, x, parts, row.model, colours, width=0.8)
         tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
-        every = max(1, len(x) // 4)
+        every = max(1, len(x) // 3)
         ticks = list(range(1, len(x), every)) if by == "distance" else list(range(0, len(x), every))
         axes.set_xticks([x[k] for k in ticks], [_start(parts[k].bin) for k in ticks])
         _title(axes, gap, row.model)
@@ -105,25 +105,20 @@ def domain_map(gap: Gap) -> Figure:
     bar.set_label(f"Part of the gap (nats per {gap.unit})", fontsize=8)
     bar.ax.tick_params(labelsize=7.5)
     bar.outline.set_visible(False)
-    centres = np.arange(len(parts)) + 0.5
     words = {row.model: bar_values(parts, row.model, gap.deltas[row.model]) for row in rows}
-    tell(
-        axes,
-        list(centres),
-        heads(parts, gap),
-        {m: [(k + 0.5, text) for _, text in w] for k, (m, w) in enumerate(words.items())},
-    )
+    corners = {m: [(k + 0.22, text) for _, text in each] for k, (m, each) in enumerate(words.items())}
+    tell(axes, list(np.arange(len(parts)) + 0.9), heads(parts, gap), corners, guide=False)
     return figure
 
 
 def _wrapped(part: Part, gap: Gap) -> str:
     """A domain's name on at most three lines, and its share of the tokens."""
-    lines = wrap(plain(part.bin, 28), 11)
+    lines = wrap(plain(part.bin, 28), 14)
     return "\n".join([*lines[:3], percent(part.share, 0)])
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.3)
+    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.15)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")
@@ -149,13 +144,13 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
         parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
         said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
-    tell(axes, at, [f"{gap.bins.frequency[k].label} times in training" for k in at], values)
+    tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)
 
 
 def _title(axes: Axes, gap: Gap, model: str) -> None:
     """The gap in nats, and what the table says of its part on the AR hits."""
     due = gap_cell(gap.row(model).gap_due_to_ar)
-    axes.set_title(f"{plain(model, 24)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
+    axes.set_title(f"{plain(model, 19)}\n{nats(gap.deltas[model])}, {due}", fontsize=7.5)
 
 
 def _start(label: str) -> str:

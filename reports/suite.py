@@ -1,32 +1,37 @@
 """Write the tables, figures and pages of a suite from its committed result files."""
 
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
 from argap.atomic import write_text
-from argap.reports.formats import markdown
-from argap.reports.suite_figures import draw_suite
-from argap.reports.suite_tables import suite_csv, tables_of_size
+from argap.reports.formats import latex, markdown
+from argap.reports.html import Further
+from argap.reports.suite_figures import CAPTIONS, draw_suite
+from argap.reports.suite_tables import further_tables, suite_csv, tables_of_size
 from argap.reports.write import write_report
 from argap.suite.config import Suite
 from argap.suite.result import read_sizes
 
 
-def write_suite(suite: Suite, out: Path) -> str:
+def write_suite(suite: Suite, out: Path, form: Literal["markdown", "latex"] = "markdown") -> str:
     """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
-    Sizes without a result are skipped. Returns the text of ``table.md``. Raises `FormatError` if there is no result,
-    or a file is missing or invalid.
+    Sizes without a result are skipped. Returns the text of ``table.md``, or the same tables in LaTeX. Raises
+    `FormatError` if there is no result, or a file is missing or invalid.
     """
     results = read_sizes(out, list(suite.sizes))
-    sections = []
+    sections, papers = [], []
     for result in results:
-        tables = "\n".join(markdown(table) for table in tables_of_size(result, dict(suite.labels)))
-        sections.append(f"## {result.size}\n\n{tables}")
-        write_report(result.folder, gap=replace(result.gap, curve=result.curve))
-        draw_suite(result, result.folder / "figures")
+        labels = dict(suite.labels)
+        tables = tables_of_size(result, labels)
+        sections.append(f"## {result.size}\n\n" + "\n".join(map(markdown, tables)))
+        papers.append(f"% {result.size}\n\n" + "\n".join(map(latex, tables)))
+        figures = draw_suite(result, result.folder / "figures")
+        further = Further("The suite", further_tables(result, labels), figures, CAPTIONS)
+        write_report(result.folder, gap=replace(result.gap, curve=result.curve), further=further)
     text = "\n".join(sections)
     write_text(out / "table.md", text)
     write_text(out / "table.csv", suite_csv(results))
-    return text
+    return text if form == "markdown" else "\n".join(papers)

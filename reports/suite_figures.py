@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -16,21 +17,50 @@ from argap.reports.drawing import (
     grid,
     panel_rows,
     plain,
-    save,
     style,
 )
+from argap.reports.figures import Drawn, written
+from argap.reports.hover import tell
 from argap.reports.mqar_figures import pretrained_figure
-from argap.reports.numbers import whole
+from argap.reports.numbers import nats, percent, seen, whole
+from argap.reports.overview import MANY
 from argap.reports.training_figures import learning_curves, recall_along_training
 from argap.suite.distances import power_law
 from argap.suite.result import SizeResult
 
-COLUMNS = 3
+COLUMNS, MANY_COLUMNS = 3, 5
+"""Panels side by side; of more than `MANY` models."""
 FEW = 30  # a mean over fewer tokens is mostly noise
 
 
-def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
-    """Write every figure of one size as SVG. Returns the paths by figure name."""
+CAPTIONS = {
+    "learning_curves": (
+        "Training loss minus the reference's on the same batches, both running means over 2% of the run, without the "
+        "first tenth of it."
+    ),
+    "recall_along_training": (
+        "NLL of the AR hits and of the other tokens, and the share of the gap due to AR, at checkpoints along training."
+    ),
+    "recall_of_pairs": (
+        "Recall of random pairs (appendix G of the paper): perplexity and accuracy of the value when its key returns, "
+        "by the number of pairs in a window, with 95% intervals. Of many models, the three least and the three most "
+        "perplexed are in colour."
+    ),
+    "gap_by_distance_and_frequency": (
+        "Nats lost to the reference on repeated bigrams, by the distance back to the nearest occurrence and by how "
+        "often training saw the bigram. Cells of fewer than 30 tokens are empty."
+    ),
+    "distances": (
+        "How far back the bigram of an AR hit last occurred, by domain. Orange: the power law with exponent α (95% "
+        "interval in parentheses)."
+    ),
+    "prevalence": "The share of tokens that repeat a bigram of their window, by domain and by position in the window.",
+}
+"""Caption of each figure of a suite, in the order of the page."""
+
+
+def draw_suite(result: SizeResult, folder: Path) -> dict[str, Drawn]:
+    """Write every figure of one size as SVG, by name, in the order of `CAPTIONS`."""
     figures = {
         "distances": distances(result),
         "prevalence": prevalence(result),
@@ -43,7 +73,7 @@ def draw_suite(result: SizeResult, folder: Path) -> dict[str, Path]:
         figures["recall_along_training"] = recall_along_training(trajectory, gap.models, result.reference, gap)
     if (scores := result.mqar()) is not None:
         figures["recall_of_pairs"] = pretrained_figure(scores)
-    return {name: save(figure, folder, name, ("svg",)) for name, figure in figures.items()}
+    return written({name: figures[name] for name in CAPTIONS if name in figures}, folder)
 
 
 @style()
@@ -60,6 +90,8 @@ def distances(result: SizeResult) -> Figure:
         centre, density = _doubling(counts / counts.sum())
         fit = exponents[name]
         axes.loglog(centre, density, "o", color="#0072B2", markersize=4)
+        told = [f"{d:,.0f} tokens back" for d in centre]
+        tell(axes, list(centre), told, {name: [(y, f"{100 * y:.2g}% a token") for y in density]})
         axes.loglog(*_doubling(power_law(np.array([fit["exponent"]]), longest)), color="#D55E00", linewidth=1.5)
         decades(axes, "x")
         decades(axes, "y")
@@ -86,10 +118,13 @@ def prevalence(result: SizeResult) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     subsets = {"all bigrams": table, "without function words and punctuation": table.loc[table["content"]]}
     domains, positions = sorted(table["domain"].unique()), sorted(table["position"].unique())
+    values: dict[str, dict[str, list[tuple[float | None, str]]]] = {"domain": {}, "position": {}}
     for k, (label, part) in enumerate(subsets.items()):
         colour = ("#56B4E9", "#0072B2")[k]
         heights = np.arange(len(domains))[::-1] + (0.2 - 0.4 * k)
         left.barh(heights, _share(part, "domain", domains), 0.38, color=colour, label=label)
+        for by, order in (("domain", domains), ("position", positions)):
+            values[by][label] = [(share, percent(share)) for share in _share(part, by, order)]
         right.plot(positions, _share(part, "position", positions), "os"[k] + "-", color=colour, markersize=4)
     left.set_yticks(np.arange(len(domains))[::-1], [plain(d, 24) for d in domains])
     left.grid(axis="x")
@@ -99,6 +134,8 @@ def prevalence(result: SizeResult) -> Figure:
     right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     right.set_ylim(bottom=0)
     ends = [bin_.high for bin_ in result.gap.bins.position]
+    tell(left, list(np.arange(len(domains))[::-1]), [str(d) for d in domains], values["domain"], along="y")
+    tell(right, positions, [f"up to position {ends[p]}" for p in positions], values["position"])
     right.set_xticks(positions, [str(ends[p]) if ends[p] is not None else "" for p in positions], rotation=45)
     right.set_xlabel("Position in the window, up to")
     left.set_xlabel("Tokens that repeat a bigram")
@@ -116,16 +153,23 @@ def heat(result: SizeResult) -> Figure:
     models = [row.model for row in result.gap.compared]
     bins = result.gap.bins
     rows, columns = sorted(table["frequency"].unique()), sorted(table["distance"].unique())
-    figure, each = panel_rows(len(models), across=COLUMNS, head=0.9, row=1.9)
+    many = len(models) > MANY
+    across, high = (MANY_COLUMNS, 1.25) if many else (COLUMNS, 1.9)
+    figure, each = panel_rows(len(models), across=across, head=0.9, row=high)
     grids = {model: _mean_loss(table, model, result.reference, rows, columns) for model in models}
     known = [values for values in grids.values() if not np.isnan(values).all()]
     top = max((float(np.nanquantile(values, 0.98)) for values in known), default=1.0)
-    image = None
+    image, every = None, 4 if many else 2
     for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
-        axes.set_title(plain(model, 24))
-        axes.set_xticks(range(0, len(columns), 2), [_end(bins.distance[columns[k]]) for k in range(0, len(columns), 2)])
-        axes.set_yticks(range(0, len(rows), 3), [_end(bins.frequency[rows[k]]) for k in range(0, len(rows), 3)])
+        axes.set_title(plain(model, 18 if many else 24), fontsize=7.5 if many else None)
+        _tell_map(axes, grids[model], [bins.distance[k] for k in columns], [bins.frequency[k] for k in rows])
+        axes.set_xticks(
+            range(0, len(columns), every), [_end(bins.distance[columns[k]]) for k in range(0, len(columns), every)]
+        )
+        axes.set_yticks(
+            range(0, len(rows), every + 1), [_end(bins.frequency[rows[k]]) for k in range(0, len(rows), every + 1)]
+        )
         axes.tick_params(length=0, labelsize=7.5)
     assert image is not None
     figure.colorbar(image, ax=each, label="Nats per token lost to the reference", shrink=0.8)
@@ -157,6 +201,16 @@ def _mean_loss(table: pd.DataFrame, model: str, reference: str, rows: list, colu
     at = (np.searchsorted(rows, table["frequency"].to_numpy()), np.searchsorted(columns, table["distance"].to_numpy()))
     mean[at] = np.where((n >= FEW) & np.isfinite(lost), lost / n, np.nan)
     return mean
+
+
+def _tell_map(axes: Axes, values: np.ndarray, columns: list[Bin], rows: list[Bin]) -> None:
+    """A row of the map is a series: what it loses at each distance."""
+    series: dict[str, list[tuple[float | None, str]]] = {}
+    for k in reversed(range(len(rows))):
+        series[seen(rows[k].label)] = [
+            (None, "") if np.isnan(value) else (float(k), f"{nats(value)} nats a token") for value in values[k]
+        ]
+    tell(axes, list(range(len(columns))), [f"{each.label} tokens back" for each in columns], series, guide=False)
 
 
 def _end(bin_: Bin) -> str:

@@ -26,11 +26,20 @@ def tables_of_size(result: SizeResult, labels: dict[str, str]) -> list[Table]:
 
     Tables without data are skipped. ``labels``: members' names in the paper's tables, by member.
     """
-    tables = [_gap_with_spread(result), closed_table(result.gap), cost_table(result), threshold_table(result)]
-    tables += [rare_table(result), recall_table(result)]
-    if labels:
-        tables.append(paper_table(result, labels))
+    tables = [_gap_with_spread(result), closed_table(result.gap), *further_tables(result, labels).values()]
     return [table for table in tables if table is not None]
+
+
+def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Table]:
+    """Those of `tables_of_size` that other results do not have, by title."""
+    tables = {
+        "Cost": cost_table(result),
+        "Three thresholds": threshold_table(result),
+        "Rare bigrams": rare_table(result),
+        "Recall of pairs": recall_table(result),
+        "Beside the paper": paper_table(result, labels) if labels else None,
+    }
+    return {title: table for title, table in tables.items() if table is not None}
 
 
 def cost_table(result: SizeResult) -> Table:

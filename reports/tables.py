@@ -10,7 +10,7 @@ from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare
-from argap.reports.formats import MARKS, Column, Table, best_in, csv_of, print_one
+from argap.reports.formats import MARKS, Column, Form, Table, best_in, csv_of, print_tables
 from argap.reports.numbers import DASH, loss, parameters, percent, percent_range, threshold_text
 
 CASES = {
@@ -84,10 +84,9 @@ def tables_of(gap: Gap) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def print_table(gap: Gap) -> None:
+def print_table(gap: Gap, form: Form = "terminal") -> None:
     """Print the tables of a result."""
-    for table in tables_of(gap):
-        print_one(table)
+    print_tables(tables_of(gap), form)
 
 
 def csv_text(gap: Gap) -> str:

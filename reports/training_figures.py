@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -22,6 +23,8 @@ from argap.reports.drawing import (
     plain,
     style,
 )
+from argap.reports.hover import tell
+from argap.reports.numbers import nats, percent, short
 from argap.reports.overview import of_interest
 from argap.suite.result import SizeResult
 from argap.suite.trajectory import share_along
@@ -56,6 +59,8 @@ def learning_curves(result: SizeResult) -> Figure:
         drawn["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
         axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
         ends[model] = (float(tokens[-1]) / 1e6, float(loss[-1]))
+    if over:
+        _tell_curves(axes, over)
     grid(axes)
     axes.set_xscale("log")
     decades(axes, "x", subs=(1, 2, 5))
@@ -80,16 +85,21 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
     look = looks(models)
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     hits, other, share = figure.subplots(1, 3, sharex=True)
+    said: dict[Axes, dict[str, dict[float, tuple[float, str]]]] = {hits: {}, other: {}, share: {}}
     for model in models:
         own = trajectory.loc[trajectory["model"] == model]
         # Space markers evenly on the page: late checkpoints are close together on a logarithmic axis.
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
             axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
+            pairs = zip(own["tokens"].tolist(), own[column].tolist(), strict=True)
+            said[axes][model] = {tokens: (nll, f"{nll:.3f} nats") for tokens, nll in pairs}
         if model != reference and reference in models:
             tokens, shares = share_along(trajectory, model, reference)
             if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
                 share.plot(tokens / 1e6, shares, **drawn)
+                pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
+                said[share][model] = {t: (value, f"{percent(value)} of the gap") for t, value in pairs}
     for axes, title in (
         (hits, gap.hits[:1].upper() + gap.hits[1:]),
         (other, f"Other {gap.unit}s"),
@@ -99,11 +109,35 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
         axes.set_title(title)
         axes.set_xscale("log")
         decades(axes, "x", subs=(1, 3))
+    for axes, values in said.items():
+        if values:
+            _tell_by_tokens(axes, values)
     hits.set_ylabel(f"NLL (nats per {gap.unit})")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")
     figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)
     return figure
+
+
+def _tell_curves(axes: Axes, over: dict[str, Losses], points: int = 40) -> None:
+    """Some points of each curve, at the same tokens for all: they see the same batches."""
+    at = min((tokens for tokens, _ in over.values()), key=len)
+    at = at[at >= at[-1] / 10]
+    at = at[np.unique(np.linspace(0, len(at) - 1, points).astype(int))]
+    said = {}
+    for model, (tokens, loss) in over.items():
+        values = loss[np.searchsorted(tokens, at)]
+        said[model] = {
+            float(t): (float(v), f"{nats(v)} nats over the reference") for t, v in zip(at, values, strict=True)
+        }
+    _tell_by_tokens(axes, said)
+
+
+def _tell_by_tokens(axes: Axes, said: dict[str, dict[float, tuple[float, str]]]) -> None:
+    """Say each model's values, by training tokens; a model may lack some of the others' tokens."""
+    at = sorted({tokens for values in said.values() for tokens in values})
+    series = {model: [values.get(tokens, (None, "")) for tokens in at] for model, values in said.items()}
+    tell(axes, [tokens / 1e6 for tokens in at], [f"{short(tokens)} tokens" for tokens in at], series)
 
 
 def _above(losses: Losses, reference: Losses) -> Losses:

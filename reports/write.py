@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from argap.atomic import write_text
 from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
@@ -10,17 +11,26 @@ from argap.reports.sentences import CAPTIONS
 from argap.reports.slice_tables import slices_csv
 from argap.reports.tables import csv_text, tables_of
 
+if TYPE_CHECKING:
+    from argap.reports.html import Further
+
 
 def write_report(
-    folder: Path, out: Path | None = None, *, formats: Sequence[str] = ("svg",), gap: Gap | None = None
+    folder: Path,
+    out: Path | None = None,
+    *,
+    formats: Sequence[str] = ("svg",),
+    gap: Gap | None = None,
+    further: "Further | None" = None,
 ) -> Path:
     """Write ``report.html``, ``table.md``, ``table.tex``, ``table.csv``, for slices beyond the AR hits ``slices.csv``,
     and ``figures/``; return the path of the page.
 
     ``folder``: a result of `argap score` or `argap compare`, with ``gap.json`` and, for the example windows,
     ``examples.json``. ``out``: another folder to write to. ``formats``: of the figures; the page shows the SVGs, and
-    ``("svg", "png")`` writes a PNG (200 dpi) of each as well. ``gap``: the result itself, by default its
-    ``gap.json``. Raises `FormatError` for a ``gap.json`` that is missing or incomplete.
+    ``("svg", "png", "pdf")`` writes a PNG (200 dpi) and a PDF of each as well. ``gap``: the result itself, by default
+    its ``gap.json``. ``further``: one more section of the page. Raises `FormatError` for a ``gap.json`` that is missing
+    or incomplete.
     """
     from argap.reports.figures import draw_all
     from argap.reports.html import render
@@ -39,7 +49,7 @@ def write_report(
         write_text(out / "slices.csv", slices_csv(gap.slices, gap.unit))
     figures = draw_all(gap, out / "figures", formats)
     page = out / "report.html"
-    write_text(page, render(gap, examples, figures))
+    write_text(page, render(gap, examples, figures, further))
     return page
 
 
@@ -62,7 +72,7 @@ def remove_report(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     figures = folder / "figures"
     for name in CAPTIONS:
-        for suffix in ("svg", "png"):
+        for suffix in ("svg", "png", "pdf"):
             (figures / f"{name}.{suffix}").unlink(missing_ok=True)
     if figures.is_dir() and not any(figures.iterdir()):
         figures.rmdir()

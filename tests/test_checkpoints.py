@@ -187,6 +187,9 @@ def test_a_checkpoint_in_two_dtypes_is_two_models(place, tmp_path, capsys) -> No
     assert score(place, out, [full, tmp_path / "copy"]).models == ["full"]
     assert "copy: the same model as full, scored once; NAME=CKPT gives it a row" in capsys.readouterr().err
     assert score(place, out, tmp_path / "copy", dtype={"copy": "bfloat16"}).models == ["full", "copy"]
+    score(place, tmp_path / "again", full)
+    with pytest.raises(ArgapError, match=r"are both named full; score one of them as NAME=CKPT"):
+        argap.compare(tmp_path / "again" / "full", out / "full", out=tmp_path / "compared")
     with pytest.raises(ArgapError, match="two models have this name"):
         score(place, out, ["m=" + full, "m=" + str(place / "other")])
 

@@ -21,7 +21,7 @@ from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
-from argap.records import EvaluationSpec, SourceRecord, read_gap
+from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
 from argap.result import open_result
 from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
@@ -135,7 +135,7 @@ def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet,
     part = shard_path(tmp_path, 1)
     whole = part.read_bytes()
     column = pq.read_metadata(part).row_group(0).column(3)
-    flip(part, column.dictionary_page_offset + column.total_compressed_size - 3)
+    flip(part, column.data_page_offset + column.total_compressed_size - 3)
     scored(data, tmp_path)
     assert f"{part}: not a complete Parquet file" in capsys.readouterr().err
     assert part.read_bytes() == whole
@@ -168,7 +168,7 @@ def test_broken_checksums_are_named(copy: Path) -> None:
 def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"identity": 10**12}, seal=False)
     with pytest.raises(FormatError, match=r"run\.json: identity: expected an object, found 1000000000000"):
-        check_resumable(tmp_path, {"checkpoint": "x"}, overwrite=False)
+        check_resumable(tmp_path, CheckpointRecord("x", "x"), overwrite=False)
 
 
 def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from argap import atomic
 from argap.corpus import jsonl, open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.plain_yaml import parse_yaml, read_yaml
+from argap.records import CheckpointRecord, Record
 from argap.resumable import begin, plain_name
 from argap.suite.config import load_suite
 from argap.synthetics.sweep import load_sweep
@@ -185,23 +186,36 @@ def contents(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+class Work(Record, frozen=True):
+    """The record of a run, for `begin`."""
+
+    identity: CheckpointRecord
+    finished: CheckpointRecord | None = None
+
+
+def work(name: str) -> tuple[Work, CheckpointRecord]:
+    """The record of a run, and its identity."""
+    identity = CheckpointRecord(name, name)
+    return Work(identity), identity
+
+
 def test_overwriting_removes_only_the_parts_of_a_run(tmp_path: Path, outside: Path) -> None:
-    run, record = tmp_path / "run", {"identity": {"a": 1}}
-    begin(run, record, overwrite=False)
+    run, first, other = tmp_path / "run", work("a"), work("b")
+    begin(run, *first, overwrite=False)
     (run / "tokens").mkdir()
     for name in ("notes.txt", "tokens/part-00000.parquet", "tokens/notes.txt"):
         (run / name).touch()
-    begin(run, {"identity": {"a": 2}}, overwrite=True)
+    begin(run, *other, overwrite=True)
     assert contents(run) == ["notes.txt", "run.json", "tokens", "tokens/notes.txt"]
     (tmp_path / "linked").mkdir()
-    begin(tmp_path / "linked", record, overwrite=False)
+    begin(tmp_path / "linked", *first, overwrite=False)
     (tmp_path / "linked" / "tokens").symlink_to(outside)
     with pytest.raises(ArgapError, match=r"tokens: a symbolic link, whose files `overwrite=True` does not remove"):
-        begin(tmp_path / "linked", {"identity": {"a": 2}}, overwrite=True)
+        begin(tmp_path / "linked", *other, overwrite=True)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tokens").symlink_to(outside)
     with pytest.raises(ArgapError, match=r"data: holds tokens but no run\.json; choose another `out`$"):
-        begin(tmp_path / "data", record, overwrite=True)
+        begin(tmp_path / "data", *first, overwrite=True)
     assert contents(outside) == ["part-00000.parquet", "step-1"]
 
 

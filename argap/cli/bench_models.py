@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from argap.cli.options import Device
+from argap.cli.tables import Latex, Markdown, form_of
+
+if TYPE_CHECKING:
+    from argap.reports.formats import Table
 
 
 def bench(
@@ -25,13 +29,17 @@ def bench(
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Measure tokens per second and peak memory by length and batch size, and plot them.
 
     With --train or --generate, only the given shapes are measured. Each case runs in a separate process.
     """
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases
+    from argap.reports.formats import print_tables
     from argap.reports.speed import write_speed
 
     device = resolve_device(device)
@@ -42,23 +50,21 @@ def bench(
     if as_json:
         typer.echo(json.dumps(result, indent=2, allow_nan=False, ensure_ascii=False))
     else:
-        _print_table(result)
+        print_tables([_table(result)], form)
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
 
 
-def _print_table(result: dict[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
+def _table(result: dict[str, Any]) -> "Table":
     from argap.models.speed import in_words
+    from argap.reports.formats import Column, Table
 
     title = (
         f"{result['device']}, {result['dtype']}, width {result['hidden_size']}, {result['num_hidden_layers']} layers"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory"):
-        table.add_column(column, justify="left" if column in ("Mode", "Architecture") else "right")
-    for row in result["rows"]:
-        table.add_row(row["mode"], f"{row['length']:,}", str(row["batch"]), row["architecture"], *in_words(row))
-    Console().print(table)
+    names = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
+    columns = tuple(Column(name, "left" if name in ("Mode", "Architecture") else "right") for name in names)
+    rows = tuple(
+        (row["mode"], f"{row['length']:,}", str(row["batch"]), row["architecture"], *in_words(row))
+        for row in result["rows"]
+    )
+    return Table(columns, rows, (), title=title)

@@ -6,16 +6,20 @@ from typing import Annotated
 import typer
 
 from argap.cli.score import Json, show
+from argap.cli.tables import Latex, Markdown, form_of
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     limit_tokens: Annotated[int | None, typer.Option(metavar="N", help="Score only the first N tokens.")] = None,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Compute the paper's Table 1 for three small checkpoints shipped with argap, on real text, and write a report."""
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.demo import run_demo
 
     gap, report = run_demo(out, limit_tokens)
-    show(gap, as_json=as_json)
+    show(gap, as_json=as_json, form=form)
     typer.echo(f"report: {report}", err=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
 
@@ -18,11 +19,14 @@ def discover(
     ] = "0.5%",
     leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
 
     The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
     """
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
     from argap.records import as_json as plain
@@ -39,7 +43,12 @@ def discover(
     source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
     print_slices(
-        [found.whole, *found.slices], threshold=opened.threshold, models=[model], notes=notes, unit=opened.record.unit
+        [found.whole, *found.slices],
+        threshold=opened.threshold,
+        models=[model],
+        notes=notes,
+        unit=opened.record.unit,
+        form=form,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.score import Json, Threshold, show
+from argap.cli.tables import Latex, Markdown, form_of
 
 
 def label(
@@ -13,6 +14,8 @@ def label(
     index: Annotated[str, typer.Option(metavar="DIR", help="Bigram index of the training text.")],
     threshold: Threshold = "1250",
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Count each scored bigram in --index and rewrite labels/, gap.json and cells.parquet; no model is run.
 
@@ -21,4 +24,5 @@ def label(
     from argap.comparison import label_result
     from argap.threshold import parse_threshold
 
-    show(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json)
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    show(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json, form=form)

@@ -7,9 +7,11 @@ import typer
 
 from argap.cli import bench_models
 from argap.cli.options import TrustRemoteCode
+from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
+    from argap.reports.formats import Table
 
 app = typer.Typer(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
 app.command("bench", short_help="Measure tokens per second and peak memory.")(bench_models.bench)
@@ -40,19 +42,23 @@ def list_models(
         int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
     as_json: JsonOption = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """List the named architectures at one size, by default the demo's."""
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from dataclasses import asdict
 
     from argap.models.describe import backbone_at, describe_architecture
     from argap.models.presets import ARCHITECTURES
+    from argap.reports.formats import print_tables
 
     backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
     rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
     if as_json:
         _print_json([asdict(row) for row in rows])
     else:
-        _print_table(rows, backbone, size)
+        print_tables([_table(rows, backbone, size)], form)
 
 
 @app.command(short_help="Show a model's parameters, FLOPs, state and layers.")
@@ -92,23 +98,17 @@ def show(
         _print_lines(row)
 
 
-def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
+def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> "Table":
+    from argap.reports.formats import Column, Table
     from argap.reports.numbers import parameters
 
     title = (
         f"At {f'{size}: ' if size else ''}width {backbone.hidden_size}, {backbone.num_hidden_layers} layers, "
         f"vocabulary {backbone.vocab_size:,}, a window of {rows[0].window:,} tokens"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     # At the paper's sizes, show its printed figures next to ours; its TFLOPs are for training.
     titles = ("Params", "printed", "TFLOPs", "printed", "State") if size else ("Params", "GFLOPs", "State")
-    for column in ("Name", *titles):
-        table.add_column(column, justify="left" if column == "Name" else "right", no_wrap=True)
-    table.add_column("Mixers", overflow="fold")
+    lines = []
     for row in rows:
         cells = [parameters(row.params), f"{(row.flops or 0) / 1e9:.2f}", parameters(row.state_size or 0)]
         if size:
@@ -118,8 +118,9 @@ def _print_table(rows: "list[ModelDescription]", backbone: "Backbone", size: str
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        table.add_row(row.name, *cells, _count_mixers(row.mixers or []))
-    Console().print(table)
+        lines.append((row.name, *cells, _count_mixers(row.mixers or [])))
+    columns = (Column("Name", "left"), *map(Column, titles), Column("Mixers", "left"))
+    return Table(columns, tuple(lines), (), title=title)
 
 
 def _print_lines(row: "ModelDescription") -> None:

@@ -14,6 +14,10 @@ def _trust(context: typer.Context, trust: bool) -> bool:
     return trust
 
 
+LogTo = Annotated[
+    list[str] | None,
+    typer.Option("--log-to", metavar="TRACKER", help="Also log to tensorboard, wandb or trackio. Repeatable."),
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", callback=_trust, help="Run code named by a checkpoint or file.")
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.tables import Latex, Markdown, form_of
 
 
 def recall(
@@ -79,6 +80,8 @@ def recall(
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print recall.json instead of the table.")] = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
@@ -93,9 +96,11 @@ def recall(
     from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
     from argap.records import as_json as to_json
+    from argap.reports.formats import print_tables
     from argap.reports.recall import published, recall_table, upstream_table, write_recall_page
     from argap.scorer import ScoreOptions
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     options = ScoreOptions(dtype, device, batch_size, trust_remote_code, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
@@ -113,7 +118,7 @@ def recall(
             )
         models = [*checkpoints, *([reference] if reference else [])]
         result = run_upstream(models, names, out, options=options, stock=stock)
-        text = upstream_table(result)
+        table = upstream_table(result)
     else:
         pinned = Protocol(context, truncate, twice)
         measured = run_recall(
@@ -128,10 +133,11 @@ def recall(
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        result, text, page = to_json(measured), recall_table(measured), write_recall_page(out)
-    typer.echo(json.dumps(result, indent=2, ensure_ascii=False) if as_json else text)
-    if figures is not None and not as_json:
-        typer.echo(figures)
+        result, table, page = to_json(measured), recall_table(measured), write_recall_page(out)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+    else:
+        print_tables([table] if figures is None else [table, figures], form)
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -12,6 +12,7 @@ def report(
     result: Annotated[Path, typer.Argument(help="Folder written by `argap score` or `argap compare`.")],
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of the result's own.")] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write each figure as PNG (200 dpi).")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write each figure as PDF, its text as text.")] = False,
     card: Annotated[bool, typer.Option("--card", help="Print a section for a model card, and write no file.")] = False,
 ) -> None:
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
@@ -19,10 +20,11 @@ def report(
         from argap.reports.card import card as section
         from argap.reports.write import read_judged
 
-        if out is not None or png:
-            raise ArgapError("--card prints to the terminal; give it without --out and --png")
+        if out is not None or png or pdf:
+            raise ArgapError("--card prints to the terminal; give it without --out, --png and --pdf")
         typer.echo(section(read_judged(result)), nl=False)
         return
     from argap.reports.write import write_report
 
-    typer.echo(write_report(result, out, formats=("svg", "png") if png else ("svg",)))
+    formats = ["svg", *["png"] * png, *["pdf"] * pdf]
+    typer.echo(write_report(result, out, formats=formats))

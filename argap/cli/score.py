@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, LogTo, TrustRemoteCode
+from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
     from argap.records import Gap
+    from argap.reports.formats import Form
     from argap.slice_library import SliceSpec
 
 Reference = Annotated[
@@ -101,7 +103,10 @@ def score(
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
+    log_to: LogTo = None,
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
@@ -119,7 +124,10 @@ def score(
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.threshold import parse_threshold
+    from argap.trackers import check_trackers, log_result
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    check_trackers(log_to or ())
     specs = _slices(slices)
     with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
         gap = score_models(
@@ -154,7 +162,8 @@ def score(
             parallel=parallel,
         )
     if parallel is None or parallel.is_main:
-        show(gap, as_json=as_json)
+        log_result(gap, log_to or (), out)
+        show(gap, as_json=as_json, form=form)
 
 
 def _slices(path: Path | None) -> "list[SliceSpec] | None":
@@ -176,17 +185,20 @@ def compare(
     slices: SliceFile = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
     as_json: Json = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """Compare finished runs on their stored log-probs; no model is run."""
     from argap.comparison import compare_runs
     from argap.threshold import parse_threshold
 
-    tau = parse_threshold(threshold)
-    show(compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices)), as_json=as_json)
+    form, tau = form_of(latex=latex, markdown=markdown, as_json=as_json), parse_threshold(threshold)
+    gap = compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices))
+    show(gap, as_json=as_json, form=form)
 
 
-def show(gap: "Gap", *, as_json: bool) -> None:
-    """Print the result: JSON for machines, the table for people."""
+def show(gap: "Gap", *, as_json: bool, form: "Form") -> None:
+    """Print the result: JSON for machines, the table for people and papers."""
     if as_json:
         from argap.records import as_json as plain
 
@@ -194,4 +206,4 @@ def show(gap: "Gap", *, as_json: bool) -> None:
         return
     from argap.reports.tables import print_table
 
-    print_table(gap)
+    print_table(gap, form)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
 
@@ -30,11 +31,14 @@ def slice_(
         bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
 ) -> None:
     """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
     if list_library:
         _print_library()
         return
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
     from argap.records import as_json as plain
@@ -61,7 +65,7 @@ def slice_(
         return
     from argap.reports.slice_tables import print_slices
 
-    print_slices(scored, threshold=tau, unit=opened.record.unit)
+    print_slices(scored, threshold=tau, unit=opened.record.unit, form=form)
 
 
 def _print_library() -> None:

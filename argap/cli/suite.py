@@ -8,7 +8,8 @@ import typer
 
 from argap.atomic import write_text
 from argap.cli.engine import check_engine
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, LogTo, TrustRemoteCode
+from argap.cli.tables import Latex, Markdown, form_of
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
@@ -34,6 +35,7 @@ def run(
     engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster [this machine alone].")] = None,
     collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
+    log_to: LogTo = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train and score unfinished models, then write the result. On several GPUs: torchrun -m argap suite run."""
@@ -59,6 +61,7 @@ def run(
         ray=engine == "ray",
         address=address,
         collects=collect,
+        log_to=log_to or (),
     )
     if wrote:
         typer.echo(write_suite(loaded, folder))
@@ -90,42 +93,55 @@ def trajectory(
     batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
     overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
     as_json: JsonOption = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
     from argap.reports.drawing import save
-    from argap.reports.formats import markdown
+    from argap.reports.formats import latex as in_latex
+    from argap.reports.formats import markdown as in_markdown
     from argap.reports.training_figures import recall_along_training
     from argap.reports.trajectory_table import trajectory_table
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.suite.series import load_series, score_series
     from argap.threshold import parse_threshold
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     given = load_series(series)
     folder = out or Path("runs") / series.stem
     options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size), trust_remote_code=trust_remote_code)
     gap, along = score_series(given, folder, threshold=parse_threshold(threshold), options=options, overwrite=overwrite)
-    text = markdown(trajectory_table(along, given.reference, gap))
-    write_text(folder / "trajectory.md", text)
+    table = trajectory_table(along, given.reference, gap)
+    write_text(folder / "trajectory.md", in_markdown(table))
     figure = recall_along_training(along, list(given.series), given.reference, gap)
     save(figure, folder / "figures", "recall_along_training")
-    typer.echo(along.to_json(orient="records", indent=2) if as_json else text)
+    typer.echo(
+        along.to_json(orient="records", indent=2) if as_json else (in_latex if form == "latex" else in_markdown)(table)
+    )
 
 
 @app.command()
-def table(suite: SuiteFile, out: OutOption = None, as_json: JsonOption = False) -> None:
+def table(
+    suite: SuiteFile,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    latex: Latex = False,
+    markdown: Markdown = False,
+) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
-    text = write_suite(loaded, folder)
+    text = write_suite(loaded, folder, "latex" if form == "latex" else "markdown")
     if as_json:
         from argap.records import as_json as plain
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))
         typer.echo(json.dumps({each.size: plain(each.gap) for each in results}, indent=2, ensure_ascii=False))
-    else:
+    else:  # Markdown is also what a terminal shows
         typer.echo(text)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, LogTo, TrustRemoteCode
 
 
 def train(
@@ -36,6 +36,7 @@ def train(
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     overwrite: Annotated[bool, typer.Option(help="Discard a different run in OUT.")] = False,
+    log_to: LogTo = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
 ) -> None:
     """Train a language model. Repeat the command to resume an interrupted run.
@@ -67,7 +68,7 @@ def train(
         if config is None:
             raise ArgapError("without a configuration file, name the folder with --out DIR")
         out = Path("runs") / config.stem
-    record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite)
+    record = train(resolved, out, device=device, tokens=tokens, overwrite=overwrite, log_to=log_to or ())
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:

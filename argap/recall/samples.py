@@ -209,7 +209,7 @@ def collect_samples(
     ``lengths``: tokens of each prompt. ``record``: of the run to begin. Raises `MismatchError` where the folder holds
     another run, and `FormatError` for a broken ``run.json``.
     """
-    begin(folder, as_json(record), overwrite=overwrite)
+    begin(folder, record, record.identity, overwrite=overwrite)
     record = read_record(folder / "run.json", RecallRun)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
@@ -222,7 +222,7 @@ def collect_samples(
                 answered += len(rows)
             advance(len(rows))
     if record.finished is None or answered:
-        finish(folder, as_json(record), as_json(Answered(len(order), answered)))
+        finish(folder, record, Answered(len(order), answered))
     return read_samples(folder)
 
 

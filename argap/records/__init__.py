@@ -28,7 +28,7 @@ from argap.records.gap import (
     ThresholdShare,
     read_gap,
 )
-from argap.records.record import Record, as_json, read_record, write_record
+from argap.records.record import AnyRecord, Record, as_json, read_record, write_record
 from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "GAP_REMEDY",
     "INFINITE",
     "KNOWN",
+    "AnyRecord",
     "Bin",
     "Bins",
     "Breakdowns",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from argap.evaluation import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.labels import Labels
 from argap.per_model import NO_SETTINGS, ModelSettings
-from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity, as_json
+from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
 from argap.runs import Run, check_same_set
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
@@ -49,7 +49,7 @@ class ModelsText(NamedTuple):
         """Raise what `aligned` raises for a folder of ``out`` that holds another run than that of ``identity``."""
         if self.segmented is not None:
             identity = aligned_identity(identity, self.segmented)
-            check_resumable(out / folder_name(target.name), as_json(identity), overwrite=overwrite)
+            check_resumable(out / folder_name(target.name), identity, overwrite=overwrite)
 
     def aligned(self, runs: Sequence[Run], targets: Sequence[Target], out: Path, *, overwrite: bool) -> list[Run]:
         """Finished runs of ``targets`` as they are compared: as runs of segments, written to ``out``, where there are

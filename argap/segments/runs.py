@@ -15,7 +15,7 @@ import numpy as np
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, MismatchError
 from argap.labels import Labels, label, read_labels, with_counts, write_labels
-from argap.records import EvaluationSpec, RunIdentity, as_json
+from argap.records import EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
 from argap.runs import (
     OWN,
@@ -85,7 +85,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> Aligned:
     text = open_text_of_runs(spec, tokenizers, dict(enumerate(first.values())))
     labels = labels_of_text(runs[0], text)
     for run in runs:
-        identity = as_json(aligned_identity(run.record.identity, text))
+        identity = aligned_identity(run.record.identity, text)
         check_resumable(out / folder_name(run.model), identity, overwrite=False)
     beside = out / "labels"
     if (beside / "labels.json").is_file() and read_labels(beside).record.evaluation != text.record:

@@ -19,7 +19,7 @@ from argap.evaluation import EvaluationSet
 from argap.lock import one_writer
 from argap.parquet import read_parquet
 from argap.progress import progress, say
-from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord, as_json
+from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
 from argap.resumable import check_resumable, environment
 from argap.runs import (
     FORMAT,
@@ -66,7 +66,7 @@ def check_server_identity(
     """The identity of the run that `score_server` writes. Raises what it raises for a folder that holds another run;
     changes nothing."""
     identity = _identity(server, data, bos)
-    check_resumable(folder, as_json(identity), overwrite=overwrite)
+    check_resumable(folder, identity, overwrite=overwrite)
     return identity
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from argap.atomic import read_json, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
 from argap.lock import one_writer
@@ -33,6 +33,7 @@ from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
+from argap.train.records import read_train
 
 KEPT = [key for key in KEYS if key not in ("window", "position")]
 """Keys of the committed cells: intervals are over documents, and `gap.json` has the positions."""
@@ -114,10 +115,12 @@ def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
     if suite.mqar is None or not measured:
         return None
     for path, found in measured.items():
+        if not isinstance(found.get("rows"), list):
+            raise FormatError(f"{path}: rows: expected a list; remove the file and run `argap suite run` again")
         for key, asked in suite.mqar.as_json().items():
-            if found[key] != asked:
+            if found.get(key) != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {found[key]!r}, the suite's mqar has {asked!r}; remove "
+                    f"{path}: recall of pairs with {key} {found.get(key)!r}, the suite's mqar has {asked!r}; remove "
                     "the file and run `argap suite run` again"
                 )
     (first, found), *others = measured.items()
@@ -150,7 +153,6 @@ def _gap(
 def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
     """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
     folder = layout.checkpoint(entry)
-    trained = read_json(folder / "train.json")
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
     return {
         "name": entry.name,
@@ -162,6 +164,6 @@ def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
         "state_size": spent.state_size,
         "checkpoint": run.record.checkpoint.fingerprint,
         "evaluation": run.record.evaluation.fingerprint,
-        "train": trained,
+        "train": as_json(read_train(folder)),
         "scoring": as_json(run.record)["finished"],
     }

@@ -9,11 +9,11 @@ text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (l
 from dataclasses import dataclass
 from pathlib import Path
 
-from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.runs import Run, open_run
 from argap.suite.config import Entry
 from argap.train.log import read_log
+from argap.train.records import read_train
 
 MAY_DIFFER = ("micro_batch_size",)
 """Training fields that split a batch but do not change the result."""
@@ -76,7 +76,7 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     evaluation set with this ``fingerprint``.
     """
     folder = layout.checkpoint(entry)
-    trained, expected = read_json(folder / "train.json")["config"], entry.config.as_json()
+    trained, expected = read_train(folder).config, entry.config.as_json()
     for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
         if trained[key] != expected[key]:
             raise MismatchError(

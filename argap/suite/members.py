@@ -37,21 +37,29 @@ def run_members(
     *,
     device: str = "auto",
     keep: bool = True,
+    log_to: Sequence[str] = (),
 ) -> bool:
     """Train and score members in order, each with all the processes of ``torchrun``. Returns whether this is the main
     rank.
 
-    ``sets``: the `evaluation_set` of each size. ``device``: as `argap.parallel.join` takes it. Raises what
-    `run_member` raises.
+    ``sets``: the `evaluation_set` of each size. ``device``: as `argap.parallel.join` takes it. ``log_to``: trackers of
+    the training. Raises what `run_member` raises.
     """
     with join(device) as parallel:
         for entry in entries:
-            run_member(suite, entry, layout, sets[entry.size], parallel, keep=keep)
+            run_member(suite, entry, layout, sets[entry.size], parallel, keep=keep, log_to=log_to)
         return parallel.is_main
 
 
 def run_member(
-    suite: Suite, entry: Entry, layout: Layout, data: EvaluationSet, parallel: Parallel, *, keep: bool = True
+    suite: Suite,
+    entry: Entry,
+    layout: Layout,
+    data: EvaluationSet,
+    parallel: Parallel,
+    *,
+    keep: bool = True,
+    log_to: Sequence[str] = (),
 ) -> None:
     """Train and score one member: also its intermediate checkpoints where it keeps all of them (``keep_checkpoints:
     0``), and its recall of pairs where the suite asks for it. ``keep`` False: the weights are removed afterwards.
@@ -67,7 +75,7 @@ def run_member(
         if parallel.is_main:
             say(f"{entry.size} {entry.name}: trained and scored already")
     else:
-        train(entry.config, folder, tokens=layout.tokens, parallel=parallel)
+        train(entry.config, folder, tokens=layout.tokens, parallel=parallel, log_to=log_to)
         _score(suite, entry, layout, data, folder, layout.run(entry), parallel)
     if entry.config.keep_checkpoints == 0:
         for checkpoint in checkpoints(folder / "checkpoints"):

@@ -18,7 +18,7 @@ from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
-from argap.records import GAP_FORMAT, Gap, GapRow, Record, ThresholdShare, read_record
+from argap.records import GAP_FORMAT, Gap, GapRow, GapShare, Record, ThresholdShare, read_record
 from argap.restated import judged, thresholds_of
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
@@ -148,7 +148,8 @@ class SizeResult:
         points = {
             point.threshold: self._judged(point) for point in share_by_threshold(sums, self.totals, self.reference)
         }
-        return tuple(point for _, point in sorted((points | known).items()))
+        doubts = seed_doubts(self.gap.rows, seed_ranges(self.cells, self.members))
+        return tuple(_doubted(point, doubts) for _, point in sorted((points | known).items()))
 
     @property
     def _summed(self) -> tuple[str, ...]:
@@ -276,23 +277,37 @@ def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, flo
     return {member: max(values) - min(values) for member, values in nll.items() if len(values) > 1}
 
 
-def below_seeds(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> list[GapRow]:
-    """Rows whose gap is smaller than what another seed changes become unresolved: below the range over seeds of the
-    reference or of the model itself."""
+def _doubted(point: ThresholdShare, doubts: Mapping[str, str]) -> ThresholdShare:
+    """A point of the curve with `seed_doubts` by model."""
+    shares = {model: doubted(due, doubts.get(model)) or due for model, due in point.gap_due_to.items()}
+    return msgspec.structs.replace(point, gap_due_to=shares)
+
+
+def seed_doubts(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> dict[str, str]:
+    """Why the gap of a model must not be taken apart, where another seed changes more: a gap below the range over
+    seeds of the reference or of the model itself."""
     reference = next(row for row in rows if row.reference)
-    found = []
+    found = {}
     for row in rows:
-        due = row.gap_due_to_ar
         spread = max(ranges.get(reference.model, 0.0), ranges.get(row.model, 0.0))
         own, theirs = row.overall.nll, reference.overall.nll
-        if due is not None and due.value is not None and own is not None and theirs is not None:
-            gap = abs(own - theirs)
-            if gap < spread:
-                reason = f"the gap of {gap:.3f} nats is smaller than the {spread:.3f} between seeds"
-                both = "; ".join(filter(None, (due.unresolved, reason)))
-                row = msgspec.structs.replace(row, gap_due_to_ar=msgspec.structs.replace(due, unresolved=both))
-        found.append(row)
+        if own is not None and theirs is not None and (gap := abs(own - theirs)) < spread:
+            found[row.model] = f"the gap of {gap:.3f} nats is smaller than the {spread:.3f} between seeds"
     return found
+
+
+def doubted(due: GapShare | None, reason: str | None) -> GapShare | None:
+    """A share of a gap with one more reason why it must not be claimed."""
+    if due is None or due.value is None or reason is None:
+        return due
+    return msgspec.structs.replace(due, unresolved="; ".join(filter(None, (due.unresolved, reason))))
+
+
+def below_seeds(rows: Sequence[GapRow], ranges: Mapping[str, float]) -> list[GapRow]:
+    """Rows with `seed_doubts` among the reasons why they are unresolved."""
+    doubts = seed_doubts(rows, ranges)
+    replaced = msgspec.structs.replace
+    return [replaced(row, gap_due_to_ar=doubted(row.gap_due_to_ar, doubts.get(row.model))) for row in rows]
 
 
 def read_sizes(out: Path, sizes: list[str]) -> list[SizeResult]:

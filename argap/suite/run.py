@@ -5,12 +5,13 @@ from pathlib import Path
 
 from argap.errors import ArgapError
 from argap.labels import label
-from argap.records import Record
+from argap.records import Record, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import Layout, finished_run, steps_done
 from argap.suite.members import evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
+from argap.trackers import check_trackers, log_result
 
 
 class Status(Record, frozen=True):
@@ -45,25 +46,28 @@ def run_suite(
     ray: bool = False,
     address: str | None = None,
     collects: bool = True,
+    log_to: Sequence[str] = (),
 ) -> bool:
     """Train and score the unfinished models, and write the result of each size to ``out/SIZE``.
 
     ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
-    run as tasks of the cluster at ``address``. ``collects=False``: write no result. Returns whether this process wrote
-    the result; with several processes only the main one does.
+    run as tasks of the cluster at ``address``. ``collects=False``: write no result. ``log_to``: trackers
+    (`argap.trackers`) that get the training of each model and the result of each size. Returns whether this process
+    wrote the result; with several processes only the main one does.
 
     Raises `ArgapError` for models that are not in the suite, and as `argap.suite.members`.
     """
+    check_trackers(log_to)
     chosen_sizes = list(sizes) or list(suite.sizes)
     entries = _chosen(suite, chosen_sizes, members)
     sets = {size: evaluation_set(suite, size) for size in chosen_sizes}
     if ray:
         from argap.suite.ray_tasks import run_on_ray
 
-        run_on_ray(path, entries, layout, address=address, device=device, keep=keep)
+        run_on_ray(path, entries, layout, address=address, device=device, keep=keep, log_to=log_to)
     else:
         windows = {size: data for size, (data, _) in sets.items()}
-        if not run_members(suite, entries, layout, windows, device=device, keep=keep):
+        if not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
             return False
     if not collects:
         return False
@@ -71,6 +75,7 @@ def run_suite(
         index = training_index(suite, size, layout)
         tau = resolve_threshold(threshold, index.exposed_tokens)
         collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
+        log_result(read_gap(out / size), log_to, layout.work / size)
     return True
 
 

@@ -11,17 +11,20 @@ from argap.atomic import write_text
 from argap.errors import FormatError
 from argap.progress import say
 from argap.records import as_json
+from argap.trackers import Trackers
 from argap.train.records import EvaluationLine, StepLine
 
 
 class TrainLog:
     """Writes ``log.jsonl`` and shows progress."""
 
-    def __init__(self, path: Path, *, total_steps: int, step: int) -> None:
-        """Open the log of a run that resumes at ``step``; lines of later steps are removed."""
+    def __init__(self, path: Path, *, total_steps: int, step: int, trackers: Trackers | None = None) -> None:
+        """Open the log of a run that resumes at ``step``; lines of later steps are removed. ``trackers``: get every
+        line too."""
         self.path = path
         self.total_steps = total_steps
         self.line_open = False
+        self._trackers = trackers
         earlier = [line for line in read_log(path) if line["step"] <= step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
 
@@ -29,6 +32,8 @@ class TrainLog:
         """Append one line and show it."""
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(as_json(line)) + "\n")
+        if self._trackers is not None:
+            self._trackers.log(_metrics(line), line.step)
         if isinstance(line, EvaluationLine):
             self.note(f"step {line.step:,}: evaluation loss {line.eval_loss:.4f}")
             return
@@ -45,10 +50,22 @@ class TrainLog:
         sys.stderr.flush()
         self.line_open = True
 
+    def close(self) -> None:
+        """End the runs of the trackers; the log itself is written with every line."""
+        if self._trackers is not None:
+            self._trackers.close()
+
     def note(self, text: str) -> None:
         """Print a separate line on stderr, below the progress."""
         say(f"\n{text}" if self.line_open else text)
         self.line_open = False
+
+
+def _metrics(line: StepLine | EvaluationLine) -> dict[str, float | None]:
+    """A line as metrics: ``train/loss``, ``train/lr`` …, ``eval/loss``."""
+    if isinstance(line, EvaluationLine):
+        return {"eval/loss": line.eval_loss}
+    return {f"train/{name}": value for name, value in as_json(line).items() if name != "step"}
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,12 @@
 """The files of a training run as records: ``train.json``, ``tokens.json`` and the lines of ``log.jsonl``."""
 
+from pathlib import Path
 from typing import Any, Literal
 
-from argap.records import Record
+from argap.records import Record, read_record
+
+FORMAT = 1
+"""Of ``train.json``."""
 
 
 class SourceRecord(Record, frozen=True):
@@ -63,6 +67,11 @@ class TrainRecord(Record, frozen=True):
     finished: TrainResult | None
     backend: Literal["fla", "native"] | None = None
     """Whose operators trained it; None: native, from before there was a choice."""
+
+
+def read_train(folder: Path) -> TrainRecord:
+    """The ``train.json`` of a model's folder. Raises `FormatError` where it is missing or broken."""
+    return read_record(folder / "train.json", TrainRecord, newest=FORMAT)
 
 
 class StepLine(Record, frozen=True):

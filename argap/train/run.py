@@ -7,6 +7,7 @@ The folder has ``config.json``, ``model.safetensors`` and the tokenizer (the fin
 
 import os
 import statistics
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from argap.errors import ArgapError, MismatchError
 from argap.lock import alone_in
 from argap.parallel import Parallel, join
 from argap.progress import say
-from argap.records import read_record, write_record
+from argap.records import write_record
 from argap.resumable import discard_parts
 from argap.runs import environment
 from argap.tokenizer import load_tokenizer
+from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import (
     REMEDY,
     Position,
@@ -37,11 +39,10 @@ from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model, save_tokenizer
-from argap.train.records import EvaluationLine, StepLine, TrainRecord, TrainResult
+from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
 
-FORMAT = 1
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")
 
 
@@ -53,17 +54,20 @@ def train(
     tokens: Path | None = None,
     overwrite: bool = False,
     parallel: Parallel | None = None,
+    log_to: Sequence[str] = (),
 ) -> TrainRecord:
     """Train a model, or resume an interrupted run, and return the content of ``train.json``.
 
     Call it in every process that ``torchrun`` starts; the first one writes. A finished run is not repeated.
     ``tokens``: a folder of packed tokens to share with other runs; by default ``out/tokens``. ``device``: as
-    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined.
+    `argap.parallel.join` takes it. ``parallel``: the process group, if already joined. ``log_to``: trackers that also
+    get the log (`argap.trackers`).
 
     Raises `MismatchError` if ``out`` has a run with another configuration or other data (``overwrite`` discards
     it), `ArgapError` for invalid data, an invalid configuration or a non-finite loss, and KeyboardInterrupt, after
     a checkpoint, on SIGINT or SIGTERM.
     """
+    check_trackers(log_to)
     with nullcontext(parallel) if parallel else join(device) as parallel, alone_in(out, main=parallel.is_main):
         before = None if overwrite else _earlier_record(out, config)
         parallel.wait()  # every process must have read the folder before any changes it
@@ -77,7 +81,7 @@ def train(
         backend = _set_backend(config, before, model, parallel.device)
         data, evaluation = _pack(config, tokens or out / "tokens", parallel)
         _check_same_data(out, before, data)
-        return _train(config, backend, model, out, parallel, data, evaluation)
+        return _train(config, backend, model, out, parallel, data, evaluation, log_to)
 
 
 def _set_backend(
@@ -102,6 +106,7 @@ def _train(
     parallel: Parallel,
     data: TokenFile,
     evaluation: TokenFile | None,
+    log_to: Sequence[str],
 ) -> TrainRecord:
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
@@ -126,7 +131,8 @@ def _train(
     if parallel.is_main:
         write_record(out / "train.json", record)
         save_tokenizer(config.tokenizer, out)
-        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step)
+        trackers = Trackers(log_to, out, record.config, first_step=position.step)
+        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
         epochs = config.total_steps * config.batch_size / windows.count
         say(
             f"{record.parameters:,} parameters, {data.about.tokens:,} tokens, "
@@ -153,6 +159,9 @@ def _train(
         if log:
             log.note("interrupted; a checkpoint was written, and the same command resumes from it")
         raise
+    finally:
+        if log:
+            log.close()
     if log:
         log.note(f"saving the model in {out}")
         _save_model(model, out, config)
@@ -179,7 +188,7 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
     if not (out / "train.json").is_file():
         _check_model(out)
         return None
-    record = read_record(out / "train.json", TrainRecord, newest=FORMAT)
+    record = read_train(out)
     if config.backend not in ("auto", record.backend or "native"):
         raise MismatchError(
             f"{out}: holds a run with `backend={record.backend or 'native'}`, asked for {config.backend}; "

@@ -72,6 +72,7 @@
     slider.setAttribute("aria-valuetext", state.tau);
     byId("tau-at").textContent = state.tau;
     byId("tau-share").textContent = `${state.share} of ${data.unit}s are ${data.hits}`;
+    for (const each of document.querySelectorAll("[data-state]")) each.textContent = state[each.dataset.state];
     const moved = Number(slider.value) !== data.own;
     byId("tau-back").disabled = !moved;
     byId("tau-bar").classList.toggle("moved", moved);
@@ -116,6 +117,7 @@
   // ── values in figures ──
 
   const tip = build("div", { class: "tip", role: "status", hidden: "" });
+  let putTip = () => {}; // to its point, wherever that is now
   document.body.append(tip);
 
   function drawn(parent, tag, name) {
@@ -160,14 +162,18 @@
       const { x, y } = where(point);
       place(ring, { cx: x, cy: y, r: 3.6 });
       const { x: left, y: top, width, height } = box(p);
-      if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
+      if (panel.guide === false) guide.style.display = "none";
+      else if (panel.along === "x") place(guide, { x1: x, x2: x, y1: top, y2: top + height });
       else place(guide, { x1: left, x2: left + width, y1: y, y2: y });
       tip.replaceChildren(build("strong", {}, title), ` ${texts[point.k]}`, build("small", {}, panel.heads[point.k]));
       tip.hidden = false;
-      const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
-      const { width: wide, height: high } = tip.getBoundingClientRect();
-      tip.style.left = `${Math.max(6, Math.min(spot.x + 14, innerWidth - wide - 6))}px`;
-      tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
+      putTip = () => {
+        const spot = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+        const { width: wide, height: high } = tip.getBoundingClientRect();
+        tip.style.left = `${Math.max(6, Math.min(spot.x + 14, innerWidth - wide - 6))}px`;
+        tip.style.top = `${spot.y - high - 12 < 6 ? spot.y + 14 : spot.y - high - 12}px`;
+      };
+      putTip();
     }
 
     /** The point nearest to an event: first along the axis of the bins, then across. */
@@ -249,7 +255,7 @@
   }
 
   for (const [name, panels] of Object.entries(data.figures)) figure(name, panels);
-  addEventListener("scroll", () => (tip.hidden = true), { passive: true });
+  for (const moved of ["scroll", "resize"]) addEventListener(moved, () => tip.hidden || putTip(), { passive: true, capture: true });
   if (slider) {
     byId("tau-bar").hidden = false;
     slider.addEventListener("input", showTau);

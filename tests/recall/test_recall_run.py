@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -21,7 +22,8 @@ from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import Sample, task_folder
 from argap.recall.scores import Score, chance, interval
 from argap.records import as_json
-from argap.reports.recall import link_text, published, recall_table, write_recall_page
+from argap.reports.formats import markdown, print_tables
+from argap.reports.recall import link_text, published, recall_headline, recall_table, tasks_table, write_recall_page
 from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
@@ -127,9 +129,17 @@ def test_a_run_that_is_no_record_is_named(done, tmp_path) -> None:
 def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
     out, _, result = done
     table = recall_table(result)
-    assert "fixture:swde" in table
-    assert "Protocol 1: zero-shot" in table
+    assert "fixture:swde" in {row[1] for row in table.rows}
+    assert table.notes[0].startswith("Protocol 1: zero-shot")
     page = write_recall_page(out).read_text()
+    title, sentences = recall_headline(result)
+    scores = {m: 100 * fmean(row.contains for row in result.rows if row.model == m) for m in ("hybrid", "copy")}
+    assert title == (f"hybrid recalls {scores['hybrid']:.1f}% of the 2 tasks, on average; copy {scores['copy']:.1f}%")
+    assert f"<h1>{title}</h1>" in page
+    assert sentences[0].startswith(f"{sum(flip.p_value < 0.05 for flip in result.flips)} of 2 differences from copy")
+    assert [row[0] for row in tasks_table(result).rows] == ["copy", "hybrid"]
+    assert page.count("<svg") == 1
+    assert '"recall":[{"axes":1,"along":"y"' in page
     assert '<mark class="gold">' in page
     assert '<mark class="query">' in page
 
@@ -274,7 +284,8 @@ def test_outside_a_repository_git_is_silent_and_the_page_is_named(done, monkeypa
     printed = capfd.readouterr()
     assert "fatal" not in printed.err
     assert printed.err.splitlines()[-1] == f"report: {out / 'recall.html'}"
-    assert printed.out == recall_table(result) + "\n"
+    print_tables([recall_table(result)])
+    assert printed.out == capfd.readouterr().out
 
 
 def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
@@ -285,6 +296,11 @@ def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
 
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
     (tmp_path / "f.csv").write_text("model,fda\nbased,24.4\nnote\n")
-    assert published(tmp_path / "f.csv").splitlines()[1:] == [
-        "Published (f.csv):", "model  fda ", "based  24.4", "note       "
-    ]  # fmt: skip
+    table = published(tmp_path / "f.csv")
+    assert ([column.title for column in table.columns], table.rows) == (
+        ["model", "fda"],
+        (("based", "24.4"), ("note", "")),
+    )
+    assert markdown(table) == (
+        "**Published (f.csv)**\n\n| model | fda |\n| --- | ---: |\n| based | 24.4 |\n| note |  |\n"
+    )

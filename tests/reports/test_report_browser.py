@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from argap.reports.formats import best_in
 from argap.reports.interactive import main_tables
+from argap.reports.numbers import percent_range
 from argap.reports.sentences import headlines
 from argap.reports.thresholds import at_thresholds
 from argap.reports.write import write_report
@@ -70,6 +71,7 @@ def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
     assert best_in(rows, 1, values) == {(1, 1), (2, 1)}
     assert best_in(rows, 1, values, highest=True) == {(0, 1)}
     assert best_in(rows, 1, values, groups=["x", "x", "y", "y", "y"]) == {(1, 1)}  # one alone is not the best
+    assert best_in(rows[1:3], 1, values[1:3]) == set()  # nor are all
 
 
 @needs_chromium
@@ -88,9 +90,10 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result:
             expected = frame[(frame["slice"] == "ar_hits") & (frame["model"] == row[0])].iloc[0]
             assert row[3] == f"{expected['ppl']:,.2f} ({expected['nll']:.2f})"
             assert row[5].strip("()ᵃᵇᶜ") == f"{100 * expected['gap_due_to']:.1f}%"
-            assert row[6] == f"{100 * expected['gap_due_to_low']:.1f}–{100 * expected['gap_due_to_high']:.1f}%"
+            assert row[6] == percent_range(expected["gap_due_to_low"], expected["gap_due_to_high"])
         assert f"{100 * share:.1f}% of tokens" in page.text("#tau-share")
         restated = restate(result.record, result.cells, threshold=tau, reference="ref")
+        assert f"(at most {tau} times)" in page.text("aside")
         assert page.text("#finding h1") == headlines(restated)[0][0]
         lines.add(page.evaluate(at))
         page.press("ArrowRight")
@@ -131,7 +134,7 @@ def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path)
     page.press("Escape")
     assert page.evaluate("document.querySelector('.tip').hidden")
     page.hover("#figure-nll_by_frequency [id$=axes_1] path")  # the middle of the panel
-    assert "times in training" in page.text(".tip")
+    assert "in training" in page.text(".tip")
     page.hover("h2")
     assert page.evaluate("document.querySelector('.tip').hidden")
 

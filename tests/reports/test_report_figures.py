@@ -47,11 +47,12 @@ def test_figures_are_deterministic(make_gap: Maker, tmp_path: Path) -> None:
     gap = make_gap({"base_conv": 1.2})
 
     def digests(folder: Path) -> dict[str, str]:
-        assert sorted(draw_all(gap, folder, ("svg", "png"))) == NAMES
+        assert sorted(draw_all(gap, folder, ("svg", "png", "pdf"))) == NAMES
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
     first = digests(tmp_path / "a")
-    assert sorted(first) == sorted(f"{name}.{suffix}" for name in NAMES for suffix in ("svg", "png"))
+    assert sorted(first) == sorted(f"{name}.{suffix}" for name in NAMES for suffix in ("svg", "png", "pdf"))
+    assert b"/FontFile2" in (tmp_path / "a" / "gap_by_distance.pdf").read_bytes()  # text, not outlines
     with mpl.rc_context({"lines.linewidth": 9, "svg.hashsalt": "user"}):  # a user's settings do not show
         assert digests(tmp_path / "b") == first
 

@@ -74,7 +74,7 @@ class Completions:
     def read(self, prompt: str) -> list[int]:
         start = "" if self.special is None else self.tokenizer.token_text(self.special)
         text = prompt.removeprefix(start)
-        before = [] if text == prompt else [self.special]
+        before = [] if text == prompt or self.special is None else [self.special]
         return [*before, *self.tokenizer.encode([text])[0]]
 
     def choice(self, ids: list[int], body: dict[str, Any]) -> dict[str, Any]:

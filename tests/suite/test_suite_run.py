@@ -17,7 +17,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
-from argap.atomic import read_json
+from argap.atomic import read_json, write_json
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.records import as_json
@@ -172,6 +172,15 @@ def test_micro_batch_size_may_change(place, tmp_path):
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
     shutil.copytree(place / "work", tmp_path / "work")
     assert command(tmp_path, "run").exit_code == 0
+
+
+def test_a_broken_record_of_training_is_named(place, tmp_path):
+    shutil.copytree(place / "work", tmp_path / "work")
+    shutil.copy(place / "suite.yaml", tmp_path)
+    path = tmp_path / "work" / "tiny" / "base_conv" / "train.json"
+    write_json(path, read_json(path) | {"config": "x"})
+    result = command(tmp_path, "run")
+    assert str(result.exception) == f"{path}: Expected `object`, got `str` - at `$.config`"
 
 
 def test_trajectory_survives_without_weights(place, tmp_path):

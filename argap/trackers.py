@@ -1,0 +1,156 @@
+"""Metrics to experiment trackers: TensorBoard, Weights & Biases and trackio, behind one small interface.
+
+A training run, a call of `argap score` and a size of a suite are each a run of the tracker. The files and accounts are
+the trackers' own: ``tensorboard/`` in the run's folder, and for the others the project ``argap``, or the one that
+``WANDB_PROJECT`` or ``TRACKIO_PROJECT`` names. A run that resumes goes on in the same run of the tracker.
+"""
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from argap.errors import ArgapError, extra
+
+if TYPE_CHECKING:
+    from argap.records import Gap
+
+PROJECT = "argap"
+
+
+class Tracker(Protocol):
+    """A run of a tracker."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record some values at a step."""
+        ...
+
+    def close(self) -> None:
+        """End the run; everything is written."""
+        ...
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
+        with extra("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1 if first_step else None)
+        if config and not first_step:
+            self._writer.add_text("config", f"```json\n{json.dumps(config, indent=2, default=str)}\n```")
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb:
+    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
+        with extra("wandb"):
+            import wandb  # pyright: ignore[reportMissingImports]
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=folder.name,
+            id=sha256(str(folder.absolute()).encode()).hexdigest()[:16],
+            resume="allow" if first_step else None,
+            config=dict(config),
+            dir=str(folder),
+        )
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
+        with extra("trackio"):
+            import trackio  # pyright: ignore[reportMissingImports]
+        self._run = trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+            name=folder.name,
+            resume="allow" if first_step else "never",
+            config=dict(config),
+        )
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+KNOWN: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+    "trackio": _Trackio,
+}
+"""By name, which is also that of the package."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise `ArgapError` for an unknown tracker, and for one whose package is missing; nothing is imported."""
+    for name in names:
+        if name not in KNOWN:
+            raise ArgapError(f"`log_to` {name}: expected {', '.join(KNOWN)}")
+        with extra(name):
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
+
+
+class Trackers:
+    """Some trackers as one; of none, nothing happens. Use as a context manager, or call `close`."""
+
+    def __init__(
+        self, names: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, *, first_step: int = 0
+    ) -> None:
+        """``folder``: of the run, whose name is the run's. ``config``: shown beside it. ``first_step``: that a resumed
+        run goes on after; what was logged beyond it is logged again. Raises `ArgapError` as `check_trackers`."""
+        check_trackers(names)
+        self._trackers = [KNOWN[name](folder, config or {}, first_step) for name in dict.fromkeys(names)]
+
+    def log(self, metrics: Mapping[str, float | None], step: int) -> None:
+        """Record values at a step; those that are None, NaN or infinite are left out."""
+        known = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+        for each in self._trackers:
+            each.log(known, step)
+
+    def close(self) -> None:
+        for each in self._trackers:
+            each.close()
+        self._trackers = []
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def metrics_of(gap: "Gap") -> dict[str, float | None]:
+    """The table of a result as metrics: for each model its NLLs, gap and share of the gap (a fraction; left out where
+    it must not be claimed)."""
+    metrics: dict[str, float | None] = {"share_ar_hits": gap.rows[0].share_ar_hits}
+    for row in gap.rows:
+        metrics |= {f"{row.model}/nll_{name}": getattr(row, name).nll for name in ("overall", "ar_hits", "other")}
+        if row.delta is not None:
+            metrics[f"{row.model}/gap"] = row.delta.nll
+        due = row.gap_due_to_ar
+        if due is not None and not due.unresolved:
+            metrics[f"{row.model}/gap_due_to_ar"] = due.value
+    return metrics
+
+
+def log_result(gap: "Gap", names: Sequence[str], folder: Path) -> None:
+    """Log a result's `metrics_of` as a run of its own, at step 0."""
+    if names:
+        with Trackers(names, folder, {"reference": gap.reference, "fingerprint": gap.fingerprint}) as trackers:
+            trackers.log(metrics_of(gap), 0)

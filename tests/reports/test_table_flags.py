@@ -1,0 +1,50 @@
+"""``--latex`` and ``--markdown``: one mechanism for every command that prints a table."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from argap.cli import app, commands
+
+TABLES = [
+    ["compare"], ["demo"], ["discover"], ["label"], ["models", "bench"], ["models", "list"], ["paper"], ["recall"],
+    ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
+]  # fmt: skip
+"""Commands with both flags."""
+
+
+def test_every_command_that_prints_a_table_has_the_flags() -> None:
+    def walk(command: Any, path: list[str]) -> list[list[str]]:
+        children = getattr(command, "commands", {})
+        found = [path] if any("--latex" in each.opts for each in command.params) else []
+        return found + [each for name, child in children.items() for each in walk(child, [*path, name])]
+
+    assert sorted(walk(commands(), [])) == TABLES
+
+
+@pytest.mark.parametrize("flags", [["--latex", "--markdown"], ["--json", "--latex"]])
+def test_two_forms_at_once_are_refused(flags: list[str]) -> None:
+    result = CliRunner().invoke(app, ["paper", *flags])
+    assert result.exit_code == 1
+    assert "expected one of them at most" in str(result.exception)
+
+
+def test_slices_in_latex_and_markdown(token_result: Path) -> None:
+    command = ["slice", str(token_result), "--where", "repeated", "--name", "again_1"]
+    tex = CliRunner().invoke(app, [*command, "--latex"]).stdout
+    assert tex.startswith("% \\usepackage{booktabs}\n\\begin{tabular}{llrrrrrrrrr}\n\\toprule\n")
+    assert tex.count("again\\_1") == 4  # three models, and the note with its condition
+    best = [line for line in tex.splitlines() if "\\textbf" in line]
+    assert [line.partition(" & ")[0] for line in best] == ["m-1", "m-1", "m-1"]  # all, AR hits, this one
+    text = CliRunner().invoke(app, [*command, "--markdown"]).stdout
+    assert text.startswith("| Model | Slice |")
+    assert text.count("**") == 2 * 3
+
+
+def test_the_papers_check_in_markdown() -> None:
+    text = CliRunner().invoke(app, ["paper", "--markdown"]).stdout
+    assert text.startswith("**% of gap due to AR, as printed and as its row gives it**\n\n| Table | Scale |")
+    assert "- 16 of 17 rows agree." in text
+    assert "\n\n**Share of BaseConv's gap to attention that is closed (table 2)**\n\n" in text
