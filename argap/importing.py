@@ -13,10 +13,9 @@ scored position, all but the first of a window, and must be given its context th
 """
 
 import hashlib
-import json
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from argap.bigram_index.store import check_tokenizer, open_index
+from argap.corpus import jsonl
+from argap.corpus.document import Tally
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
@@ -166,20 +167,10 @@ def _read_parquet(path: Path) -> pa.Table:
 
 
 def _read_json_lines(path: Path) -> pa.Table:
-    rows: list[dict[str, Any]] = []
     try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise FormatError(f"{path}: line {number} is not a JSON object")
-                rows.append(row)
-        return pa.Table.from_pylist(rows)
-    except (ValueError, pa.ArrowException) as error:
-        where = f"line {len(rows) + 1}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise FormatError(f"{path}: not readable as JSON lines ({where}{str(error).splitlines()[0]})") from None
+        return pa.Table.from_pylist([row for _, row in jsonl.rows(path, Tally())])
+    except pa.ArrowException as error:
+        raise FormatError(f"{path}: not readable as JSON lines ({str(error).splitlines()[0]})") from None
 
 
 def _by_document(path: Path, table: pa.Table) -> Imported:

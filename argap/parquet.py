@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,8 +20,23 @@ from argap.errors import FormatError
 if TYPE_CHECKING:
     import pandas as pd
 
+TYPES = {int: pa.int32(), float: pa.float32(), str: pa.string(), bool: pa.bool_()}
 ROWS = 2**20
 """In a group of rows, and of a portion."""
+
+
+def schema_of(record_type: type[msgspec.Struct]) -> pa.Schema:
+    """A column for each field of a record: whole numbers as int32, numbers as float32, and lists of these."""
+    return pa.schema([(field.name, _arrow_type(field.type)) for field in msgspec.structs.fields(record_type)])
+
+
+def _arrow_type(hint: Any) -> pa.DataType:
+    if get_origin(hint) is Literal:
+        return pa.string()
+    if get_origin(hint) is list:
+        return pa.list_(_arrow_type(get_args(hint)[0]))
+    (kind,) = [each for each in get_args(hint) if each is not NoneType] or [hint]
+    return TYPES[kind] if kind in TYPES else _arrow_type(kind)
 
 
 def read_parquet(
@@ -110,7 +127,7 @@ class ParquetPortions:
 
     def __exit__(self, *error: Any) -> None:
         try:
-            if error[0] is None:
+            if error[0] is None and (self._waiting or not self._written):
                 self._write()
         except BaseException:
             self._open.__exit__(*sys.exc_info())

@@ -16,15 +16,30 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int | None, unit: str = "tokens") -> Iterator[Callable[[int], None]]:
-    """Show rate and remaining time. Yields a function to call with the amount of work done since the last call."""
+def progress(
+    label: str, total: int | None, unit: str = "tokens", *, fraction: Callable[[], float | None] = lambda: None
+) -> Iterator[Callable[[int], None]]:
+    """Show rate and remaining time. Yields a function to call with the amount of work done since the last call.
+
+    ``fraction``: the share of the work that is done (0 to 1), where ``total`` is not known in advance.
+    """
     if sys.stderr.isatty() and multiprocessing.parent_process() is None:
-        yield from _bar(label, total, unit)
+        yield from _bar(label, total, unit, fraction)
     else:
-        yield from _lines(label, total, unit)
+        yield from _lines(label, total, unit, fraction)
 
 
-def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def time_left(seconds: float, fraction: float) -> str:
+    """Remaining time, if ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
+    left = round(seconds * (1 - fraction) / fraction)
+    if left < 60:
+        return f"{left} s"
+    return f"{left // 60}:{left % 60:02} min" if left < 3600 else f"{left // 3600}:{left % 3600 // 60:02} h"
+
+
+def _bar(
+    label: str, total: int | None, unit: str, fraction: Callable[[], float | None]
+) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -37,7 +52,7 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total, rate="")
+        task = bar.add_task(label, total=total or 1, rate="")
         started = time.monotonic()
         done = 0
 
@@ -45,12 +60,14 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], N
             nonlocal done
             done += amount
             speed = done / max(time.monotonic() - started, 1e-9)
-            bar.update(task, advance=amount, rate=f"{speed:,.0f} {unit}/s")
+            bar.update(task, completed=done if total else fraction() or 0, rate=f"{speed:,.0f} {unit}/s")
 
         yield advance
 
 
-def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def _lines(
+    label: str, total: int | None, unit: str, fraction: Callable[[], float | None]
+) -> Iterator[Callable[[int], None]]:
     """Lines come by the clock, from a thread: also while the first step takes minutes."""
     started = time.monotonic()
     done = 0
@@ -61,13 +78,19 @@ def _lines(label: str, total: int | None, unit: str) -> Iterator[Callable[[int],
         done += amount
 
     def report() -> None:
-        of = f" of {total:,}" if total else ""
         while not ended.wait(SECONDS_BETWEEN_LINES):
+            share = done / total if total else fraction()
             with suppress(OSError):  # nobody reads it any more
-                say(f"{label}: {done:,}{of} {unit}, {done / (time.monotonic() - started):,.0f} {unit}/s")
+                say(f"{label}: {_line(done, total, unit, time.monotonic() - started, share)}")
 
     threading.Thread(target=report, name="progress", daemon=True).start()
     try:
         yield advance
     finally:
         ended.set()
+
+
+def _line(done: int, total: int | None, unit: str, seconds: float, share: float | None) -> str:
+    of = f" of {total:,}" if total else ""
+    left = f", {share:.0%} done, {time_left(seconds, share)} left" if share and share < 1 else ""
+    return f"{done:,}{of} {unit}, {done / seconds:,.0f} {unit}/s{left}"

@@ -11,18 +11,16 @@ machine use ``--rounds``. Peers that are not installed (duckdb, polars, tokengra
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from index_peers import COUNTERS, EOS, LOOKUPS, SLOW, VOCAB
+from measured import machine, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("ARGAP_DATA", ROOT / "../shared/data"))
@@ -221,16 +219,16 @@ def zipf(rng: np.random.Generator, length: int, exponent: float) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=100_000_000)
-    parser.add_argument("--sustained", type=int, default=1_000_000_000)
-    parser.add_argument("--entries", type=int, default=100_000_000)
-    parser.add_argument("--repeats", type=int, default=3, help="runs per process; the best counts")
-    parser.add_argument("--rounds", type=int, default=1, help="repetitions of the whole benchmark; the best counts")
-    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "argap-index-benchmark")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "index.json")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    flags = parser(__doc__)
+    flags.set_defaults(json=ROOT / "benchmarks" / "results" / "index.json")
+    flags.add_argument("--tokens", type=int, default=100_000_000)
+    flags.add_argument("--sustained", type=int, default=1_000_000_000)
+    flags.add_argument("--entries", type=int, default=100_000_000)
+    flags.add_argument("--repeats", type=int, default=3, help="runs per process; the best counts")
+    flags.add_argument("--rounds", type=int, default=1, help="repetitions of the whole benchmark; the best counts")
+    flags.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "argap-index-benchmark")
+    flags.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    args = flags.parse_args()
     if args.measure:
         os.environ["SCRATCH"] = str(args.scratch)
         kind, name, stream = args.measure
@@ -251,7 +249,7 @@ def main() -> None:
             known = best.setdefault((kind, name, stream), entry)
             if "skipped" not in entry:
                 best[kind, name, stream] = min(known, entry, key=lambda e: e.get("seconds", float("inf")))
-        write(args.out, list(best.values()), args)
+        write(args.json, list(best.values()), args)
 
 
 def measure_apart(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
@@ -273,26 +271,9 @@ def write(out: Path, results: list[dict], args: argparse.Namespace) -> None:
             # Minimum traffic: each token is read once, and written and read once as a second token.
             entry["share of copy bandwidth"] = round(entry["M tokens/s"] * 1e6 * 6 / (bandwidth * 1e9), 4)
     packages = ("numpy", "numba", "scipy", "pyarrow", "tokenizers", "polars", "duckdb", "tokengrams")
-    versions = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    cpu = models[0].split(":")[1].strip() if models else "unknown"
-    about = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "rounds": args.rounds,
-        "repeats": args.repeats,
-        "copy bandwidth GB/s": round(bandwidth, 1),
-        "versions": versions,
-        "results": results,
-    }
+    about = {"rounds": args.rounds, "repeats": args.repeats, "copy bandwidth GB/s": round(bandwidth, 1)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(about, indent=1) + "\n")
+    out.write_text(json.dumps(machine(packages) | about | {"results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,21 +8,19 @@ first batch to the last shard; ``process`` adds start-up and the result. Every r
 within bfloat16's rounding: ``difference`` is the largest absolute one from the first row, in nats.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from measured import machine, parser
 
 from argap.atomic import write_json
 
@@ -31,14 +29,13 @@ TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokeniz
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", default="1,2", help="comma-separated numbers of processes, one a GPU")
-    parser.add_argument("--tokens", type=int, default=16_000_000)
-    parser.add_argument("--model", default="gla")
-    parser.add_argument("--width", type=int, default=WIDTH)
-    parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--json", type=Path, help="file to write the results to")
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--gpus", default="1,2", help="comma-separated numbers of processes, one a GPU")
+    flags.add_argument("--tokens", type=int, default=16_000_000)
+    flags.add_argument("--model", default="gla")
+    flags.add_argument("--width", type=int, default=WIDTH)
+    flags.add_argument("--layers", type=int, default=LAYERS)
+    arguments = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_checkpoint(work / "model", arguments.model, arguments.width, arguments.layers)
@@ -50,18 +47,9 @@ def main() -> None:
         row["times one GPU"] = row["scoring tokens/s"] / rows[0]["scoring tokens/s"]
         print(row)
     if arguments.json:
-        versions = {name: metadata.version(name) for name in ("torch", "triton", "transformers", "numpy")}
-        write_json(
-            arguments.json,
-            {
-                "date": datetime.now(UTC).isoformat(timespec="minutes"),
-                "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-                "versions": versions,
-                "model": f"{arguments.model}, width {arguments.width}, {arguments.layers} layers",
-                "tokens": arguments.tokens,
-                "rows": rows,
-            },
-        )
+        model = f"{arguments.model}, width {arguments.width}, {arguments.layers} layers"
+        measured = {"model": model, "tokens": arguments.tokens, "rows": rows}
+        write_json(arguments.json, machine(("torch", "triton", "transformers", "numpy")) | measured)
 
 
 def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:

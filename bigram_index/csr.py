@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from argap.atomic import read_json, replacing_folder, write_json
+from argap.atomic import replacing_folder
 from argap.bigram_index import checksums
 from argap.bigram_index.checksums import Checksums
-from argap.bigram_index.manifest import FILE, Manifest, as_record, refuse_existing
+from argap.bigram_index.manifest import FILE, Manifest, refuse_existing
 from argap.bigram_index.parquet_parts import ParquetRun
 from argap.bigram_index.sorted_runs import Run, row_ranges
 from argap.errors import ArgapError, FormatError
-from argap.records import Record, as_json
+from argap.records import Record, read_record, write_record
 
 FOLDER = "csr"
 IN_MEMORY = 2**23
@@ -132,7 +132,7 @@ def write(index: Path, manifest: Manifest, folder: Path, identity: str) -> None:
         run = ParquetRun(index, manifest.parts, manifest.vocab_size)
         from_run(run, run.largest_count(), allocate)
         files = {path.name: checksums.checksums_of(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / STATE, as_json(CsrState(identity, files)))
+        write_record(temporary / STATE, CsrState(identity, files))
 
 
 def verify(index: Path) -> None:
@@ -144,7 +144,7 @@ def verify(index: Path) -> None:
 
 
 def _read_state(folder: Path) -> CsrState:
-    return as_record(folder / STATE, read_json(folder / STATE), CsrState, REMEDY)
+    return read_record(folder / STATE, CsrState, remedy=REMEDY)
 
 
 def _map(folder: Path, identity: str) -> Csr | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from argap.bigram_index.store import BigramIndex
+from argap.bins import Binning
 from argap.errors import ArgapError
 
 PIECE = 2**20  # bigrams looked up at a time
@@ -28,17 +29,16 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
 
     Every occurrence counts; bigrams never cross documents. Raises `ArgapError` for a text without one.
     """
-    ends = np.array([0, *(10**power for power in range(9))])  # counts up to which a bin reaches
-    totals = np.zeros(len(ends) + 1, dtype=np.int64)
+    binning = Binning((0, *(10**power for power in range(9))), first=0)
+    totals = np.zeros(len(binning.bins()), dtype=np.int64)
     for first, second in _pairs(documents):
-        bins = np.searchsorted(ends, index.count(first, second), side="left")
-        totals += np.bincount(bins, minlength=len(totals))
+        totals += np.bincount(binning.index(index.count(first, second)), minlength=len(totals))
     total = int(totals.sum())
     if not total:
         raise ArgapError("the text contains no bigram; expected a document of at least two tokens")
-    lows = [0, *(int(end) + 1 for end in ends)]
-    highs = [*(int(end) for end in ends), None]
-    rows = [FrequencyBin(low, high, int(n), n / total) for low, high, n in zip(lows, highs, totals, strict=True)]
+    rows = [
+        FrequencyBin(each.low, each.high, n, n / total) for each, n in zip(binning.bins(), totals.tolist(), strict=True)
+    ]
     while not rows[-1].bigrams:
         rows.pop()
     return rows

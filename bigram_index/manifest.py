@@ -6,7 +6,7 @@ bytes.
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -116,7 +116,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: index of format version {version}, this argap reads version {VERSION}: "
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
-    manifest = as_record(path, value, Manifest, REBUILD)
+    try:
+        manifest = msgspec.convert(value, Manifest, strict=True)
+    except (msgspec.ValidationError, ArgapError) as error:
+        raise FormatError(f"{path}: {error}; {REBUILD}") from None
     for number, part in enumerate(manifest.parts):
         if not re.fullmatch(r"part-\d+\.parquet", part.file):
             raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")
@@ -126,17 +129,6 @@ def read_manifest(folder: Path) -> Manifest:
     if rows != manifest.distinct:
         raise FormatError(f"{path}: its parts hold {rows} rows, but distinct is {manifest.distinct}; {REBUILD}")
     return manifest
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
-def as_record(path: Path, value: dict[str, Any], record_type: type[AnyRecord], remedy: str) -> AnyRecord:
-    """The contents of the JSON file ``path`` as a record. Raises `FormatError`: path, key, found, expected."""
-    try:
-        return msgspec.convert(value, record_type, strict=True)
-    except (msgspec.ValidationError, ArgapError) as error:
-        raise FormatError(f"{path}: {error}; {remedy}") from None
 
 
 def refuse_existing(out: Path, *, overwrite: bool, marker: str = FILE) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from argap.atomic import read_json, replacing, write_json
+from argap.atomic import replacing
 from argap.bigram_index import checksums
-from argap.bigram_index.manifest import as_record
 from argap.bigram_index.token_source import TokenSource
 from argap.errors import ArgapError, FormatError, MismatchError
-from argap.records import Record, as_json
+from argap.records import Record, read_record, write_record
 
 FORMAT = "argap token shards"
 VERSION = 1
@@ -100,9 +99,9 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
         sums = checksums.checksums_of(folder / name)
         shard = CachedShard(name, len(group) // 2, empty, sums.bytes, sums.crc32)
         manifest = msgspec.structs.replace(manifest, shards=(*manifest.shards, shard))
-        write_json(path, as_json(manifest))
+        write_record(path, manifest)
         yield _open(folder, shard, dtype)
-    write_json(path, as_json(msgspec.structs.replace(manifest, finished=True)))
+    write_record(path, msgspec.structs.replace(manifest, finished=True))
 
 
 def _groups(documents: Iterable[np.ndarray], eos: int) -> Iterator[tuple[list[np.ndarray], int]]:
@@ -130,10 +129,9 @@ def _open(folder: Path, shard: CachedShard, dtype: np.dtype) -> ShardTokens:
 
 def _read_manifest(path: Path, wanted: CacheManifest) -> CacheManifest:
     """The manifest in ``path``. Raises `MismatchError` unless its shards are those of ``wanted``."""
-    values = read_json(path)
-    if values.get("format") != FORMAT or values.get("version") != VERSION:
+    manifest = read_record(path, CacheManifest, remedy="delete its folder")
+    if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise FormatError(f"{path}: not the index.json of token shards of version {VERSION}; delete its folder")
-    manifest = as_record(path, values, CacheManifest, "delete its folder")
     for key in ("tokenizer_fingerprint", "eos", "dtype", "sources"):
         old, new = getattr(manifest, key), getattr(wanted, key)
         if old != new:

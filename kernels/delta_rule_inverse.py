@@ -6,6 +6,9 @@ queries and keys, if they are to be normalized.
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size.
 """
 
+# Inside kernels types are Triton's, which come without stubs.
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
+
 from __future__ import annotations
 
 import torch

@@ -37,43 +37,36 @@ RANGE = 60.0
 float32's range."""
 
 CHUNK = 64
-# Two warp groups (8 warps) split the columns of V; with 16 columns each has 8, for which Triton 3.6 reads beyond shared
-# memory on Hopper (float32 products, the last of `_scan_kernel`).
 _IN_FLOAT32 = {
     **dict.fromkeys(("16 float32", "32 float32", "64 float32"), Launch({"BV": 32}, warps=4, stages=2)),
     "128 float32": Launch({"BV": 32}, warps=4, stages=1),
-    "256 float32": Launch({"BV": 32}, warps=8, stages=1),
 }
 LAUNCHES = LaunchTable(
     "gla",
     {
         "hopper": {
             **dict.fromkeys(("16", "32", "64", "128"), Launch({"BV": 64}, warps=4, stages=3)),
-            "256": Launch({"BV": 32}, warps=4, stages=2),
             **_IN_FLOAT32,
         },
         "any": {
             **dict.fromkeys(("16", "32", "64"), Launch({"BV": 64}, warps=4, stages=2)),
             "128": Launch({"BV": 32}, warps=4, stages=1),
-            "256": Launch({"BV": 16}, warps=8, stages=1),
             **_IN_FLOAT32,
         },
     },
 )
+_BLOCKS = {"16": 16, "32": 32, "64": 64, "128": 64}
 DECAY_LAUNCHES = LaunchTable(
     "gla: decays applied to q and k",
     {
         "any": {
-            **dict.fromkeys(("16", "16 float32"), Launch({"BC": 16}, warps=4)),
-            **dict.fromkeys(("32", "32 float32"), Launch({"BC": 32}, warps=4)),
-            **dict.fromkeys(
-                (f"{key}{dtype}" for key in (64, 128, 256) for dtype in ("", " float32")), Launch({"BC": 64}, warps=4)
-            ),
+            f"{key}{dtype}": Launch({"BC": BC}, warps=4) for key, BC in _BLOCKS.items() for dtype in ("", " float32")
         }
     },
 )
 """BC: channels of the key at a time."""
-LARGEST_KEY = 256
+LARGEST_KEY = 128
+"""The largest key of the kernels; the channels of wider keys add up, and so do runs over parts of them."""
 
 
 def gla(
@@ -104,12 +97,18 @@ def gla(
         y ``[B, H, T, V]`` in the dtype of ``v``, and S after the last position ``[B, H, K, V]`` in float32 or wider,
         or None.
 
-    Runs kernels on a GPU if no gradient is needed and K ≤ 256: sums in float32, products of float16 and bfloat16 on
-    the tensor cores. Otherwise runs the reference, in float32 or wider.
+    Runs kernels on a GPU if no gradient is needed: sums in float32, products of float16 and bfloat16 on the tensor
+    cores. Otherwise runs the reference, in float32 or wider.
     """
-    if not runs_kernels(q, k, v, log_decay, state) or q.shape[-1] > LARGEST_KEY or q.dtype == torch.float64:
-        options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
+    options = {"scale": scale, "temperature": temperature, "keep_state": keep_state, "chunk": chunk}
+    if not runs_kernels(q, k, v, log_decay, state) or q.dtype == torch.float64:
         return gla_reference(q, k, v, log_decay, state=state, **options)
+    if q.shape[-1] > LARGEST_KEY:
+        parts = zip(*(x.split(LARGEST_KEY, dim=-1) for x in (q, k, log_decay)), strict=True)
+        states = [None] * -(-q.shape[-1] // LARGEST_KEY) if state is None else state.split(LARGEST_KEY, dim=2)
+        found = [gla(q, k, v, g, state=h, **options) for (q, k, g), h in zip(parts, states, strict=True)]
+        y = torch.stack([y for y, _ in found]).sum(0)
+        return y, torch.cat([h for _, h in found if h is not None], dim=2) if keep_state else None
     x = HeadTensors.of(q, k, v, state)
     B, H, T, K, V = x.shape
     log_decay = unit_stride(log_decay)
@@ -196,6 +195,7 @@ def _apply_decays_kernel(
     b_s = tl.zeros([BT, BT], dtype=tl.float32)
     b_least = tl.zeros([BC], dtype=tl.float32)
 
+    # Unrolled: Triton 3.6 pipelined this loop's loads wrongly on Hopper, where all but the first block were wrong.
     for first in tl.static_range(0, K, BC):
         o_k = first + tl.arange(0, BC)
         m_k = o_k < K

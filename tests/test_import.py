@@ -141,8 +141,8 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(data, text, folder, tmp
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("<html>", "not readable as JSON lines .line 1"),
-        ("[1, 2]\n", "line 1 is not a JSON object"),
+        ("<html>", r"bad\.jsonl, line 1: not JSON"),
+        ("[1, 2]\n", "line 1: expected an object, found list"),
         ('{"tokens": [1, 2], "logprobs": [null]}\n', "document 0 has 2 tokens and 1 logprobs"),
         ('{"tokens": 1, "logprobs": 2}\n', "tokens is not a list in every row"),
     ],

@@ -42,6 +42,7 @@ def test_figures_are_transcribed_as_printed(name: str, rows: tuple[PublishedRow,
                 ar_hits=float(line["ar_ppl"]),
                 other=float(line["other_ppl"]),
                 printed=line.get("pct_gap_due_to_ar") or None,
+                tflops=float(line["tflops"]) if line["tflops"] else None,
             )
             for line in csv.DictReader(file)
         ]

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import argap.cells
@@ -119,9 +121,15 @@ def test_no_candidate_is_forgotten_that_would_be_picked(tokenizer):
     assert forgotten > 4000
 
 
-def test_a_file_that_is_not_finished_is_not_there(tmp_path):
-    import pyarrow as pa
+def test_portions_may_fill_the_last_group_of_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.parquet.ROWS", 4)
+    with ParquetPortions(tmp_path / "full.parquet") as file:
+        for start in (0, 2, 4, 6):
+            file.add(pa.table({"a": [start, start + 1]}))
+    assert pq.read_table(tmp_path / "full.parquet")["a"].to_pylist() == list(range(8))
 
+
+def test_a_file_that_is_not_finished_is_not_there(tmp_path):
     path = tmp_path / "x.parquet"
 
     def interrupted() -> None:

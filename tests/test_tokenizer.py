@@ -56,3 +56,23 @@ def test_an_absolute_path_is_not_followed(checkpoint, tmp_path):
     """A file on the hub may name a path of the machine that wrote it."""
     with pytest.raises(ArgapError, match="no tokenizer there"):
         load_tokenizer(point(checkpoint, str(tmp_path / "tokenizer" / "tokenizer.json")))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_broken_tokenizer_config_is_named(tmp_path, tokenizer, text):
+    tokenizer.save(tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(text)
+    with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
+        load_tokenizer(tmp_path / "tokenizer")
+
+
+def test_tokenizers_of_checkpoints_are_found_as_transformers_finds_them(real_data):
+    from transformers import AutoTokenizer
+
+    ours = load_tokenizer(real_data / "gpt2")
+    theirs = AutoTokenizer.from_pretrained(real_data / "gpt2")
+    text = "Hakuna Matata <|endoftext|>\n\n  é ½ 漢字"
+    expected = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert ours.encode([text])[0].tolist() == expected
+    assert ours.eos == theirs.eos_token_id
+    assert ours.vocab_size == len(theirs)

@@ -1,12 +1,12 @@
 """``argap models bench``: training and generation speed and peak memory of architectures."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device
+from argap.cli.options import Device, Json
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def bench(
     device: Device = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -48,7 +48,7 @@ def bench(
     cases = speed_cases(architectures, training=train, generation=generate, **options)
     result = write_speed(measure_all(cases), options, out)
     if as_json:
-        typer.echo(json.dumps(result, indent=2, allow_nan=False, ensure_ascii=False))
+        print_json(result)
     else:
         print_tables([_table(result)], form)
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")

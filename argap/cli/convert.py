@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from argap.cli.options import Overwrite
+
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or hub id with pickled weights.")],
@@ -16,7 +18,7 @@ def convert(
         Literal["ignore", "apply"] | None,
         typer.Option(help="Based with fixed_decay: ignore the decay, as the released layer does, or apply it."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace what OUT holds.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Convert pickled weights to safetensors that argap scores.
 

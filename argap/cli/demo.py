@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.score import Json, show
+from argap.cli.options import Json, LimitTokens
+from argap.cli.score import show
 from argap.cli.tables import Latex, Markdown, form_of
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    limit_tokens: Annotated[int | None, typer.Option(metavar="N", help="Score only the first N tokens.")] = None,
+    limit_tokens: LimitTokens = None,
     as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,

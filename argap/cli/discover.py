@@ -1,11 +1,12 @@
 """``argap discover``: the conditions that explain a model's gap."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from argap.cli.options import Json
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
@@ -18,7 +19,7 @@ def discover(
         str, typer.Option(metavar="SHARE", help="Of the tokens, in every leaf: 0.5% or 0.005.")
     ] = "0.5%",
     leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -36,7 +37,7 @@ def discover(
     found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves)
     if as_json:
         slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
-        typer.echo(json.dumps(slices, indent=2, ensure_ascii=False))
+        print_json(slices)
         return
     from argap.reports.slice_tables import print_slices
 

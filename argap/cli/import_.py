@@ -1,9 +1,11 @@
 """``argap import``: log-probs made elsewhere become a run."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from argap.cli.options import LimitDocumentTokens, LimitTokens, Overwrite, Packing, SeqLen, TextColumn
 
 
 def import_(
@@ -17,18 +19,12 @@ def import_(
     index: Annotated[
         str | None, typer.Option(metavar="DIR", help="Bigram index: also write the labels, to OUT/labels.")
     ] = None,
-    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None,
-    packing: Annotated[
-        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
-    ] = None,
-    limit_tokens: Annotated[int | None, typer.Option(help="Only the first N tokens of the text.", metavar="N")] = None,
-    limit_document_tokens: Annotated[
-        int | None, typer.Option(help="Only the first N tokens of each document.", metavar="N")
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Discard the run of another file there.")] = False,
+    seq_len: SeqLen = None,
+    packing: Packing = None,
+    limit_tokens: LimitTokens = None,
+    limit_document_tokens: LimitDocumentTokens = None,
+    text_column: TextColumn = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
 

@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.engine import check_engine
-from argap.cli.index_output import Meter, describe, describe_bins, describe_plan, parse_bytes, parse_tokens
+from argap.cli.index_output import describe, describe_bins, describe_plan, parse_bytes, parse_tokens
+from argap.cli.options import Address, Engine, Json, Overwrite, check_engine
+from argap.cli.output import print_json
 
 if TYPE_CHECKING:
     from argap.bigram_index.store import BigramIndex
     from argap.corpus import Corpus
+    from argap.tokenizer import Tokenizer
 
+TOKENS_PER_REPORT = 2**16
+"""Drawing progress for every document would cost more than counting it."""
 app = typer.Typer(help="Count the bigrams of a training corpus.", no_args_is_help=True)
 
 DataArgument = Annotated[list[str], typer.Argument(help="Text, JSON lines, Parquet, token shards or hub:NAME.")]
@@ -22,9 +26,7 @@ MovedTokenizerOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of the new index.")]
 MemoryOption = Annotated[str, typer.Option("--memory", help="Memory limit; the rest is spilled to disk next to --out.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
 TextColumnOption = Annotated[str, typer.Option(help="Column that holds the text.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -33,7 +35,7 @@ def build(
     tokenizer: TokenizerOption,
     out: OutOption,
     memory: MemoryOption = "2GB",
-    overwrite: OverwriteOption = False,
+    overwrite: Overwrite = False,
     text_column: TextColumnOption = "text",
     token_dtype: Annotated[str | None, typer.Option(help="dtype of .bin shards: uint16 or uint32.")] = None,
     keep_tokens: Annotated[
@@ -46,8 +48,8 @@ def build(
         float, typer.Option(help="How often the training run reads DATA: exposures = count x passes.")
     ] = 1.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU speeds up sorting.")] = "cpu",
-    engine: Annotated[str, typer.Option(help="local, or ray: count shards as tasks of a Ray cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")] = None,
+    engine: Engine = "local",
+    address: Address = None,
     work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes can access [OUT.shards].")] = None,
     shards: Annotated[int, typer.Option("--shards", "--shares", min=1, help="ray: number of shards.")] = 16,
     shard: Annotated[str, typer.Option(help="I/N: count shard I of N; merge the N indexes afterwards.")] = "0/1",
@@ -86,14 +88,22 @@ def _build_with_progress(
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.shard import Shard
     from argap.bigram_index.token_source import TokenSource
+    from argap.progress import progress, say
     from argap.tokenizer import load_tokenizer
 
     source = TokenSource(corpora, load_tokenizer(tokenizer), Shard.parse(shard))
-    meter = Meter(source.fraction_read)
-    index = build_from_source(source, out, progress=meter, **options)
+    reported = 0
+    with progress("counting", None, fraction=source.fraction_read) as advance:
+
+        def report(documents: int, tokens: int) -> None:
+            nonlocal reported
+            if tokens - reported >= TOKENS_PER_REPORT:
+                advance(tokens - reported)
+                reported = tokens
+
+        index = build_from_source(source, out, progress=report, **options)
     for remark in (line for corpus in corpora for line in corpus.tally.remarks()):
-        print(f"argap: {remark}", file=sys.stderr)
-    meter.finish(index)
+        say(f"argap: {remark}")
     return index
 
 
@@ -106,7 +116,7 @@ def merge(
         typer.Option("--weight", help="How often training reads an index's corpus; one per index."),
     ] = None,
     memory: MemoryOption = "2GB",
-    overwrite: OverwriteOption = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Merge indexes by adding their counts.
 
@@ -124,23 +134,21 @@ def merge(
 @app.command()
 def info(
     folder: Annotated[Path, typer.Argument(help="An index.")],
-    json: JsonOption = False,
+    as_json: Json = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte of every part.")] = False,
 ) -> None:
     """Print the sources and size of an index."""
-    import json as json_library
-
     from argap.bigram_index.store import open_index
-    from argap.records import as_json
+    from argap.records import as_json as plain
 
     index = open_index(folder)
     if verify:
         index.verify()
-    if json:
-        value = as_json(index.manifest) | {"origin": index.manifest.origin, "passes": index.passes}
+    if as_json:
+        value = plain(index.manifest) | {"origin": index.manifest.origin, "passes": index.passes}
         for file in [*value["parts"], value.get("stats", {})]:
             file.pop("crc32", None)
-        print(json_library.dumps(value, indent=2, ensure_ascii=False))
+        print_json(value)
     else:
         print(describe(index))
 
@@ -150,25 +158,18 @@ def count(
     folder: Annotated[Path, typer.Argument(help="An index.")],
     text: Annotated[str, typer.Argument(help="Text whose bigrams to look up.")],
     tokenizer: MovedTokenizerOption = None,
-    json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Print how often each bigram of TEXT occurs in training."""
-    import json as json_library
-
-    from argap.bigram_index.store import check_tokenizer, open_index
-    from argap.tokenizer import load_tokenizer
-
-    index = open_index(folder)
-    loaded = load_tokenizer(tokenizer or index.tokenizer)
-    check_tokenizer(index, loaded.name, loaded.fingerprint)
+    index, loaded = _with_tokenizer(folder, tokenizer)
     (ids,) = loaded.encode([text])
     counts = index.count(ids[:-1], ids[1:])
     rows = [
         {"first": int(a), "second": int(b), "text": [loaded.decode([a]), loaded.decode([b])], "count": int(n)}
         for a, b, n in zip(ids[:-1], ids[1:], counts, strict=True)
     ]
-    if json:
-        print(json_library.dumps(rows, indent=2, ensure_ascii=False))
+    if as_json:
+        print_json(rows)
         return
     for row in rows:
         first, second = (repr(piece) for piece in row["text"])
@@ -177,12 +178,23 @@ def count(
         print(f"no bigram: the text has {len(ids)} token{'s' * (len(ids) != 1)}", file=sys.stderr)
 
 
+def _with_tokenizer(folder: Path, tokenizer: str | None) -> "tuple[BigramIndex, Tokenizer]":
+    """An index, and its tokenizer from where it is now."""
+    from argap.bigram_index.store import check_tokenizer, open_index
+    from argap.tokenizer import load_tokenizer
+
+    index = open_index(folder)
+    loaded = load_tokenizer(tokenizer or index.tokenizer)
+    check_tokenizer(index, loaded.name, loaded.fingerprint)
+    return index, loaded
+
+
 @app.command()
 def from_counts(
     file: Annotated[Path, typer.Argument(help="CSV or Parquet with columns first, second (ids) and count.")],
     tokenizer: TokenizerOption,
     out: OutOption,
-    overwrite: OverwriteOption = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a proxy index from a table of counts.
 
@@ -200,7 +212,7 @@ def from_arpa(
     tokenizer: TokenizerOption,
     tokens: Annotated[int, typer.Option(min=1, help="Number of tokens that the model was trained on.")],
     out: OutOption,
-    overwrite: OverwriteOption = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a proxy index from an n-gram model in ARPA format.
 
@@ -218,26 +230,19 @@ def profile(
     data: DataArgument,
     tokenizer: MovedTokenizerOption = None,
     text_column: TextColumnOption = "text",
-    json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Print how often DATA's bigrams occur in training.
 
     For each range of training counts, prints the number and share of DATA's bigrams.
     """
-    import json as json_library
-    from dataclasses import asdict
-
     from argap.bigram_index.frequency_profile import frequency_profile
-    from argap.bigram_index.store import check_tokenizer, open_index
     from argap.corpus.tokenize import encode_corpora
-    from argap.tokenizer import load_tokenizer
 
-    index = open_index(folder)
-    loaded = load_tokenizer(tokenizer or index.tokenizer)
-    check_tokenizer(index, loaded.name, loaded.fingerprint)
+    index, loaded = _with_tokenizer(folder, tokenizer)
     bins = frequency_profile(index, encode_corpora(data, loaded, text_column=text_column))
-    if json:
-        print(json_library.dumps([asdict(row) for row in bins], indent=2))
+    if as_json:
+        print_json(bins)
     else:
         print(describe_bins(bins, proxy=index.proxy))
 

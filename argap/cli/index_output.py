@@ -1,9 +1,7 @@
-"""Text output of ``argap index``, parsing of amounts, and its progress meter."""
+"""Text output of ``argap index``, and parsing of amounts."""
 
 import re
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from argap.errors import ArgapError
@@ -73,50 +71,3 @@ def parse_tokens(text: str) -> float:
     if match is None:
         raise ArgapError(f"`tokens` {text!r}: expected a number such as 10B or 1T")
     return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
-
-
-def time_left(seconds: float, fraction: float) -> str:
-    """Remaining time, if ``fraction`` (0 to 1) of the work took ``seconds``: ``42 s``, ``3:05 min``, ``2:10 h``."""
-    left = round(seconds * (1 - fraction) / fraction)
-    if left < 60:
-        return f"{left} s"
-    return f"{left // 60}:{left % 60:02} min" if left < 3600 else f"{left // 3600}:{left % 3600 // 60:02} h"
-
-
-TOKENS_PER_CHECK = 2**16
-"""Reading the clock for every document would cost more than counting it."""
-
-
-class Meter:
-    """Progress on stderr: a line updated in place on a terminal, a new line every half minute elsewhere."""
-
-    def __init__(self, fraction_read: Callable[[], float | None]) -> None:
-        self._fraction_read = fraction_read
-        self._terminal = sys.stderr.isatty()
-        self._begun = self._shown = time.monotonic()
-        self._checked = self._documents = self._tokens = 0
-
-    def __call__(self, documents: int, tokens: int) -> None:
-        self._documents, self._tokens = documents, tokens
-        if tokens - self._checked < TOKENS_PER_CHECK:
-            return
-        self._checked = tokens
-        now = time.monotonic()
-        if now - self._shown > (0.5 if self._terminal else 30):
-            self._shown = now
-            self._print("\r" if self._terminal else "")
-
-    def finish(self, index: "BigramIndex") -> None:
-        """Print the final state and end the line."""
-        self._documents, self._tokens = index.documents, index.tokens
-        self._print("\r" if self._terminal else "")
-        if self._terminal:
-            print(file=sys.stderr)
-
-    def _print(self, start: str) -> None:
-        seconds = max(time.monotonic() - self._begun, 1e-9)
-        rate, fraction = self._tokens / seconds, self._fraction_read()
-        line = f"argap: {self._documents:,} documents, {self._tokens:,} tokens, {rate / 1e6:.2f} M tokens/s"
-        if fraction and fraction < 1:
-            line += f", {fraction:.0%} read, {time_left(seconds, fraction)} left"
-        print(start + line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)

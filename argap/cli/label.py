@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.score import Json, Threshold, show
+from argap.cli.options import Json, Threshold
+from argap.cli.score import show
 from argap.cli.tables import Latex, Markdown, form_of
 
 

@@ -1,12 +1,12 @@
 """``argap models``: list architectures and show the cost of a model."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from argap.cli import bench_models
-from argap.cli.options import TrustRemoteCode
+from argap.cli.options import Json, TrustRemoteCode
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ VocabOption = Annotated[
 SizeOption = Annotated[
     str | None, typer.Option("--size", help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -41,7 +40,7 @@ def list_models(
     seq_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -56,7 +55,7 @@ def list_models(
     backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
     rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
     if as_json:
-        _print_json([asdict(row) for row in rows])
+        print_json([asdict(row) for row in rows])
     else:
         print_tables([_table(rows, backbone, size)], form)
 
@@ -75,7 +74,7 @@ def show(
         ),
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
     from dataclasses import asdict
@@ -93,7 +92,7 @@ def show(
         checkpoint = find_checkpoint(reference.checkpoint if reference else model)
         row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
     if as_json:
-        _print_json(asdict(row))
+        print_json(asdict(row))
     else:
         _print_lines(row)
 
@@ -156,7 +155,3 @@ def _with_options(mixer: dict[str, Any]) -> str:
     """``base_conv: filter explicit, kernel_size 3``."""
     options = ", ".join(f"{key} {'null' if value is None else value}" for key, value in mixer.items() if key != "name")
     return mixer["name"] + (f": {options}" if options else "")
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))

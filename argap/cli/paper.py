@@ -1,15 +1,12 @@
 """``argap paper``: check the published figures against the metric."""
 
-import json
-from typing import Annotated
-
-import typer
-
+from argap.cli.options import Json
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 
 def paper(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -18,7 +15,7 @@ def paper(
     if as_json:
         from argap.paper import checks_as_json
 
-        typer.echo(json.dumps(checks_as_json(), indent=2))
+        print_json(checks_as_json())
         return
     from argap.reports.formats import print_tables
     from argap.reports.paper_check import check_tables

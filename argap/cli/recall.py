@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Device, Json, Overwrite, TrustRemoteCode
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 
@@ -75,11 +76,11 @@ def recall(
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
-    overwrite: Annotated[bool, typer.Option(help="Discard runs with other settings in that folder.")] = False,
+    overwrite: Overwrite = False,
     paper: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print recall.json instead of the table.")] = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -135,7 +136,7 @@ def recall(
         )
         result, table, page = to_json(measured), recall_table(measured), write_recall_page(out)
     if as_json:
-        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        print_json(result)
     else:
         print_tables([table] if figures is None else [table, figures], form)
     if page is not None:

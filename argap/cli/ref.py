@@ -1,9 +1,11 @@
 """``argap ref``: named references, with the text and index to compare on."""
 
-import json
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from argap.cli.options import Data, Index, Json, Packing, SeqLen, TextColumn
+from argap.cli.output import print_json
 
 app = typer.Typer(help="Manage named references for comparisons.", no_args_is_help=True)
 
@@ -12,13 +14,11 @@ app = typer.Typer(help="Manage named references for comparisons.", no_args_is_he
 def add(
     name: Annotated[str, typer.Argument(help="Name to use with --ref.")],
     checkpoint: Annotated[str, typer.Argument(help="A local folder or a hub id.")],
-    data: Annotated[list[str] | None, typer.Option(help="Evaluation text to use with it. Repeatable.")] = None,
-    index: Annotated[str | None, typer.Option(help="Bigram index of its training text.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
-    packing: Annotated[
-        Literal["packed", "document"] | None, typer.Option(help="How documents are cut into windows.")
-    ] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column that holds the text.")] = None,
+    data: Data = None,
+    index: Index = None,
+    seq_len: SeqLen = None,
+    packing: Packing = None,
+    text_column: TextColumn = None,
 ) -> None:
     """Record a reference, replacing any of the same name."""
     from argap.checkpoint import find_checkpoint
@@ -38,13 +38,12 @@ def add(
 
 
 @app.command("list")
-def list_references(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_references(as_json: Json = False) -> None:
     """List the recorded references with their text and index."""
-    from argap.records import as_json as plain
     from argap.references import references
 
     if as_json:
-        typer.echo(json.dumps({name: plain(each) for name, each in sorted(references().items())}, indent=2))
+        print_json(dict(sorted(references().items())))
         return
     for name, reference in sorted(references().items()):
         data = " ".join(reference.data) or "no text recorded"

@@ -1,6 +1,5 @@
 """``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
 
-import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,7 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argap.cli.options import Device, LogTo, TrustRemoteCode
+from argap.cli.options import (
+    BatchSize,
+    Data,
+    Device,
+    Index,
+    Json,
+    LimitDocumentTokens,
+    LimitTokens,
+    LogTo,
+    Overwrite,
+    Packing,
+    SeqLen,
+    TextColumn,
+    Threshold,
+    TrustRemoteCode,
+)
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
@@ -22,9 +37,6 @@ Reference = Annotated[
         "--ref", metavar="REF", help="What to compare with: a checkpoint, a finished run (not scored again), or a name."
     ),
 ]
-Threshold = Annotated[
-    str, typer.Option(help="Maximum exposures of an AR hit's bigram; scaled: 1,250 per 10 B tokens read in training.")
-]
 Base = Annotated[str | None, typer.Option(help="Also show the share of this model's gap that the others close.")]
 Keep = Annotated[
     list[str] | None,
@@ -34,7 +46,6 @@ SliceFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="YAML with slices of the tokens to show as well [those of the earlier result]."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print gap.json instead of the table.")]
 
 
 def score(
@@ -45,16 +56,11 @@ def score(
         ),
     ],
     ref: Reference,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable."),
-    ] = None,
-    index: Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")] = None,
+    data: Data = None,
+    index: Index = None,
     threshold: Threshold = "1250",
-    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None,
-    packing: Annotated[
-        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
-    ] = None,
+    seq_len: SeqLen = None,
+    packing: Packing = None,
     model_name: Annotated[
         list[str] | None,
         typer.Option("--model", metavar="NAME", help="A server's model, as it knows it; once for each server."),
@@ -82,16 +88,10 @@ def score(
     device_map: Annotated[
         bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
     ] = False,
-    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
-    limit_tokens: Annotated[
-        int | None, typer.Option(help="Score only the first N tokens of the text.", metavar="N")
-    ] = None,
-    limit_document_tokens: Annotated[
-        int | None, typer.Option(help="Take only the first N tokens of each document.", metavar="N")
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
-    ] = None,
+    batch_size: BatchSize = "auto",
+    limit_tokens: LimitTokens = None,
+    limit_document_tokens: LimitDocumentTokens = None,
+    text_column: TextColumn = None,
     keep: Keep = None,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
     base: Base = None,
@@ -102,7 +102,7 @@ def score(
     ] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
-    overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
+    overwrite: Overwrite = False,
     log_to: LogTo = None,
     as_json: Json = False,
     latex: Latex = False,
@@ -200,9 +200,7 @@ def compare(
 def show(gap: "Gap", *, as_json: bool, form: "Form") -> None:
     """Print the result: JSON for machines, the table for people and papers."""
     if as_json:
-        from argap.records import as_json as plain
-
-        typer.echo(json.dumps(plain(gap), indent=2, ensure_ascii=False))
+        print_json(gap)
         return
     from argap.reports.tables import print_table
 

@@ -1,11 +1,12 @@
 """``argap slice``: what slices of the tokens contribute to the gap."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from argap.cli.options import Json
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 from argap.errors import ArgapError
 
@@ -30,7 +31,7 @@ def slice_(
     record: Annotated[
         bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -41,7 +42,6 @@ def slice_(
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
-    from argap.records import as_json as plain
     from argap.result import open_result
     from argap.slice_library import library, read_slices
     from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices
@@ -61,7 +61,7 @@ def slice_(
     if record:
         record_slices(result, scored[1:])
     if as_json:
-        typer.echo(json.dumps({"slices": [plain(each) for each in scored[1:]]}, indent=2, ensure_ascii=False))
+        print_json({"slices": [*scored[1:]]})
         return
     from argap.reports.slice_tables import print_slices
 

@@ -1,14 +1,24 @@
 """``argap suite``: train, score and compare models that differ only in their mixers."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from argap.atomic import write_text
-from argap.cli.engine import check_engine
-from argap.cli.options import Device, LogTo, TrustRemoteCode
+from argap.cli.options import (
+    Address,
+    BatchSize,
+    Device,
+    Engine,
+    Json,
+    LogTo,
+    Overwrite,
+    Threshold,
+    TrustRemoteCode,
+    check_engine,
+)
+from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
@@ -18,7 +28,6 @@ SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this 
 WorkOption = Annotated[
     Path | None, typer.Option("--work", help="Folder for checkpoints, tokens and runs [runs/SUITE].")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the result [results/SUITE].")]
 
 
@@ -29,11 +38,11 @@ def run(
     member: Annotated[list[str] | None, typer.Option("--member", help="Only this model. Repeatable.")] = None,
     work: WorkOption = None,
     out: OutOption = None,
-    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
+    threshold: Threshold = "1250",
     device: Device = "auto",
     keep: Annotated[bool, typer.Option(help="Keep the weights of scored models.")] = True,
-    engine: Annotated[str, typer.Option(help="local, or ray: one task of a Ray cluster per model.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster [this machine alone].")] = None,
+    engine: Engine = "local",
+    address: Address = None,
     collect: Annotated[bool, typer.Option(help="Write the result. Disable if members run on several machines.")] = True,
     log_to: LogTo = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -68,9 +77,8 @@ def run(
 
 
 @app.command()
-def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: JsonOption = False) -> None:
+def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, as_json: Json = False) -> None:
     """Show which models are trained and scored."""
-    from argap.records import as_json as plain
     from argap.suite.config import load_suite
     from argap.suite.layout import Layout
     from argap.suite.run import statuses
@@ -78,7 +86,7 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
     layout = Layout(work or Path("runs") / suite.stem)
     rows = statuses(load_suite(suite), layout, size or ())
     if as_json:
-        typer.echo(json.dumps([plain(row) for row in rows], indent=2))
+        print_json(rows)
         return
     for row in rows:
         typer.echo(f"{row.size:<8}  {row.name:<28}  {row}")
@@ -88,11 +96,11 @@ def status(suite: SuiteFile, size: SizeOption = None, work: WorkOption = None, a
 def trajectory(
     series: Annotated[Path, typer.Argument(metavar="SERIES", help="YAML file of checkpoint series.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder for runs and result [runs/SERIES].")] = None,
-    threshold: Annotated[str, typer.Option(help="Maximum exposures of an AR hit: a whole number, or scaled.")] = "1250",
+    threshold: Threshold = "1250",
     device: Device = "auto",
-    batch_size: Annotated[str, typer.Option(help="Windows at once, or auto (halved when out of memory).")] = "auto",
-    overwrite: Annotated[bool, typer.Option(help="Discard runs of another configuration there.")] = False,
-    as_json: JsonOption = False,
+    batch_size: BatchSize = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -125,7 +133,7 @@ def trajectory(
 def table(
     suite: SuiteFile,
     out: OutOption = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
 ) -> None:
@@ -138,10 +146,9 @@ def table(
     folder = out or Path("results") / suite.stem
     text = write_suite(loaded, folder, "latex" if form == "latex" else "markdown")
     if as_json:
-        from argap.records import as_json as plain
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))
-        typer.echo(json.dumps({each.size: plain(each.gap) for each in results}, indent=2, ensure_ascii=False))
+        print_json({each.size: each.gap for each in results})
     else:  # Markdown is also what a terminal shows
         typer.echo(text)

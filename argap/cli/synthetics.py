@@ -1,13 +1,12 @@
 """``argap synthetics``: generate, train and score MQAR and other synthetic tasks."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.engine import check_engine
-from argap.cli.options import Device, TrustRemoteCode
+from argap.cli.options import Address, Device, Engine, Json, Settings, TrustRemoteCode, check_engine
+from argap.cli.output import print_json
 
 app = typer.Typer(
     help="Generate, train and score multi-query associative recall (MQAR) and other synthetic tasks.",
@@ -15,7 +14,6 @@ app = typer.Typer(
 )
 
 Length = Annotated[int, typer.Option(min=1, help="Tokens per example.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SET_BY_FLAGS = {
     "name": "MODEL",
     "member": "MODEL, with --mlp",
@@ -65,9 +63,7 @@ def train(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the weights, the examples and their order.")] = 0,
     mlp: Annotated[bool, typer.Option(help="Add a SwiGLU after each mixer.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the protocol.")
-    ] = None,
+    settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder for runs/KEY.json.")] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
@@ -101,7 +97,7 @@ def train(
             stop=lambda: interrupt.requested,
         )
     if as_json:
-        typer.echo(json.dumps([result.as_json() for result in results], indent=2))
+        print_json([result.as_json() for result in results])
     else:
         for result in results:
             typer.echo(
@@ -132,10 +128,8 @@ def sweep(
     trust_remote_code: TrustRemoteCode = False,
     together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train together.")] = 64,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
-    engine: Annotated[
-        str, typer.Option(help="local (with --device auto: all GPUs), or ray (one task per group of runs).")
-    ] = "local",
-    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. [this machine alone]")] = None,
+    engine: Engine = "local",
+    address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without training.")] = False,
 ) -> None:
     """Train the unfinished runs of a sweep. Repeat the command to resume it."""
@@ -220,12 +214,12 @@ def score(
     content = scores.as_json()
     write_pretrained(content, out)
     if as_json:
-        typer.echo(json.dumps(content, indent=2))
+        print_json(content)
         return
     for row in scores.rows:
-        low, high = row.measures.ppl_ci95
+        low, high = row.ppl_ci95
         typer.echo(
-            f"{row.model:<24} {row.pairs:>4} pairs  {row.slice:<5}  ppl {row.measures.ppl:>12,.2f} "
-            f"({low:,.2f} to {high:,.2f})  accuracy {row.measures.accuracy:.3f}"
+            f"{row.model:<24} {row.pairs:>4} pairs  {row.slice:<5}  ppl {row.ppl:>12,.2f} "
+            f"({low:,.2f} to {high:,.2f})  accuracy {row.accuracy:.3f}"
         )
     typer.echo(f"{out / 'scores.json'}, {out / 'pairs.svg'}")

@@ -1,21 +1,19 @@
 """``argap train``: train a checkpoint configured by a YAML file, flags, or both."""
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from argap.cli.options import Device, LogTo, TrustRemoteCode
+from argap.cli.options import Device, Json, LogTo, Overwrite, Settings, TrustRemoteCode
+from argap.cli.output import print_json
 
 
 def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file; flags override it.", metavar="CONFIG")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/CONFIG].")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any field of the configuration.")
-    ] = None,
+    settings: Settings = None,
     architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or hub id.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Corpus to train on. Repeatable.")] = None,
@@ -35,16 +33,15 @@ def train(
     ] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    overwrite: Annotated[bool, typer.Option(help="Discard a different run in OUT.")] = False,
+    overwrite: Overwrite = False,
     log_to: LogTo = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print train.json to stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a language model. Repeat the command to resume an interrupted run.
 
     On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
     """
     from argap.errors import ArgapError
-    from argap.records import as_json as to_json
     from argap.train import load_config
     from argap.train.config import parse_settings
     from argap.train.run import train
@@ -72,7 +69,7 @@ def train(
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:
-        typer.echo(json.dumps(to_json(record), indent=2))
+        print_json(record)
     else:
         done = record.finished
         assert done is not None  # without an exception the run is finished

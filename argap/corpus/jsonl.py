@@ -26,8 +26,25 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
 
     ``keep``: columns kept with each document; null in a row without one.
 
-    Raises `FormatError` naming file and line for a line that is not a JSON object or lacks the
-    column (its columns are listed), for a truncated archive, and for one that unpacks to very much more than text does.
+    Raises `FormatError` as `rows` does, and for a line without the column, listing those it has.
+    """
+    for number, row in rows(path, tally):
+        if not isinstance(row.get(text_column), str):
+            raise FormatError(
+                f"{path}, line {number}: no text in column {text_column!r}; its columns are "
+                f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
+            )
+        if keep:
+            tally.columns.update(dict.fromkeys(row))
+        kept = {name: row.get(name) for name in keep}
+        yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", kept)
+
+
+def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of one file with the numbers of their lines; blank lines are skipped.
+
+    Raises `FormatError` naming file and line for a line that is not a JSON object, for a truncated archive, and for one
+    that unpacks to very much more than text does.
     """
     number = unpacked = 0
     try:
@@ -42,16 +59,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
                 tally.bytes_read = before + raw.tell()
                 if not line.strip():
                     continue
-                row = _parse(line, path, number, tally)
-                if not isinstance(row.get(text_column), str):
-                    raise FormatError(
-                        f"{path}, line {number}: no text in column {text_column!r}; its columns are "
-                        f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
-                    )
-                kept = {name: row.get(name) for name in keep}
-                if keep:
-                    tally.columns.update(dict.fromkeys(row))
-                yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", kept)
+                yield number, _parse(line, path, number, tally)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
 

@@ -91,12 +91,8 @@ def _path_of(mixer: Any) -> str:
     return mixer if isinstance(mixer, str) else f"{mixer.__module__}:{mixer.__qualname__}"
 
 
-def options_of(mixer_class: type[Mixer]) -> dict[str, Any]:
-    """The options of a mixer and their defaults."""
-    return {name: parameter.default for name, parameter in _parameters(mixer_class).items()}
-
-
-def _parameters(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
+def options_of(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
+    """The options of a mixer, with their defaults and annotations."""
     parameters = inspect.signature(mixer_class).parameters
     return {name: parameter for name, parameter in parameters.items() if name not in BUILT_WITH}
 
@@ -110,7 +106,7 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     options = dict(spec)
     name = options.pop("name")
     mixer_class = resolve(name)
-    known = _parameters(mixer_class)
+    known = options_of(mixer_class)
     unknown = [option for option in options if option not in known]
     if unknown:
         listed = ", ".join(known) or "none"

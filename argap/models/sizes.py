@@ -10,6 +10,7 @@ from argap.errors import ArgapError
 from argap.models.configuration import MLP_MATRICES, ArgapConfig
 from argap.models.cost import cost
 from argap.models.presets import build_config
+from argap.paper import GAP_TABLES, HYBRID_TABLE
 
 VOCABULARY = 50_257
 WINDOW = 2_048
@@ -50,44 +51,29 @@ SIZES: dict[str, Size] = {
     "1.4b": Size(2048, 24, 6144, "width and depth of GPT-3's 1.3B (arXiv 2005.14165, table 2.1); the MLP is ours"),
 }
 
-# Tables 2, 4 and 5, keyed by our names of the architectures.
-PRINTED: dict[str, dict[str, Printed]] = {
-    "70m": {
-        "attention": Printed(73, 1.52),
-        "long_conv": Printed(76, 1.20),
-        "h3": Printed(72, 1.33),
-        "hyena": Printed(72, 1.34),
-        "rwkv4": Printed(72, 1.89),
-    },
-    "125m": {
-        "attention": Printed(125, 2.46),
-        "long_conv": Printed(128, 1.74),
-        "h3": Printed(168, 2.55),
-        "rwkv4": Printed(169, 2.08),
-        "retnet_window": Printed(152, 2.60),
-        "hyena": Printed(160, 2.41),
-        "hyena_window_64": Printed(159, 2.28),
-        "hyena_window_256": Printed(159, 2.29),
-        "base_conv": Printed(168, 2.46),
-        "hybrid_random": Printed(162, 2.44),
-        "hybrid_programmatic": Printed(162, 2.44),
-        "hybrid_learned": Printed(166, 2.44),
-        "hybrid_full": Printed(166, 2.58),
-    },
-    "360m": {
-        "attention": Printed(360, 6.23),
-        "long_conv": Printed(360, 4.08),
-        "h3": Printed(357, 4.85),
-        "hyena": Printed(358, 5.03),
-        "rwkv4": Printed(351, 4.31),
-        "base_conv": Printed(354, 4.81),
-        "hybrid_random": Printed(365, 5.06),
-        "hybrid_programmatic": Printed(365, 5.06),
-        "hybrid_learned": Printed(351, 5.06),
-        "hybrid_full": Printed(351, 5.10),
-    },
-    "1.4b": {"attention": Printed(1400, None), "hyena": Printed(1400, None)},
+NAMES = {
+    "Attention": "attention",
+    "Long Conv": "long_conv",
+    "H3": "h3",
+    "Hyena": "hyena",
+    "Hyena + Slide Attn. (64)": "hyena_window_64",
+    "Hyena + Slide Attn. (256)": "hyena_window_256",
+    "RWKV": "rwkv4",
+    "RetNet (128)": "retnet_window",
+    "BaseConv": "base_conv",
+    **{f"BaseConv + {kind} selection": f"hybrid_{kind.lower()}" for kind in ("Random", "Programmatic", "Learned")},
+    "BaseConv + Full attention": "hybrid_full",
 }
+"""Our names of the paper's models."""
+PRINTED: dict[str, dict[str, Printed]] = {
+    size: {
+        NAMES[row.model]: Printed(row.parameters, None if size == "1.4b" else row.tflops)
+        for row in (*GAP_TABLES, *HYBRID_TABLE)
+        if row.scale.lower() == size
+    }
+    for size in SIZES
+}
+"""Tables 2, 4 and 5."""
 
 
 def build_at(architecture: str, size: str, *, seq_len: int = WINDOW) -> ArgapConfig:

@@ -151,9 +151,8 @@ class Decoder:
         if row[-1] == self.tokenizer.eos:
             return Generation(list(row), self.tokenizer.decode(row[:-1]), "eos")
         text = self.tokenizer.decode(row)
-        cuts = [at for stop in until if stop and (at := text.find(stop)) >= 0]
-        if cuts:
-            return Generation(list(row), text[: min(cuts)], "stop")
+        if (cut := _before_stop(text, until)) is not None:
+            return Generation(list(row), cut, "stop")
         return Generation(list(row), text, "length") if last else None
 
 
@@ -173,8 +172,14 @@ class CopyBaseline:
         start = after_repeated_suffix(prompt)
         ids = [] if start is None else prompt[start : start + new_tokens]
         text = self.tokenizer.decode(ids)
-        cuts = [at for stop in until if (at := text.find(stop)) >= 0]
-        return Generation(ids, text[: min(cuts)] if cuts else text, "stop" if cuts else "length")
+        cut = _before_stop(text, until)
+        return Generation(ids, text, "length") if cut is None else Generation(ids, cut, "stop")
+
+
+def _before_stop(text: str, until: Sequence[str]) -> str | None:
+    """``text`` up to the first stop sequence in it; None without one."""
+    cuts = [at for stop in until if stop and (at := text.find(stop)) >= 0]
+    return text[: min(cuts)] if cuts else None
 
 
 def after_repeated_suffix(prompt: list[int]) -> int | None:

@@ -1,14 +1,15 @@
 """Questions of the recall tasks: from the hub, from JSON lines with the same columns, or from the fixture."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argap.errors import ArgapError, FormatError, extra
+from argap.corpus import jsonl
+from argap.corpus.document import Tally
+from argap.errors import ArgapError, extra
 from argap.recall.fixture import fixture_rows
 from argap.records import Record
 
@@ -118,7 +119,7 @@ def load_examples(task: str, source: str | None = None, *, limit: int | None = N
     if source == FIXTURE:
         label, rows = f"fixture:{task}", fixture_rows(task)
     elif source is not None:
-        label, rows = f"{Path(source).name} ({task} form)", list(_read_lines(Path(source)))
+        label, rows = f"{Path(source).name} ({task} form)", _read_lines(Path(source))
     else:
         source = f"hub:{HUB[task]}"
         label, (rows, revision) = task, _from_hub(task)
@@ -146,23 +147,10 @@ def whole_word(text: str, gold: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ArgapError(f"`data` {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: a text may contain other line breaks
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: not readable as JSON lines ({error})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise FormatError(f"{path}, line {number}: not readable as JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise FormatError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
-        yield row
+    return [row for _, row in jsonl.rows(path, Tally())]
 
 
 def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:

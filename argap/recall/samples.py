@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from argap.bigram_index.store import BigramIndex
 from argap.checksums import check_files
-from argap.parquet import read_parquet, write_parquet
+from argap.parquet import read_parquet, schema_of, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
@@ -27,33 +27,6 @@ from argap.tokenizer import Tokenizer
 
 SHARD = 32
 """Examples per file."""
-SCHEMA = pa.schema(
-    [
-        ("row", pa.int32()),
-        ("id", pa.string()),
-        ("document", pa.string()),
-        ("key", pa.string()),
-        ("gold", pa.string()),
-        ("prompt", pa.string()),
-        ("prompt_tokens", pa.int32()),
-        ("truncated_tokens", pa.int32()),
-        ("query_position", pa.int32()),
-        ("gold_in_text", pa.bool_()),
-        ("gold_survived", pa.bool_()),
-        ("gold_positions", pa.list_(pa.int32())),
-        ("distance", pa.int32()),
-        ("gold_tokens", pa.list_(pa.int32())),
-        ("gold_logprobs", pa.list_(pa.float32())),
-        ("gold_rank", pa.int32()),
-        ("gold_repeated", pa.list_(pa.bool_())),
-        ("gold_ar_hit", pa.list_(pa.bool_())),
-        ("generation", pa.string()),
-        ("generated_tokens", pa.int32()),
-        ("stop", pa.string()),
-        ("contains", pa.bool_()),
-        ("whole_word", pa.bool_()),
-    ]
-)
 
 
 class Sample(Record, frozen=True):
@@ -91,6 +64,9 @@ class Sample(Record, frozen=True):
     stop: Stop
     contains: bool
     whole_word: bool
+
+
+SCHEMA = schema_of(Sample)
 
 
 class Answered(Record, frozen=True):

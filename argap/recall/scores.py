@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from argap import intervals
 from argap.recall.samples import Sample
 from argap.records import Interval, Record
 
-RESAMPLES, SEED = 10_000, 1234
 DISTANCES = (32, 64, 128, 256, 512, 1024)
 GOLD_LENGTHS = (1, 2, 4, 8, 16)
 
@@ -115,10 +115,9 @@ def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
     sums, sizes = np.bincount(member, weights=hits), np.bincount(member)
     if len(sums) < 2:
         return None
-    draws = np.random.default_rng(SEED).integers(len(sums), size=(RESAMPLES, len(sums)))
-    means = sums[draws].sum(axis=1) / sizes[draws].sum(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    bootstrap = intervals.DocumentBootstrap(len(sums))
+    drawn = bootstrap.resample(bootstrap.by_unit(np.column_stack([sums, sizes])))
+    return intervals.interval(drawn[:, 0] / drawn[:, 1])
 
 
 def by_key(samples: Sequence[Sample]) -> list[Group]:

@@ -6,6 +6,7 @@ where they were measured, ``mqar.json`` and ``trajectory.parquet``.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,22 +92,25 @@ def collect(
     write_record(out / "examples.json", examples, indent=None)
     trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
-    if any(trajectories.values()):
-        write_parquet(out / "trajectory.parquet", build_trajectory(labels, trajectories, tokens_a_step, threshold))
-    else:
-        (out / "trajectory.parquet").unlink(missing_ok=True)
+    steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
+    _replace(out / "trajectory.parquet", write_parquet, steps)
+    _replace(out / "mqar.json", write_json, recall)
     members = [_member(entries[name], run, layout) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(layout.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
-    if recall:
-        write_json(out / "mqar.json", recall)
-    else:
-        (out / "mqar.json").unlink(missing_ok=True)
     write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
     write_record(out / "gap.json", gap)
     return gap
+
+
+def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None:
+    """Write a file that not every suite has, or remove an earlier suite's."""
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        write(path, value)
 
 
 def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:

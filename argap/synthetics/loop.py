@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -14,7 +13,7 @@ import torch
 from argap.errors import ArgapError
 from argap.models.cost import cost
 from argap.progress import progress
-from argap.records import Record
+from argap.records import Record, as_json
 from argap.synthetics.config import RunConfig
 from argap.synthetics.cuda_graph import TrainerGroup
 from argap.synthetics.supervision import Supervision, supervision
@@ -29,16 +28,7 @@ Data = Mapping[str, Supervision]
 """Split to examples, on the device."""
 
 
-class SliceRecord(Record, frozen=True):
-    """`SliceAccuracy` in a file."""
-
-    value: int
-    n: int
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class RunResult:
+class RunResult(Record, frozen=True):
     """The result of one run."""
 
     config: RunConfig
@@ -68,8 +58,7 @@ class RunResult:
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON values."""
-        slices = {name: [row._asdict() for row in rows] for name, rows in self.slices.items()}
-        return vars(self) | {"config": self.config.as_json(), "slices": slices}
+        return as_json(self) | {"config": self.config.as_json()}
 
     @classmethod
     def from_json(cls, config: RunConfig, record: Mapping[str, Any]) -> "RunResult":
@@ -77,11 +66,7 @@ class RunResult:
 
         Raises `msgspec.ValidationError` for a value of another type.
         """
-        slices = msgspec.convert(record.get("slices"), dict[str, list[SliceRecord]], strict=True)
-        rows = {name: [SliceAccuracy(*msgspec.structs.astuple(row)) for row in rows] for name, rows in slices.items()}
-        hints = {name: hint for name, hint in get_type_hints(cls).items() if name not in ("config", "slices")}
-        known = {name: msgspec.convert(record.get(name), hint, strict=True) for name, hint in hints.items()}
-        return cls(config=config, slices=rows, **known)
+        return msgspec.convert({**record, "config": config}, cls, strict=True)
 
 
 def train_group(
@@ -150,28 +135,18 @@ def _check_alike(configs: Sequence[RunConfig]) -> None:
 def _data_by_seed(
     configs: Sequence[RunConfig], device: torch.device, stop: Callable[[], bool]
 ) -> dict[int, Data] | None:
-    """Training and validation examples of each seed; None once ``stop`` returns true."""
-    data: dict[int, Data] = {}
-    for config in configs:
-        if config.seed not in data:
-            generated = _generate(config, stop)
-            if generated is None:
-                return None
-            data[config.seed] = {split: each.to(device) for split, each in generated.items()}
-    return data
-
-
-def _generate(config: RunConfig, stop: Callable[[], bool]) -> Data | None:
-    """Training and validation examples of a run; None once ``stop`` returns true.
+    """Training and validation examples of each seed; None once ``stop`` returns true.
 
     They are generated in a thread, since this can take minutes in which ``stop`` must still be checked. An abandoned
     thread ends when its examples are done or with the process.
     """
-    generated: Future[Data] = Future()
+    by_seed = {config.seed: config for config in configs}
+    generated: Future[dict[int, Data]] = Future()
 
     def generate() -> None:
         try:
-            generated.set_result({split: supervision(config, split) for split in ("train", "validation")})
+            splits = ("train", "validation")
+            generated.set_result({seed: {s: supervision(c, s) for s in splits} for seed, c in by_seed.items()})
         except BaseException as error:  # raised again by the waiting thread
             generated.set_exception(error)
 
@@ -179,7 +154,7 @@ def _generate(config: RunConfig, stop: Callable[[], bool]) -> Data | None:
     while not wait([generated], POLL_SECONDS).done:
         if stop():
             return None
-    return generated.result()
+    return {seed: {split: each.to(device) for split, each in data.items()} for seed, data in generated.result().items()}
 
 
 def _score(

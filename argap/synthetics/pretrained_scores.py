@@ -4,9 +4,10 @@ Legend: E examples, N tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 from transformers import PreTrainedModel
@@ -15,11 +16,13 @@ from argap.checkpoint import load_model, max_positions
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
+from argap.intervals import DocumentBootstrap, interval
 from argap.progress import progress
+from argap.records import Interval, Record, as_json
 from argap.runs import environment
 from argap.synthetics.pretrained_test import PretrainedTest
 from argap.synthetics.tasks.examples import IGNORED, Examples
-from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
+from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.targets import find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
@@ -27,26 +30,22 @@ LOGITS_AT_ONCE = 2**27
 """Elements in the logits of a batch: half a gigabyte in float32."""
 TEXT_TOKENS = 1_000_000
 """Number of tokens used from the start of a text."""
-RESAMPLES = 10_000
-LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class Measures:
+class Measures(Record, frozen=True):
     """Means over the tokens of a slice, with 95% intervals over examples."""
 
     n: int
     nll: float
     """In nats."""
     ppl: float
-    ppl_ci95: tuple[float, float]
+    ppl_ci95: Interval
     accuracy: float
     """Of the most probable token."""
-    accuracy_ci95: tuple[float, float]
+    accuracy_ci95: Interval
 
 
-@dataclass(frozen=True)
-class ScoreRow:
+class ScoreRow(Measures, frozen=True, kw_only=True):
     """One model, number of KV pairs and slice."""
 
     model: str
@@ -54,12 +53,6 @@ class ScoreRow:
     slice: Literal["ar", "other", "pairs"]
     """``ar``: the values after the queries; ``other``: the fill token or text between the pairs, the other tokens of
     figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
-    measures: Measures
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields and measures as JSON values."""
-        row = {"model": self.model, "pairs": self.pairs, "slice": self.slice, **asdict(self.measures)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in row.items()}
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class PretrainedScores:
             "format": 2,
             **self.test.as_json(),
             "between": self.test.between,
-            "rows": [row.as_json() for row in self.rows],
+            "rows": [as_json(row) for row in self.rows],
             "device": self.device,
             "dtype": self.dtype,
             **environment(),
@@ -103,7 +96,8 @@ def score_pretrained(
                 logprob, correct = _score(model, each.inputs, device)
                 advance(test.examples)
                 for name, chosen in _slices(each, pairs).items():
-                    rows.append(ScoreRow(target.name, pairs, name, _measure(logprob, correct, chosen, test.seed)))
+                    measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
+                    rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
         del model
     return PretrainedScores(test, tuple(rows), str(device), str(dtype))
 
@@ -131,7 +125,7 @@ def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
         fill = _fill(tokenizer, test.fill)
     return [
         build(
-            PretrainedConfig(test.examples, pairs, length=test.length, alpha=test.alpha),
+            layout(test.examples, pairs, length=test.length, alpha=test.alpha),
             test.seed,
             vocabulary=vocabulary,
             fill=fill,
@@ -196,14 +190,14 @@ def _measure(logprob: np.ndarray, correct: np.ndarray, chosen: np.ndarray, seed:
     n = chosen.sum(axis=1).astype(np.float64)
     loss = -np.where(chosen, logprob.astype(np.float64), 0).sum(axis=1)
     hits = (correct & chosen).sum(axis=1).astype(np.float64)
-    draws = np.random.default_rng(seed).multinomial(len(n), np.full(len(n), 1 / len(n)), size=RESAMPLES)
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    bootstrap = DocumentBootstrap(len(n), seed=seed)
+    drawn, losses, right = bootstrap.resample(bootstrap.by_unit(np.column_stack([n, loss, hits]))).T
     nll = float(loss.sum() / n.sum())
     return Measures(
         n=int(n.sum()),
         nll=nll,
         ppl=float(np.exp(nll)),
-        ppl_ci95=tuple(np.exp(np.quantile(draws @ loss / (draws @ n), tails)).tolist()),
+        ppl_ci95=interval(np.exp(losses / drawn)),
         accuracy=float(hits.sum() / n.sum()),
-        accuracy_ci95=tuple(np.quantile(draws @ hits / (draws @ n), tails).tolist()),
+        accuracy_ci95=interval(right / drawn),
     )

@@ -4,7 +4,6 @@
 is never trained again. ``runs.parquet`` is the table of all finished runs, one row each, rebuilt from ``runs``.
 """
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def read_run(out: Path, config: RunConfig) -> RunResult:
     """Read a finished run. Raises `FormatError` if its file is not one."""
     path = run_path(out, config)
     record = read_json(path)
-    missing = [f.name for f in fields(RunResult) if f.name not in record]
+    missing = [name for name in RunResult.__struct_fields__ if name not in record]
     if missing or record["config"] != config.as_json():
         reason = f"it has no {missing[0]}" if missing else "its configuration is another run's"
         raise FormatError(f"{path}: not a finished run ({reason}); remove it, and the sweep trains it again")
@@ -136,4 +135,4 @@ def _row(result: RunResult, task: str) -> dict[str, Any]:
     config = result.config
     pairs = ",".join(map(str, config.pairs))
     own = {"task": task, "pairs": pairs, "epochs": result.steps / config.steps_per_epoch, "key": config.key}
-    return {**vars(config), **vars(result), **own}
+    return {**vars(config), **msgspec.structs.asdict(result), **own}

@@ -4,13 +4,13 @@ Legend: B batch, N positions, M supervised positions per example, V vocabulary.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from argap.models import ArgapForCausalLM
+from argap.records import Record
 from argap.synthetics.config import RunConfig, learning_rate
 from argap.synthetics.models import LastVectorDecoder
 from argap.synthetics.supervision import Supervision, batch_order
@@ -109,7 +109,7 @@ class Trainer:
         return self.model.lm_head(chosen)
 
 
-class SliceAccuracy(NamedTuple):
+class SliceAccuracy(Record, frozen=True):
     """Accuracy on the supervised positions that share one value of a slice."""
 
     value: int

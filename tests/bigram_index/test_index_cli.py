@@ -10,7 +10,7 @@ import tokenizers
 from typer.testing import CliRunner
 
 from argap.cli.index import app
-from argap.cli.index_output import Meter, parse_bytes, parse_tokens, time_left
+from argap.cli.index_output import parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
 from argap.tokenizer import load_tokenizer
 
@@ -144,22 +144,6 @@ def test_ngrams_counts_a_text(words, tmp_path):
     assert rows == {(1, 2): 2, (2, 5): 0, (4, 1): 1, (1, 2, 5): 0, (4, 1, 2): 1}
     assert table["n"].tolist() == [2, 2, 2, 3, 3]
     assert "2-grams             3  of them in the corpus             2" in printed
-
-
-@pytest.mark.parametrize(
-    ("seconds", "share", "left"), [(10, 0.5, "10 s"), (37, 1 / 6, "3:05 min"), (2600, 0.25, "2:10 h"), (9, 1, "0 s")]
-)
-def test_time_left_by_hand(seconds, share, left):
-    assert time_left(seconds, share) == left
-
-
-def test_progress_shows_the_time_left(capsys, monkeypatch):
-    clock = iter([0.0, 40.0, 40.0])
-    monkeypatch.setattr("argap.cli.index_output.time.monotonic", lambda: next(clock))
-    Meter(lambda: 0.25)(3, 10**8)
-    assert capsys.readouterr().err == (
-        "argap: 3 documents, 100,000,000 tokens, 2.50 M tokens/s, 25% read, 2:00 min left\n"
-    )
 
 
 def test_passes_and_weights(words, tmp_path):

@@ -58,7 +58,8 @@ def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dty
     wide, untouched = projection.double(), projection[:, :, 2:].clone()
     expected = rotations.rotary(wide, 7, 1e4, key_scale=0.3)
     cos, sin = rotations._tables(7, length, size, 1e4, device)
-    rotations.rotate_in_place(*projection[:, :, :2].permute(2, 0, 3, 1, 4), cos, sin, 0.3)
+    q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
+    rotations.rotate_in_place(q, k, cos, sin, 0.3)
     for part, turned in enumerate(expected):
         # The angles are float32: at position t their error is t·2⁻²⁴.
         assert relative_error(projection[:, :, part].transpose(1, 2), turned) < TOLERANCE[dtype]

@@ -70,6 +70,18 @@ def test_scale_and_decays_from_logits(dtype: torch.dtype, strength: float, devic
     assert relative_error(by_options, expected) < 1e-12
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
+@pytest.mark.parametrize("key", [128, 130, 256])
+def test_keys_of_more_than_one_block(key: int, dtype: torch.dtype, device: torch.device) -> None:
+    """On a GPU the second block of a key was once computed wrongly."""
+    q, k, v, log_decay = inputs(70, key, 16, 0.25, dtype, device)
+    before = torch.randn(BATCH, HEADS, key, 16, device=device)
+    y, after = gla(q, k, v, log_decay, state=before)
+    expected, last = gla_reference(q.double(), k.double(), v.double(), log_decay.double(), state=before.double())
+    assert relative_error(y, expected) < TOLERANCE[dtype]
+    assert relative_error(after, last) < TOLERANCE[dtype]
+
+
 def test_one_strong_chunk_between_mild_ones(device: torch.device) -> None:
     """Each chunk chooses for itself: only the second of three has a channel that is forgotten, at position 100."""
     q, k, v, log_decay = inputs(150, 20, 40, 0.25, torch.float32, device)

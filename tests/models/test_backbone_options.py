@@ -23,7 +23,7 @@ def test_without_mlp_a_layer_is_its_mixer() -> None:
     model = build(mlp="none")
     block = model.model.blocks[0]
     x, ids = torch.randn(1, 5, 8, dtype=torch.float64), torch.zeros(1, 5, dtype=torch.long)
-    assert torch.equal(block(x, ids), x + block.mixer(block.mixer_norm(x)))
+    torch.testing.assert_close(block(x, ids), x + block.mixer(block.mixer_norm(x)), rtol=1e-12, atol=1e-12)
     assert not [name for name in model.state_dict() if "mlp" in name]
 
 
@@ -49,7 +49,7 @@ def test_the_embedding_norm_comes_after_the_learned_positions() -> None:
     model.layers[0].register_forward_pre_hook(lambda _, inputs: first.append(inputs[0]))
     model(ids)
     expected = model.embed_norm(model.embed_tokens(ids) + model.embed_positions(torch.arange(2)))
-    assert torch.equal(first[0], expected)
+    torch.testing.assert_close(first[0], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_steps_equal_the_forward_pass() -> None:

@@ -96,7 +96,7 @@ def test_models_list_prints_every_architecture() -> None:
     assert rows[0]["state_size"] == 6 * 2 * 1024 * 256
     table = run("list", "--seq-len", "512")
     assert "6.9 M" in table
-    assert "512 tokens" in table
+    assert "512 tokens" in " ".join(table.split())  # the title may wrap
 
 
 def test_models_show_knows_architectures_and_checkpoints(tmp_path: Path) -> None:

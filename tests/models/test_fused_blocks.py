@@ -1,4 +1,6 @@
-"""The layers around the mixers: where no kernel runs, fused and plain forms have the same bits."""
+"""The layers around the mixers: where no kernel runs, fused and plain forms agree to rounding."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from argap.models.presets import ARCHITECTURES, build_config
 
 LENGTH = 40
 IDS = torch.arange(2 * LENGTH).reshape(2, LENGTH) % 32
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+"""The forms are different code, in float32."""
 
 
 def built(architecture: str) -> ArgapForCausalLM:
@@ -41,17 +45,17 @@ def plain_mlp(mlp: SwiGLU | GELUMLP, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_have_the_bits_of_a_plain_composition(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_those_of_a_plain_composition(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(architecture)
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
-            assert torch.equal(model(IDS).logits, plain_logits(model))
+            torch.testing.assert_close(model(IDS).logits, plain_logits(model), **CLOSE)
     monkeypatch.setattr(ArgapModel, "_fuses", lambda self, x: True)
     with torch.no_grad():  # each sum left to the next norm, whose reference runs here
-        assert torch.equal(model(IDS).logits, plain_logits(model))
+        torch.testing.assert_close(model(IDS).logits, plain_logits(model), **CLOSE)
 
 
-def test_gradients_have_the_bits_of_a_plain_composition() -> None:
+def test_gradients_are_those_of_a_plain_composition() -> None:
     model = built("attention")
     gradients = []
     for logits in (model(IDS).logits, plain_logits(model)):
@@ -59,7 +63,7 @@ def test_gradients_have_the_bits_of_a_plain_composition() -> None:
         logits.square().mean().backward()
         gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
     assert len(gradients[0]) == len(gradients[1]) == sum(1 for _ in model.parameters())
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+    torch.testing.assert_close(*gradients, **CLOSE)
 
 
 def test_layers_are_fused_only_where_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:

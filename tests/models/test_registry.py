@@ -75,7 +75,7 @@ def model_of(*mixers: str | dict) -> ArgapForCausalLM:
 def test_names_resolve_late_to_classes() -> None:
     assert registry.available() == sorted(registry.MIXERS)
     assert registry.resolve("attention") is Attention
-    assert registry.options_of(Attention) == {
+    assert {name: option.default for name, option in registry.options_of(Attention).items()} == {
         "heads": None,
         "positions": "rope",
         "rope_theta": 10_000.0,

@@ -153,5 +153,5 @@ def test_what_cannot_be_measured_is_refused(flags: list[str], said: str, tmp_pat
 
 
 def test_help_stays_light() -> None:
-    code = "import sys; import argap.cli.bench_models; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    code = "import sys; import argap.cli.models; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

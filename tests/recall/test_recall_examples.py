@@ -49,7 +49,7 @@ def test_bad_files_and_names(tmp_path) -> None:
     with pytest.raises(FormatError, match="line 1"):
         load_examples("fda", str(path))
     path.write_bytes(b"PAR1\xb0")
-    with pytest.raises(FormatError, match=r"rows\.jsonl: not readable as JSON lines"):
+    with pytest.raises(FormatError, match=r"rows\.jsonl, line 1: not JSON"):
         load_examples("fda", str(path))
     path.write_text("")
     with pytest.raises(ArgapError, match="no rows"):

@@ -116,7 +116,8 @@ def test_equal_tokenizers_have_their_tokens_as_segments(family):
     sums = segments.sums(logprob, 0)
     alone = segments.scored & (np.diff(segments.tokens[0]) == 1)
     assert alone.sum() > len(tokens) / 4
-    assert np.array_equal(sums[alone], logprob.astype(np.float64)[segments.tokens[0][1:][alone] - 1])
+    own = logprob.astype(np.float64)[segments.tokens[0][1:][alone] - 1]
+    np.testing.assert_allclose(sums[alone], own, rtol=1e-12)
     if tokens.all():
         offsets = cut_windows(segments, [7, 7], within_documents=False, names=texts)
         assert offsets.tolist() == [*range(0, len(tokens), 7), len(tokens)]

@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def test_rows_are_a_naive_scans(folder, tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
     rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
-    assert [(row.pairs, row.slice, row.measures.n) for row in rows] == [
+    assert [(row.pairs, row.slice, row.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
         (2, "other", 72),  # 32 less 4 · 2 fill tokens
         (2, "pairs", 15),  # first keys and values but for the first token, and 2 queries
@@ -51,8 +51,8 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             assert labels[place] == inputs[place]
             losses.append(-float(logprobs[place - 1, labels[place]]))
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
-    assert rows[3].measures.nll == pytest.approx(np.mean(losses), rel=1e-5)
-    assert rows[3].measures.accuracy == pytest.approx(np.mean(right), abs=1e-12)
+    assert rows[3].nll == pytest.approx(np.mean(losses), rel=1e-5)
+    assert rows[3].accuracy == pytest.approx(np.mean(right), abs=1e-12)
 
 
 def test_other_is_the_fill_token_alone(tokenizer):

@@ -11,12 +11,14 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
+from argap.configuration import Count
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 HELD_OUT = 8
 """One language in eight is held out for validation and test."""
@@ -28,11 +30,10 @@ Transitions = tuple[dict[int, int], ...]
 
 
 @dataclass(frozen=True)
-class AutomataConfig:
+class AutomataConfig(TaskConfig):
     """One data set. Raises `ArgapError` for invalid ranges."""
 
-    examples: int
-    length: int = 512
+    length: Annotated[int, Meta(ge=2)] = 512
     symbols: int = 18
     """Number of symbols. The vocabulary has one more token, which separates strings."""
     split: Literal["train", "heldout"] = "train"
@@ -44,7 +45,7 @@ class AutomataConfig:
     """Minimum and maximum number of symbols in a language."""
     edges: tuple[int, int] = (1, 4)
     """Minimum and maximum number of transitions from a state; all are equally likely."""
-    longest: int = 50
+    longest: Count = 50
     """Maximum length of a string in symbols; all lengths from 1 are equally likely."""
     strings: tuple[int, int] | None = (10, 20)
     """Minimum and maximum number of strings of an example; separators fill the rest, and a longer example is cut. If
@@ -54,6 +55,7 @@ class AutomataConfig:
     symbols. Otherwise a state leads to distinct other states, and has at most as many transitions as there are."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ranges = {"states": self.states, "alphabet": self.alphabet, "edges": self.edges}
         for name, (low, high) in (ranges | ({} if self.strings is None else {"strings": self.strings})).items():
             if not 1 <= low <= high:
@@ -64,11 +66,6 @@ class AutomataConfig:
             raise ArgapError(
                 f"{self.edges[1]} edges from {self.alphabet[0]} to {self.alphabet[1]} of {self.symbols} "
                 "symbols; expected no more edges than symbols"
-            )
-        check_examples(self.examples)
-        if self.length < 2 or self.longest < 1:
-            raise ArgapError(
-                f"length {self.length}, longest {self.longest}; expected at least length 2 and strings of 1 symbol"
             )
 
     @property

@@ -1,28 +1,21 @@
 """Compression: the hidden state at the last position must encode all tokens (MAD, arXiv 2403.17844, section 3)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 
 @dataclass(frozen=True)
-class CompressionConfig:
-    """One data set. Raises `ArgapError` for sizes that are too small."""
+class CompressionConfig(TaskConfig):
+    """One data set."""
 
-    examples: int
-    length: int = 32
-    vocab_size: int = 16
+    length: Annotated[int, Meta(ge=2)] = 32
+    vocab_size: Annotated[int, Meta(ge=3)] = 16
     """The last token of the vocabulary ends the sequence."""
-
-    def __post_init__(self) -> None:
-        check_examples(self.examples)
-        if self.length < 2 or self.vocab_size < 3:
-            raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected at least length 2 and vocab_size 3"
-            )
 
 
 def build(config: CompressionConfig, seed: int) -> Examples:

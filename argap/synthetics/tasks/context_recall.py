@@ -9,18 +9,17 @@ from typing import Literal
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 
 @dataclass(frozen=True)
-class ContextRecallConfig:
+class ContextRecallConfig(TaskConfig):
     """One data set; the defaults are MAD's in-context recall (arXiv 2403.17844, section 3).
 
     MAD's noisy recall is ``vocab_size=32, noise_vocab_size=16, noise=0.2``; the original associative recall
     (arXiv 2212.14052, section 3.1) is ``asked="last"``. Raises `ArgapError` for inconsistent sizes.
     """
 
-    examples: int
     length: int = 128
     """N, an even number."""
     vocab_size: int = 16
@@ -32,7 +31,7 @@ class ContextRecallConfig:
     """Label the value of every repeated key, or of the last key only."""
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
+        super().__post_init__()
         if self.length < 4 or self.length % 2:
             raise ArgapError(f"length {self.length}; expected an even number of at least 4")
         if self.noise_vocab_size < 0 or self.keys < 1:

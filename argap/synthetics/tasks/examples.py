@@ -1,11 +1,13 @@
 """The type that every synthetic task builds: token sequences, labels to predict, and properties to slice results by."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from argap.atomic import replacing
+from argap.configuration import Count, check_ranges
 from argap.errors import ArgapError
 
 IGNORED = -100
@@ -28,6 +30,16 @@ class Examples(NamedTuple):
     """Name to ``[E, N]``: a property of each label, such as its distance from the key; 0 at unsupervised positions."""
 
 
+@dataclass(frozen=True)
+class TaskConfig:
+    """The sizes of a data set. Raises `ArgapError` for one outside the range that it is declared with."""
+
+    examples: Count
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 def generator(seed: int) -> np.random.Generator:
     """The only source of randomness of a data set: PCG64, identical on every platform."""
     return np.random.Generator(np.random.PCG64(seed))
@@ -45,12 +57,6 @@ def check_size(examples: int, length: int) -> None:
         raise ArgapError(
             f"{examples:,} examples of length {length:,} are {examples * length:,} tokens; expected at most {LARGEST:,}"
         )
-
-
-def check_examples(examples: int) -> None:
-    """Raise `ArgapError` for a data set without examples."""
-    if examples < 1:
-        raise ArgapError(f"{examples} examples; expected at least 1")
 
 
 def write_examples(path: Path, examples: Examples) -> Path:

@@ -9,17 +9,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 ROWS = 2048
 """Examples built at once. Changing it changes the data of a seed."""
 
 
 @dataclass(frozen=True)
-class FuzzyRecallConfig:
+class FuzzyRecallConfig(TaskConfig):
     """One data set. Raises `ArgapError` for inconsistent sizes."""
 
-    examples: int
     length: int = 128
     longest: int = 3
     """M: maximum number of tokens of a key, and of a value."""
@@ -32,7 +31,7 @@ class FuzzyRecallConfig:
     example ends with its last answer."""
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
+        super().__post_init__()
         if self.longest < 1 or (self.vocab_size - 1) // 2 < self.longest:
             raise ArgapError(
                 f"longest {self.longest}, vocab_size {self.vocab_size}; expected keys of at least 1 token, and for "

@@ -4,28 +4,21 @@ Source: arXiv 2209.11895; as a task of its own, arXiv 2212.14052, section 3.1.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 
 @dataclass(frozen=True)
-class InductionConfig:
-    """One data set. Raises `ArgapError` for sizes that are too small."""
+class InductionConfig(TaskConfig):
+    """One data set."""
 
-    examples: int
-    length: int = 32
-    vocab_size: int = 20
+    length: Annotated[int, Meta(ge=4)] = 32
+    vocab_size: Annotated[int, Meta(ge=2)] = 20
     """The last token of the vocabulary is the special one."""
-
-    def __post_init__(self) -> None:
-        check_examples(self.examples)
-        if self.length < 4 or self.vocab_size < 2:
-            raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected at least length 4 and vocab_size 2"
-            )
 
 
 def build(config: InductionConfig, seed: int) -> Examples:

@@ -4,23 +4,24 @@ Source: MAD, arXiv 2403.17844, section 3.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
+from argap.configuration import Seed
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 
 @dataclass(frozen=True)
-class MemorizationConfig:
-    """One data set. Raises `ArgapError` for sizes that are too small."""
+class MemorizationConfig(TaskConfig):
+    """One data set. Raises `ArgapError` for an odd length too."""
 
-    examples: int
-    length: int = 32
-    vocab_size: int = 256
+    length: Annotated[int, Meta(ge=2)] = 32
+    vocab_size: Annotated[int, Meta(ge=3)] = 256
     """The last token marks the positions of the values. Of the others, the first half are keys, the rest values."""
-    facts_seed: int = 0
+    facts_seed: Seed = 0
     """Assigns a value to each key, in training and test alike; independent of the seed of the examples."""
     read_at: Literal["insert", "key"] = "insert"
     """The token whose output is the answer: the marker after the key, as in MAD (athms/mad-lab,
@@ -28,14 +29,9 @@ class MemorizationConfig:
     key itself, at which a model without any mixing can answer."""
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
-        if self.length < 2 or self.length % 2 or self.vocab_size < 3:
-            raise ArgapError(
-                f"length {self.length}, vocab_size {self.vocab_size}; expected an even length of at least 2 and at "
-                "least vocab_size 3"
-            )
-        if self.facts_seed < 0:
-            raise ArgapError(f"facts_seed {self.facts_seed}; expected at least 0")
+        super().__post_init__()
+        if self.length % 2:
+            raise ArgapError(f"length {self.length}; expected an even number")
 
     @property
     def facts(self) -> np.ndarray:

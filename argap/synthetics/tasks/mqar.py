@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from argap.configuration import Count, Length, Vocabulary, check_ranges
+from argap.configuration import Count, Length, Positive, Vocabulary
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, check_size, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, check_size, generator
 
 ROWS = 1024
 """Examples built at once, so that intermediate arrays fit the cache. Changing it changes the data of a seed."""
@@ -22,17 +22,16 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class MqarConfig:
+class MqarConfig(TaskConfig):
     """One data set. Raises `ArgapError` for inconsistent sizes."""
 
-    examples: Count
     length: Length
     """N: tokens per example."""
-    pairs: int
+    pairs: Count
     """D: KV pairs per example. They take 2·D tokens, and their second occurrences another 2·D."""
     vocab_size: Vocabulary = 8192
     """V: keys come from the first half of the vocabulary, values from the second."""
-    alpha: float = 0.1
+    alpha: Positive = 0.1
     """Exponent of the distribution of distances, p(d) ∝ d^(α − 1): near 0 favours short distances, 1 is uniform."""
     fill: int | None = None
     """Token at all other positions; if None, noise: tokens that are neither a key nor a value of the example."""
@@ -42,11 +41,8 @@ class MqarConfig:
     follow the query in the inputs; noise may be any token, including an unlabelled key; token 0 is never a key."""
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
-        check_ranges(self)
+        super().__post_init__()
         check_size(self.examples, self.length)
-        if self.pairs < 1 or self.alpha <= 0:
-            raise ArgapError(f"mqar: {self.pairs} pairs, alpha {self.alpha}; expected both above 0")
         if self.length < 4 * self.pairs:
             raise ArgapError(
                 f"mqar: {self.pairs} pairs and their second occurrences need {4 * self.pairs} tokens, "

@@ -3,7 +3,6 @@
 Legend: E examples, N tokens, D KV pairs.
 """
 
-from dataclasses import dataclass
 from itertools import chain, islice, repeat
 
 import numpy as np
@@ -13,35 +12,20 @@ from argap.synthetics.tasks.examples import IGNORED, Examples, generator
 from argap.synthetics.tasks.mqar import MqarConfig, draw_slots
 
 
-@dataclass(frozen=True)
-class PretrainedConfig:
-    """One data set. Raises `ArgapError` for inconsistent sizes."""
-
-    examples: int
-    pairs: int
-    """D: 16 to 256 in the paper."""
-    length: int = 1024
-    alpha: float = 0.1
-    """As in `MqarConfig`."""
-
-    def __post_init__(self) -> None:
-        _ = self.mqar
-
-    @property
-    def mqar(self) -> MqarConfig:
-        """The same task in the smallest vocabulary that fits: it lays out the pairs and checks the sizes."""
-        return MqarConfig(self.examples, self.length, self.pairs, vocab_size=4 * self.pairs, alpha=self.alpha)
+def layout(examples: int, pairs: int, *, length: int = 1024, alpha: float = 0.1) -> MqarConfig:
+    """Where the pairs stand: the same task in the smallest vocabulary that fits. The paper has 16 to 256 pairs."""
+    return MqarConfig(examples, length, pairs, vocab_size=4 * pairs, alpha=alpha)
 
 
 def build(
-    config: PretrainedConfig,
+    config: MqarConfig,
     seed: int,
     *,
     vocabulary: np.ndarray,
     fill: int | None = None,
     text: np.ndarray | None = None,
 ) -> Examples:
-    """Build the examples of a seed, with the layout of `argap.synthetics.tasks.mqar.build`.
+    """Build the examples of a seed, laid out as `layout` says.
 
     Keys and values are ids from ``vocabulary`` (all tokens of a tokenizer but its special ones), distinct within
     an example. All other positions hold the token ``fill`` or a window of ``text``, the token ids of real text,
@@ -62,7 +46,7 @@ def build(
     distance = np.zeros(shape, dtype=np.int32)
     ids = np.unique(vocabulary)
     first = 2 * np.arange(config.pairs)
-    slots = chain.from_iterable(draw_slots(rng, config.mqar) for _ in repeat(None))
+    slots = chain.from_iterable(draw_slots(rng, config) for _ in repeat(None))
     for row, slot in enumerate(islice(slots, config.examples)):
         if fill is not None:
             inputs[row] = fill

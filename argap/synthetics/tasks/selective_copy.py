@@ -1,30 +1,28 @@
 """Selective copying: repeat the tokens scattered among blanks, in order (MAD, arXiv 2403.17844, section 3)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
+from argap.configuration import Count
 from argap.errors import ArgapError
-from argap.synthetics.tasks.examples import IGNORED, Examples, check_examples, generator
+from argap.synthetics.tasks.examples import IGNORED, Examples, TaskConfig, generator
 
 
 @dataclass(frozen=True)
-class SelectiveCopyConfig:
-    """One data set. Raises `ArgapError` for inconsistent sizes."""
+class SelectiveCopyConfig(TaskConfig):
+    """One data set. Raises `ArgapError` for a length without room for the copy too."""
 
-    examples: int
     length: int = 256
-    tokens: int = 16
+    tokens: Count = 16
     """Number of tokens to copy."""
-    vocab_size: int = 16
+    vocab_size: Annotated[int, Meta(ge=3)] = 16
     """The last token of the vocabulary asks for the copy, the one before it is the blank."""
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
-        if self.tokens < 1 or self.vocab_size < 3:
-            raise ArgapError(
-                f"tokens {self.tokens}, vocab_size {self.vocab_size}; expected at least 1 token and vocab_size 3"
-            )
+        super().__post_init__()
         if self.length < 2 * self.tokens + 1:
             raise ArgapError(
                 f"{self.tokens} tokens and their copy need {2 * self.tokens + 1} positions, the length is {self.length}"

@@ -192,7 +192,7 @@ def test_a_seed_fixes_the_data() -> None:
         ({"states": (1, 4)}, "states 1 to 4; expected at least 2 without `self_loops`"),
         ({"strings": (3, 2)}, "strings 3 to 2; expected a minimum of at least 1"),
         ({"edges": (1, 5)}, "5 edges from 4 to 18 of 18 symbols"),
-        ({"length": 1}, "length 1, longest 50; expected at least length 2"),
+        ({"length": 1}, "length: expected at least 2, found 1"),
     ],
 )
 def test_invalid_ranges_are_refused(options: dict, said: str) -> None:

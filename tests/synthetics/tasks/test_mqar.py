@@ -207,8 +207,8 @@ def test_fewer_examples_are_the_first_of_more() -> None:
     ("options", "said"),
     [
         ({"length": 15}, "need 16 tokens, the length is 15"),
-        ({"pairs": 0}, "0 pairs, alpha 0.1; expected both above 0"),
-        ({"alpha": 0.0}, "alpha 0.0; expected both above 0"),
+        ({"pairs": 0}, "pairs: expected 1 to 1,000,000,000, found 0"),
+        ({"alpha": 0.0}, r"alpha: expected above 0, at most 1e\+30, found 0.0"),
         ({"vocab_size": 6}, "a vocabulary of 6 tokens is too small for 4 keys"),
         ({"vocab_size": 8, "length": 17}, "a vocabulary of 8 tokens is too small for 4 keys"),
         ({"vocab_size": 8, "fill": 1}, "a vocabulary of 8 tokens is too small for 4 keys"),

@@ -9,7 +9,7 @@ import pytest
 from argap.errors import ArgapError
 from argap.synthetics.tasks.examples import IGNORED
 from argap.synthetics.tasks.mqar import ROWS
-from argap.synthetics.tasks.pretrained_mqar import PretrainedConfig, build
+from argap.synthetics.tasks.pretrained_mqar import build, layout
 
 VOCABULARY = np.arange(100, 900)
 TEXT = np.random.default_rng(0).integers(0, 700, 5000).astype(np.int32)
@@ -18,7 +18,7 @@ TEXT = np.random.default_rng(0).integers(0, 700, 5000).astype(np.int32)
 @pytest.mark.parametrize("around", [{"fill": 3}, {"fill": 250}, {"text": TEXT}], ids=["fill", "fill of ours", "text"])
 @pytest.mark.parametrize("pairs", [1, 16, 32])
 def test_every_return_of_a_key_is_asked_and_nothing_else_is_a_key(around: dict[str, Any], pairs: int) -> None:
-    config = PretrainedConfig(examples=40, pairs=pairs, length=128)
+    config = layout(examples=40, pairs=pairs, length=128)
     found = build(config, 1, vocabulary=VOCABULARY, **around)
     for tokens, labels, distances in zip(
         found.inputs.tolist(), found.labels.tolist(), found.slices["distance"].tolist(), strict=True
@@ -44,7 +44,7 @@ def test_every_return_of_a_key_is_asked_and_nothing_else_is_a_key(around: dict[s
 
 
 def test_a_text_stays_in_its_order() -> None:
-    found = build(PretrainedConfig(examples=30, pairs=2, length=64), 5, vocabulary=VOCABULARY, text=TEXT)
+    found = build(layout(examples=30, pairs=2, length=64), 5, vocabulary=VOCABULARY, text=TEXT)
     starts = set()
     for tokens, labels in zip(found.inputs, found.labels, strict=True):
         own = np.flatnonzero(labels != IGNORED)
@@ -55,16 +55,16 @@ def test_a_text_stays_in_its_order() -> None:
 
 
 def test_all_of_1024_tokens_can_be_pairs() -> None:
-    found = build(PretrainedConfig(examples=2, pairs=256), 0, vocabulary=np.arange(5000), fill=0)
+    found = build(layout(examples=2, pairs=256), 0, vocabulary=np.arange(5000), fill=0)
     assert ((found.labels != IGNORED).sum(axis=1) == 256).all()
     assert not (found.inputs == 0).any()
 
 
 def test_a_seed_fixes_the_bytes_and_more_examples_only_add() -> None:
-    config = PretrainedConfig(examples=3, pairs=4, length=32)
+    config = layout(examples=3, pairs=4, length=32)
     found = build(config, 2, vocabulary=VOCABULARY, fill=0)
     assert hashlib.sha256(found.inputs.astype("<i4").tobytes()).hexdigest()[:16] == "357b867d20e7fe56"
-    more = build(PretrainedConfig(examples=ROWS + 5, pairs=4, length=32), 2, vocabulary=VOCABULARY, fill=0)
+    more = build(layout(examples=ROWS + 5, pairs=4, length=32), 2, vocabulary=VOCABULARY, fill=0)
     assert np.array_equal(more.inputs[:3], found.inputs)
 
 
@@ -78,8 +78,8 @@ def test_a_seed_fixes_the_bytes_and_more_examples_only_add() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
-    config = PretrainedConfig(examples=1, pairs=4, length=64)
+    config = layout(examples=1, pairs=4, length=64)
     with pytest.raises(ArgapError, match=said):
         build(config, 0, **{"vocabulary": VOCABULARY, **options})
     with pytest.raises(ArgapError, match="need 1028 tokens, the length is 1024"):
-        PretrainedConfig(examples=1, pairs=257)
+        layout(examples=1, pairs=257)

@@ -1,0 +1,109 @@
+"""Two checkpoints, a text and an index, and what scoring them gives."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from argap.bigram_index.build import build_index
+from argap.cli import main
+from argap.corpus import open_corpus
+from argap.corpus.tokenize import token_documents
+from argap.pipeline import score_models
+from argap.records import EvaluationSpec, Gap
+
+TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
+TRAIN = ["def add(a, b):\n    return a + b\n" * 3, "class Stack:\n    def push(self, item):\n        self.items = []\n"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with the checkpoints ``good`` and ``bad``, a text in two domains, and the index of a small training
+    text."""
+
+    folder: Path
+    good: str
+    bad: str
+    text: str
+    index: str
+
+    def spec(self, **changed: Any) -> EvaluationSpec:
+        return EvaluationSpec(
+            **{"data": (self.text,), "seq_len": 48, "limit_tokens": 1500, "packing": "packed", **changed}
+        )
+
+    def on(self, **changed: Any) -> dict[str, Any]:
+        """Text and index, as `score_models` takes them."""
+        return {"spec": self.spec(**changed), "index": self.index}
+
+    def score(self, out: Path, **options: Any) -> Gap:
+        """The bad model compared with the good one."""
+        return score_models([self.bad], self.good, out, **{**self.on(), **options})
+
+
+@pytest.fixture(scope="session")
+def save_model() -> Callable[[Path, int], Path]:
+    def save(folder: Path, seed: int) -> Path:
+        torch.manual_seed(seed)
+        config = GPT2Config(vocab_size=8192, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(20 + seed)
+        model.save_pretrained(folder)
+        shutil.copytree(TOKENIZER, folder, dirs_exist_ok=True)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory, tokenizer, save_model) -> Place:
+    folder = tmp_path_factory.mktemp("place")
+    for seed, name in enumerate(["good", "bad"]):
+        save_model(folder / name, seed)
+    source = Path(json.__file__).parent
+    for domain, file in (("decode", "decoder.py"), ("encode", "encoder.py")):
+        (folder / "text" / domain).mkdir(parents=True)
+        (folder / "text" / domain / file).write_text((source / file).read_text()[:4000])
+    (folder / "train").mkdir()
+    for i, text in enumerate(TRAIN):
+        (folder / "train" / f"{i}.py").write_text(text)
+    build_index(
+        (d.ids for d in token_documents(open_corpus(folder / "train"), tokenizer)),
+        folder / "index",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=str(TOKENIZER),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        sources=["train"],
+    )
+    return Place(folder, *(str(folder / name) for name in ("good", "bad", "text", "index")))
+
+
+@pytest.fixture(scope="session")
+def scored(place) -> tuple[Path, Gap]:
+    """A result, which tests leave as it is."""
+    out = place.folder / "out"
+    return out, place.score(out, threshold=3)
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["argap", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -1,0 +1,205 @@
+"""The whole pipeline against a plain recomputation with transformers and NumPy, and what a later run keeps of it."""
+
+import itertools
+import json
+import shutil
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from transformers import AutoModelForCausalLM
+
+from argap.atomic import read_json
+from argap.cells import read_cells
+from argap.comparison import compare_runs, label_result
+from argap.errors import ArgapError
+from argap.labels import read_labels
+from argap.pipeline import score_models
+from argap.records import as_json, read_gap
+from argap.reports.write import write_report
+from argap.slice_library import SliceSpec
+
+SEQ_LEN, LIMIT, THRESHOLD = 48, 1500, 3
+
+
+def recompute(place: Any, tokenizer) -> dict:
+    """The same numbers without argap's code, except the tokenizer: loops, dicts, one window at a time."""
+    stream, domains = [], []
+    for path in sorted((place.folder / "text").rglob("*.py")):
+        ids = [*tokenizer.encode([path.read_text()])[0].tolist(), tokenizer.eos]
+        stream += ids
+        domains += [path.parent.name] * len(ids)
+    stream = stream[:LIMIT]
+    windows = [stream[i : i + SEQ_LEN] for i in range(0, len(stream), SEQ_LEN)]
+    counts = Counter()
+    for path in sorted((place.folder / "train").iterdir()):
+        ids = tokenizer.encode([path.read_text()])[0].tolist()
+        counts.update(itertools.pairwise(ids))
+    hits, logprobs = [], {"good": [], "bad": []}
+    for window in windows:
+        seen = set()
+        for pair in itertools.pairwise(window):
+            hits.append(pair in seen and tokenizer.eos not in pair and counts[pair] <= THRESHOLD)
+            seen.add(pair)
+    for name, found in logprobs.items():
+        model = AutoModelForCausalLM.from_pretrained(place.folder / name, dtype=torch.float32).eval()
+        for window in windows:
+            with torch.no_grad():
+                table = model(torch.tensor([window])).logits[0].double().log_softmax(-1)
+            found += [table[i, token].item() for i, token in enumerate(window[1:])]
+    hit = np.array(hits)
+    mean = {
+        (m, s): np.mean(np.array(v)[k]) for m, v in logprobs.items() for s, k in (("all", slice(None)), ("hit", hit))
+    }
+    raw = (mean["bad", "hit"] - mean["good", "hit"]) * hit.mean() / (mean["bad", "all"] - mean["good", "all"])
+    return {"hits": int(hit.sum()), "n": len(hit), "raw": raw, "mean": mean, "logprobs": logprobs}
+
+
+def test_agrees_with_a_plain_recomputation(place, scored, tokenizer):
+    _, gap = scored
+    expected = recompute(place, tokenizer)
+    reference, model = gap.rows
+    assert (reference.model, model.model) == ("good", "bad")
+    assert (reference.reference, model.reference) == (True, False)
+    for row in gap.rows:
+        assert row.overall.n == expected["n"]
+        assert row.ar_hits.n == expected["hits"] > 20
+        assert row.share_ar_hits == expected["hits"] / expected["n"]
+        assert row.overall.nll == pytest.approx(-expected["mean"][row.model, "all"], abs=1e-5)
+        assert row.ar_hits.nll == pytest.approx(-expected["mean"][row.model, "hit"], abs=1e-5)
+    assert model.gap_due_to_ar.raw == pytest.approx(expected["raw"], abs=1e-6)
+
+
+def test_writes_every_file_of_the_contract(scored):
+    out, gap = scored
+    assert read_json(out / "gap.json") == json.loads(json.dumps(as_json(gap)))
+    assert {p.name for p in out.iterdir()} == {
+        "gap.json",
+        "cells.parquet",
+        "checksums.json",
+        "examples.json",
+        "labels",
+        "good",
+        "bad",
+    }
+    for model in ("good", "bad"):
+        assert (out / model / "run.json").is_file()
+        assert list((out / model / "tokens").glob("part-*.parquet"))
+
+
+def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatch):
+    out, gap = scored
+    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a finished run was scored again"))
+    again = place.score(out, threshold=THRESHOLD)
+    assert again.rows == gap.rows
+
+
+def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
+    for where, message in {
+        "frequency > 3": 'slice bad: condition "frequency > 3": Referenced column',
+        "nll.nobody > 3": 'Could not find key "nobody"',
+        "pos": "gives integer; expected a boolean",
+    }.items():
+        with pytest.raises(ArgapError, match=message):
+            score_models([place.bad], place.good, tmp_path, **place.on(), slices=[SliceSpec("bad", where)])
+    assert not list(tmp_path.glob("*"))
+
+
+def test_a_rerun_and_new_labels_keep_the_slices(place, tmp_path, capsys):
+    models = [place.bad, place.good]
+    settings = {**place.on(), "threshold": THRESHOLD}
+    index = settings.pop("index")
+    slices = [SliceSpec("late", "pos > 24", "Late", "A note."), SliceSpec("hard", "nll.bad > 9")]
+    first = score_models(models[:1], models[1], tmp_path, **settings, slices=slices)
+    assert [each.name for each in first.slices] == ["ar_hits", "late", "hard"]
+    assert score_models(models[:1], models[1], tmp_path, **settings).slices == first.slices
+    labelled = label_result(tmp_path, index, threshold=0)
+    assert labelled == read_gap(tmp_path)
+    assert [(s.name, s.where, s.title, s.note, s.n, s.models) for s in labelled.slices[1:]] == [
+        (s.name, s.where, s.title, s.note, s.n, s.models) for s in first.slices[1:]
+    ]
+    assert labelled.slices[0].n < first.slices[0].n  # the hits are now the repeated bigrams never seen in training
+    other = score_models([], models[1], tmp_path, **settings)
+    assert [each.name for each in other.slices] == ["ar_hits", "late"]
+    assert 'a slice of the earlier result is left out: slice hard: condition "nll.bad > 9"' in capsys.readouterr().err
+    assert score_models(models[:1], models[1], tmp_path, **settings, slices=[]).slices == ()
+
+
+def test_compare_gives_the_same_result_without_checkpoints(place, scored, tmp_path):
+    out, gap = scored
+    again = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=THRESHOLD)
+    assert [replace(row, run="") for row in again.rows] == [replace(row, run="") for row in gap.rows]
+    other = compare_runs([str(out / "bad")], str(out / "good"), tmp_path, threshold=0, base=str(out / "bad"))
+    assert other.rows[0].ar_hits.n < gap.rows[0].ar_hits.n
+
+
+def test_without_an_index_every_repeated_bigram_counts_and_counts_come_later(place, scored, tmp_path):
+    """`label_result` gives what scoring with the index gives, and touches no run."""
+    counted, _ = scored
+    settings = {**place.on()}
+    index = settings.pop("index")
+    gap = score_models([place.bad], place.good, tmp_path, **settings)
+    labels = read_labels(tmp_path / "labels")
+    assert labels.train_count is None
+    assert gap.rows[1].ar_hits.n == (labels.repeated & labels.scored).sum()
+    assert [part.bin for part in gap.breakdowns.slice] == ["repeated", "other tokens"]
+    assert "frequency" not in read_cells(tmp_path / "cells.parquet")
+    with pytest.raises(ArgapError, match=r"`threshold` scaled: .* give `index=DIR`"):
+        score_models([place.bad], place.good, tmp_path, **settings, threshold="scaled")
+    page = write_report(tmp_path).read_text()
+    assert "% of gap due to repeats" in page
+    assert "By training frequency" not in page
+    assert "no index: every repeated bigram counts" in (tmp_path / "table.md").read_text()
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/run.json")}
+    assert len(before) == 2
+    later = label_result(tmp_path, index, threshold=THRESHOLD)
+    assert {path: path.read_bytes() for path in before} == before
+    expected = read_gap(counted)
+    for name in ("overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar"):
+        assert [getattr(row, name) for row in later.rows] == [getattr(row, name) for row in expected.rows], name
+    assert later.breakdowns == expected.breakdowns
+    assert (later.index, later.threshold) == (expected.index, expected.threshold)
+    assert not (tmp_path / "report.html").exists()
+    assert read_gap(tmp_path) == later
+    compare_runs([str(tmp_path / "bad")], str(tmp_path / "good"), tmp_path / "compared")
+    with pytest.raises(ArgapError, match="no labels there; label the folder of `argap score`"):
+        label_result(tmp_path / "compared", index)
+
+
+def test_the_order_of_documents_does_not_change_the_means(place, tmp_path):
+    flipped = tmp_path / "text"
+    for name, source in (("a", "encode/encoder.py"), ("b", "decode/decoder.py")):
+        (flipped / name).mkdir(parents=True)
+        shutil.copy(place.folder / "text" / source, flipped / name)
+    both = []
+    for text in (place.folder / "text", flipped):
+        chosen = place.on(data=(str(text),), packing="document", limit_tokens=None)
+        both.append(
+            score_models(
+                [place.bad],
+                place.good,
+                tmp_path / text.parent.name,
+                **chosen,
+            )
+        )
+    for a, b in zip(both[0].rows, both[1].rows, strict=True):
+        assert a.overall.nll == pytest.approx(b.overall.nll, abs=1e-6)
+        assert a.ar_hits.n == b.ar_hits.n
+
+
+def test_an_interrupted_result_leaves_no_stale_files(scored, tmp_path, monkeypatch):
+    runs = str(scored[0] / "bad"), str(scored[0] / "good")
+    compare_runs(runs[:1], runs[1], tmp_path)
+    assert (tmp_path / "gap.json").is_file()
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argap.comparison.summarize", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compare_runs(runs[:1], runs[1], tmp_path, threshold=7)
+    assert not (tmp_path / "gap.json").exists()
