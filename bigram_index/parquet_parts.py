@@ -4,9 +4,7 @@ DuckDB, Polars and pandas read them directly. Parts and row groups are cut at fi
 equal bytes, however they were counted.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from argap.ahead import map_ahead
 from argap.bigram_index import checksums
 from argap.bigram_index.manifest import REBUILD, Part
 from argap.bigram_index.sorted_runs import Rows
@@ -46,24 +45,21 @@ def write_parts(folder: Path, rows: Iterable[Rows]) -> tuple[list[Part], int]:
 
     Compression takes longer than counting, so that parts are written by threads while ``rows`` makes the next ones.
     """
-    groups, writing, bigrams = _groups(rows), deque[Future[Part]](), 0
-    parts: list[Part] = []
-    with ThreadPoolExecutor(WRITERS) as pool:
-        while of_part := list(islice(groups, PART_ROWS // GROUP_ROWS)):
-            bigrams += sum(int(np.sum(as_numpy(group["count"]))) for group in of_part)
-            if len(writing) == WRITERS:  # each holds a part in memory
-                parts.append(writing.popleft().result())
-            path = folder / f"part-{len(parts) + len(writing):05d}.parquet"
-            writing.append(pool.submit(_write_part, path, of_part))
-        parts += [part.result() for part in writing]
-    return parts, bigrams
+    groups = _groups(rows)
+    by_part = enumerate(iter(lambda: list(islice(groups, PART_ROWS // GROUP_ROWS)), []))
+    written = list(
+        map_ahead(lambda part: _write_part(folder / f"part-{part[0]:05d}.parquet", part[1]), by_part, WRITERS)
+    )
+    return [part for part, _ in written], sum(bigrams for _, bigrams in written)
 
 
-def _write_part(path: Path, groups: list[pa.Table]) -> Part:
+def _write_part(path: Path, groups: list[pa.Table]) -> tuple[Part, int]:
+    """Write one part; returns it and the sum of its counts."""
     with pq.ParquetWriter(path, SCHEMA, **WRITING) as writer:
         for group in groups:
             writer.write_table(group, row_group_size=GROUP_ROWS)
-    return _describe(path, sum(len(group) for group in groups))
+    bigrams = sum(int(np.sum(as_numpy(group["count"]))) for group in groups)
+    return _describe(path, sum(len(group) for group in groups)), bigrams
 
 
 def _describe(path: Path, rows: int) -> Part:
