@@ -10,8 +10,8 @@ layer. A parity row trains a smaller model on text for 200 steps with each backe
 windows.
 
 Each row has a process and a time limit of its own, and the results are written after each. While a row is measured, the
-next one imports and builds its model on the CPU. A whole run takes up to twenty minutes on an H200; rows that do not fit
-into ``--limit`` seconds are left out. ``--cpu-check`` runs everything at tiny sizes on a CPU, where rows of
+next one imports and builds its model on the CPU. A whole run takes up to twenty minutes on an H200; rows that do not
+fit into ``--limit`` seconds are left out. ``--cpu-check`` runs everything at tiny sizes on a CPU, where rows of
 flash-linear-attention say that they need a GPU.
 """
 
