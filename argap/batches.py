@@ -154,7 +154,7 @@ class Batches:
 
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
-        """What scores the windows of a batch: ``count`` threads at once, which divide torch's threads among them."""
+        """A function that scores the windows of a batch in ``count`` threads, which share torch's threads."""
         if count <= 1:
             yield lambda chosen: [self._score_together(chosen)]
             return

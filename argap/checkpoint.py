@@ -260,7 +260,7 @@ class Limited(Protocol):
 
 
 def check_length(model: Limited, *, longest: int, bos: bool = False) -> None:
-    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: behind one more."""
+    """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: and a BOS before them."""
     limit = model.longest
     if limit is not None and longest + bos > limit:
         raise ArgapError(

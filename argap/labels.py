@@ -132,7 +132,7 @@ def label(data: EvaluationSet, index: BigramIndex | None = None) -> Labels:
 def label_portions(
     data: EvaluationSet, index: BigramIndex | None, portions: Iterable[range] | None = None
 ) -> Iterator[Labels]:
-    """The labels of some windows after another, by default as many as a shard of a run has; never all in memory.
+    """The labels of all windows, some at a time, by default as many as a shard of a run has.
 
     Raises as `label`.
     """

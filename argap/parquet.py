@@ -109,8 +109,8 @@ def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte
 class ParquetPortions:
     """A file as `write_parquet` writes it, some rows at a time; portions are gathered to groups of `ROWS` rows.
 
-    ``split_by_byte``: says of a column of floats whether its bytes are stored apart (BYTE_STREAM_SPLIT), which
-    compress better so. A block that ends without a portion is an error.
+    ``split_by_byte``: says of a column of floats whether it is stored with BYTE_STREAM_SPLIT, which compresses
+    log-probs better. A block that ends without a portion is an error.
     """
 
     def __init__(self, path: Path, *, split_by_byte: Callable[[str], bool] = lambda name: False) -> None:

@@ -32,7 +32,7 @@ OWN = "own-tokens"
 SHARD_TOKENS = 2**17
 REMEDY = "repeat its `argap score` command, which makes damaged parts again"
 FLOATS = ["logprob"]
-"""Columns whose bytes are stored apart: they are smaller so by a third, and read twice as fast."""
+"""Columns stored with BYTE_STREAM_SPLIT: a third smaller, and read twice as fast."""
 SCHEMA = pa.schema(
     [
         ("window", pa.int32()),

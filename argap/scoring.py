@@ -1,6 +1,6 @@
 """One model's part of `argap.pipeline.score_models`: what can be refused before any work, and its run.
 
-`scorer_of` gives what knows how: `LocalScorer` for checkpoints and models in memory, `ServerScorer` for servers.
+`scorer_of` chooses: `LocalScorer` for checkpoints and models in memory, `ServerScorer` for servers.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class ModelScorer(Protocol):
 
 
 def scorer_of(target: ScoredTarget, scoring: Scoring) -> ModelScorer:
-    """What scores ``target``, with the settings that it has for itself. Raises `ArgapError` for a BOS that it lacks."""
+    """The scorer of ``target``, with its own settings. Raises `ArgapError` for a BOS that it lacks."""
     folder, options = scoring.out / folder_name(target.name), scoring.options
     bos = bos_of(target, scoring.settings.bos.of(target.name))
     if isinstance(target, ServerTarget):

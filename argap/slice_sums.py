@@ -1,4 +1,4 @@
-"""What every slice needs of the tokens: sums by unit of the bootstrap, of all slices and models in one pass.
+"""Sums over the tokens by unit of the bootstrap, of all slices and models in one pass.
 
 Portions of the tokens are read ahead, and several are queried at once, each by one thread.
 """
@@ -22,7 +22,7 @@ from argap.token_columns import LOGPROB, MASK, SEGMENTED, UNIT
 from argap.tokens import TokenTable
 
 BITS = 30
-"""Conditions that one integer column says of a token which hold."""
+"""Conditions in one integer column, a bit for each that holds."""
 ROWS = 2**19
 """Least number of tokens that one query takes, so that planning it costs little beside running it."""
 THREADS = 8
@@ -32,7 +32,7 @@ MOST_BINS = 100
 
 
 class Sums:
-    """Of the tokens of a slice. Legend: U units of the bootstrap, M models, G groups of tokens."""
+    """Sums over the tokens of a slice. Legend: U units of the bootstrap, M models, G groups of tokens."""
 
     def __init__(self, units: int, models: int) -> None:
         self.n = np.zeros(units)
@@ -53,7 +53,7 @@ class Sums:
 
 
 class AllSums(NamedTuple):
-    """What one pass over the tokens gives."""
+    """The sums of one pass over the tokens."""
 
     whole: Sums
     slices: list[Sums]
@@ -69,7 +69,7 @@ def sums(
     *,
     by: str | None = None,
 ) -> AllSums:
-    """All tokens, each of ``slices``, of which the first is that of the AR hits, and the values of the column ``by``.
+    """Sums of all tokens, of each of ``slices`` (the AR hits first), and of each value of the column ``by``.
 
     ``of_document``: int32 ``[D]``, the unit of each document; the tokens of those with -1 are left out. A segment of
     several tokens is in a slice where one of them is, and has the value of its last. Raises `FailsOnToken`, naming
@@ -166,7 +166,7 @@ def _portions(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
 
 
 def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], error: duckdb.Error) -> FailsOnToken:
-    """What says which condition fails in these tokens, and why."""
+    """The error that names the condition that fails on these tokens, and why."""
     with connect() as connection:
         for batch in batches:
             connection.register(TABLE, pa.Table.from_batches([batch]))
@@ -181,7 +181,7 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
 
 
 def _words(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[str], dict[str, Mask | OfVocabulary]]:
-    """SQL for integers whose bits say which slices a token is in, `BITS` of them each; and the masks that it needs."""
+    """SQL for integers whose bits say which slices a token is in, `BITS` slices each; and the masks that it needs."""
     words: list[str] = []
     masks: dict[str, Mask | OfVocabulary] = {}
     named = list(slices.items())

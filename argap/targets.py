@@ -35,7 +35,7 @@ class CheckpointTarget:
     recorded: SourceRecord = NOTHING
     settings: ModelSettings = NO_SETTINGS
     named: bool = False
-    """Whether the user chose the name: it is then a model of its own, also with the weights of another."""
+    """Whether the user chose the name. Such a model has its own row, even with the weights of another."""
 
     @property
     def fingerprint(self) -> str:

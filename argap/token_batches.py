@@ -20,12 +20,12 @@ Mask = Callable[[pa.RecordBatch], Any]
 
 @dataclass(frozen=True)
 class OfVocabulary:
-    """What one token alone says, or the one before it: whether a condition holds, or a bit for each of some."""
+    """Conditions on one token alone, or on the one before it, by id: whether it holds, or a bit for each."""
 
     values: np.ndarray
     """bool or int32 ``[vocab]``."""
     previous: bool
-    """Whether of the token before."""
+    """Whether the ids are those of the token before."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _of_run(needed: Sequence[str], run: int, asked: bool) -> list[str]:
 
 
 def call(name: str, mask: Mask, batch: pa.RecordBatch) -> pa.Array:
-    """What a function says of a batch: a boolean for each row, null where it is null."""
+    """What a function gives for a batch: a boolean or null for each row; `ArgapError` for another length or type."""
     made = mask(batch)
     made = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
     values: Any = made if isinstance(made, pa.Array) else np.asarray(made)

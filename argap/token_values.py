@@ -41,6 +41,7 @@ class Columns:
         return np.append(ends, 0)[np.searchsorted(ends, np.arange(len(self._segment_bytes)))]
 
     def column(self, name: str) -> pa.Array:
+        """One value a row; ``name``: as in `argap.token_batches.TokenReader.columns`."""
         if self._table.documents is not None and name in self._table.kept:
             return self._table.documents.column(name, self._start, len(self._rows.pos))
         if name == "segment":

@@ -2,7 +2,7 @@
 
 A training run, a call of `argap score` and a size of a suite are each a run of the tracker. The files and accounts are
 the trackers' own: ``tensorboard/`` in the run's folder, and for the others the project ``argap``, or the one that
-``WANDB_PROJECT`` or ``TRACKIO_PROJECT`` names. A run that resumes goes on in the same run of the tracker.
+``WANDB_PROJECT`` or ``TRACKIO_PROJECT`` names. A resumed run continues the same run of the tracker.
 """
 
 import importlib.util
@@ -112,8 +112,8 @@ class Trackers:
     def __init__(
         self, names: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, *, first_step: int = 0
     ) -> None:
-        """``folder``: of the run, whose name is the run's. ``config``: shown beside it. ``first_step``: that a resumed
-        run goes on after; what was logged beyond it is logged again. Raises `ArgapError` as `check_trackers`."""
+        """``folder``: the run's, whose name is the run's. ``config``: shown beside it. ``first_step``: the step after which
+        a resumed run continues; later steps are logged again. Raises `ArgapError` as `check_trackers`."""
         check_trackers(names)
         self._trackers = [KNOWN[name](folder, config or {}, first_step) for name in dict.fromkeys(names)]
 

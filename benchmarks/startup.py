@@ -8,9 +8,7 @@ system, with children), and the ratio of CPU seconds to those of importing torch
 the machine does. ``--imports`` lists the slowest imports of ``argap score`` instead.
 """
 
-import argparse
 import os
-import platform
 import re
 import shutil
 import statistics
@@ -19,12 +17,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from measured import machine, parser
 
 DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
+PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
 TEXT = "The trees grow where the river turns. The trees grow."
 
 
@@ -36,12 +35,11 @@ class Took(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each command [5]")
-    parser.add_argument("--device", default="cpu", help="of argap score [cpu]")
-    parser.add_argument("--imports", action="store_true", help="list the slowest imports of argap score by package")
-    parser.add_argument("--json", type=Path, help="file to write the results to")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--runs", type=int, default=5, help="runs of each command [5]")
+    options.add_argument("--device", default="cpu", help="of argap score [cpu]")
+    options.add_argument("--imports", action="store_true", help="list the slowest imports of argap score by package")
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         commands = processes(Path(folder), arguments.device)
         if arguments.imports:
@@ -63,7 +61,7 @@ def main() -> None:
     if arguments.json:
         from argap.atomic import write_json
 
-        write_json(arguments.json, {"machine": machine(), "load_average": os.getloadavg()[0], "rows": rows})
+        write_json(arguments.json, {"machine": machine(PACKAGES), "load_average": os.getloadavg()[0], "rows": rows})
 
 
 def processes(folder: Path, device: str) -> dict[str, list[str]]:
@@ -112,13 +110,6 @@ def print_imports(command: list[str]) -> None:
         found[package] += int(own)
     for package, microseconds in found.most_common(15):
         print(f"{package:24} {microseconds / 1000:8.0f} ms")
-
-
-def machine() -> dict[str, Any]:
-    packages = ("torch", "transformers", "numpy", "pyarrow", "typer")
-    versions = {package: metadata.version(package) for package in packages}
-    date = datetime.now(UTC).isoformat(timespec="minutes")
-    return {"date": date, "cores": os.cpu_count(), "python": platform.python_version(), "versions": versions}
 
 
 if __name__ == "__main__":

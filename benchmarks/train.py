@@ -51,7 +51,7 @@ ROWS: tuple[str, ...] = (
     "attention whole",
 )
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
-"""Seconds that a row may take, by the kind of row."""
+"""Seconds that a row may take, by its type."""
 TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 PARITY_STEPS = 200
 Process = subprocess.Popen[str]
@@ -135,7 +135,7 @@ def start(name: str, folder: Path, cpu_check: bool) -> Process:
 
 
 def outcome(name: str, process: Process, folder: Path) -> dict[str, Any]:
-    """What the process of a row found, or why there is nothing."""
+    """The figures that the process of a row wrote, or the reason why there are none."""
     seconds = LIMITS["parity" if name.startswith("parity") else name.split()[1]]
     try:
         process.communicate("go\n", timeout=seconds)

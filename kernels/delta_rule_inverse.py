@@ -1,4 +1,4 @@
-"""What the delta rule needs of a chunk before its state is known, for all chunks at once.
+"""The parts of the delta rule that do not depend on the state, for all chunks at once.
 
 M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and one over the norms of
 queries and keys, if they are to be normalized.
@@ -16,7 +16,7 @@ import torch
 from argap.kernels.launch import Launch, LaunchTable, block_size, jit, key_class, rows, strided, tl, triton
 
 CHUNK = 64
-"""Positions per chunk of the kernels: four blocks of 16."""
+"""BT of the kernels: four blocks of 16."""
 SMALLEST_NORM = 1e-6
 """Lower bound of a key's or query's norm before dividing by it."""
 

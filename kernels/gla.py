@@ -66,7 +66,7 @@ DECAY_LAUNCHES = LaunchTable(
 )
 """BC: channels of the key at a time."""
 LARGEST_KEY = 128
-"""The largest key of the kernels; the channels of wider keys add up, and so do runs over parts of them."""
+"""The largest key of the kernels. Wider keys run as parts, whose outputs add up."""
 
 
 def gla(

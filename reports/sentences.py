@@ -1,4 +1,4 @@
-"""The result in words: one sentence a model, for each of the four cases of the metric, and the figures' captions."""
+"""The result in words: one sentence a model, for each case of the metric, and the figures' captions."""
 
 from argap.records import Delta, Gap, GapRow, Unit
 from argap.reports.numbers import nats, percent, percent_range

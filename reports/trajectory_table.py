@@ -36,7 +36,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
         )
         for tokens in sorted(trajectory["tokens"].unique())
     )
-    note = f"NLL in nats per {gap.unit}; the gap is to {reference} after as many training tokens."
+    note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
     return Table(tuple(columns), rows, (note,))
 
 

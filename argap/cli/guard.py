@@ -40,9 +40,9 @@ SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 
 @contextmanager
 def keeping_interrupts() -> Iterator[None]:
-    """Inside, an interrupt that arrives in a destructor or a callback of a weak reference is raised again behind it.
+    """Inside, an interrupt that arrives in a destructor or a callback of a weak reference is raised again after it.
 
-    Python cannot raise there: it would print the interrupt's traceback and go on."""
+    Python cannot raise there: it prints the interrupt's traceback and continues."""
     print_it = sys.unraisablehook
 
     def raise_later(raised: "sys.UnraisableHookArgs") -> None:

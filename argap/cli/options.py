@@ -10,7 +10,7 @@ from argap.trust import trusting
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace what is there and was made of something else.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace earlier output that was made from other inputs.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other field of the configuration.")
 ]

@@ -1,4 +1,4 @@
-"""What argap's JSON files hold, as frozen records: ``gap.json``, ``run.json``, ``labels.json``, ``examples.json``.
+"""The contents of argap's JSON files as frozen records: ``gap.json``, ``run.json``, ``labels.json``, ``examples.json``.
 
 A file is read into its record strictly: a value of another type is an error that names file, key, what was found and
 what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.

@@ -1,4 +1,4 @@
-"""What a text, an index and a checkpoint are."""
+"""Records of a text, an index and a checkpoint."""
 
 from typing import Any, Literal
 
@@ -38,13 +38,13 @@ class EvaluationSpec(Record, frozen=True):
     data: tuple[str, ...] = ()
     """Files, folders, ``hub:NAME`` or ``stdlib:heldout``."""
     seq_len: int | None = None
-    """Tokens a window; 2,048 where nothing else is said."""
+    """Tokens a window; 2,048 by default."""
     packing: Packing | None = None
-    """``packed`` where nothing else is said."""
+    """``packed`` by default."""
     limit_tokens: int | None = None
     """Score only the first tokens of the text."""
     text_column: str | None = None
-    """Column of JSON lines and Parquet that holds the text: ``text`` where nothing else is said."""
+    """Column of JSON lines and Parquet that holds the text: ``text`` by default."""
     token_dtype: str | None = None
     """Of headerless token shards: ``uint16`` or ``uint32``."""
     tokenizer: str | None = None
@@ -86,6 +86,8 @@ class IndexRecord(Record, frozen=True):
 
 
 class CheckpointRecord(Record, frozen=True):
+    """The checkpoint of a run."""
+
     name: str
     """As the user wrote it."""
     fingerprint: str

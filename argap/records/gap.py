@@ -199,7 +199,7 @@ class Gap(Record, frozen=True):
     curve: tuple[ThresholdShare, ...] = ()
     """At the upper ends of the frequency bins, ascending; empty without an index, and in older results."""
     unit: Unit = "token"
-    """``byte``: every ``n`` counts bytes, every NLL and difference is in nats a byte, and ``ppl`` is exp of that."""
+    """``byte``: every ``n`` counts bytes, every NLL and difference is in nats per byte, and ``ppl`` is exp of that."""
 
     def __post_init__(self) -> None:
         if self.reference not in self.models:

@@ -49,8 +49,8 @@ def find_dialect(
         if np.ptp(best) > TOLERANCE:  # False where the server does not tell, NaN
             raise ArgapError(
                 f"{client.address}: the distribution that it gives for a token changes with that token, so it is not "
-                "that of the next token; llama-cpp-python pairs tokens with log-probs one place late unless a BOS is "
-                f"before the prompt: use `bos={OWN_BOS}`"
+                "that of the next token; llama-cpp-python pairs tokens with log-probs one position late unless a BOS "
+                f"is before the prompt: use `bos={OWN_BOS}`"
             )
         if dialect.adds and bos is None:
             say(

@@ -35,7 +35,7 @@ class Series:
     """The checkpoints of one model along its training."""
 
     tokens_per_step: Tokens
-    """Of training, by which models are compared."""
+    """Training tokens of a step; models are compared at equal tokens."""
     checkpoint: str | None = None
     """A folder or hub id with ``{step}`` in it: ``EleutherAI/pythia-160m@step{step}``."""
     steps: tuple[int, ...] = ()

@@ -35,8 +35,7 @@ def build_trajectory(
 
 
 def share_along(trajectory: pd.DataFrame, model: str, reference: str) -> tuple[np.ndarray, np.ndarray]:
-    """The raw share of the gap due to AR after as many training tokens as both models have a checkpoint for, as
-    (training tokens, share).
+    """The raw share of the gap due to AR, as (training tokens, share), where both models have a checkpoint.
 
     NaN where the model has no gap.
     """

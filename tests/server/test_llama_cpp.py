@@ -70,7 +70,7 @@ def test_the_run_is_that_of_the_same_weights(server, tmp_path) -> None:
         "tokenizer": str(folder),
     }
     if not adds:
-        with pytest.raises(ArgapError, match="one place late unless a BOS is before the prompt: use `bos=own`"):
+        with pytest.raises(ArgapError, match="one position late unless a BOS is before the prompt: use `bos=own`"):
             argap.score(url, folder, model_name="served", out=tmp_path / "out", **given)
     argap.score(url, folder, model_name="served", out=tmp_path / "out", bos="own", overwrite=True, **given)
     served, own = (open_run(tmp_path / "out" / name) for name in ("served", "tiny"))
