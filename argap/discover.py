@@ -115,12 +115,11 @@ def _of_cells(result: "Result", model: str) -> _Half:
     cells = result.cells
     cells = cells.drop(columns=[PREFIX + each for each in result.models if each not in (result.reference, model)])
     fit = fitting(cells["document"].to_numpy())
+    _check_halves(fit, result)
     codes, features = _features(cells, _bins(result))
     lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
 
     def score(nodes: dict[str, Node], _: dict[str, str]) -> list[SliceResult]:
-        if fit.all():
-            raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
         masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
         return _score_cells(cells.iloc[np.flatnonzero(~fit)], masks, result)
 
@@ -129,6 +128,8 @@ def _of_cells(result: "Result", model: str) -> _Half:
 
 def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
     bins = _bins(result) | {"occurrences": OCCURRENCES}
+    if (documents := result.record.documents) is not None:
+        _check_halves(fitting(np.arange(documents)), result)
     kept = kept_features(table.documents)
     sums = _sums(table, table.models.index(model), bins, kept)
     codes, features = _features(sums, bins, kept)
@@ -141,6 +142,11 @@ def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
         return [whole, *scored]
 
     return _Half(codes, features, sums["n"].to_numpy(dtype=np.float64), sums["lost"].to_numpy(), score)
+
+
+def _check_halves(fit: np.ndarray, result: "Result") -> None:
+    if fit.all() or not fit.any():
+        raise ArgapError(f"{result.folder}: too few documents; discovery needs some in each of two halves")
 
 
 def _bins(result: "Result") -> dict[str, tuple[int, ...]]:

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.corpus import jsonl
-from argap.corpus.document import Tally
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
@@ -168,7 +167,7 @@ def _read_parquet(path: Path) -> pa.Table:
 
 def _read_json_lines(path: Path) -> pa.Table:
     try:
-        return pa.Table.from_pylist([row for _, row in jsonl.rows(path, Tally())])
+        return pa.Table.from_pylist(jsonl.valid_rows(path))
     except pa.ArrowException as error:
         raise FormatError(f"{path}: not readable as JSON lines ({str(error).splitlines()[0]})") from None
 

@@ -148,6 +148,8 @@ def _scope(gap: Gap) -> str:
 def _few_documents(gap: Gap) -> list[str]:
     if gap.documents is None or gap.effective_documents is None or gap.effective_documents >= FEW:
         return []
+    if gap.documents == 1:
+        return []  # which has no interval, and the table says so
     return [
         f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
         "intervals are too narrow."

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -170,3 +172,9 @@ def test_a_model_without_a_gap(token_result, tmp_path):
     (out / "gap.json").write_text(swapped)
     with pytest.raises(ArgapError, match="ref: no gap to m2 in half of the documents"):
         argap.open_result(out).discover("ref")
+
+
+def test_a_single_document_has_no_halves(result):
+    alone = replace(result, record=msgspec.structs.replace(result.record, documents=1))
+    with pytest.raises(ArgapError, match="too few documents"):
+        discover(alone, "m2")

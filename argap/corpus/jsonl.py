@@ -64,6 +64,16 @@ def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
         raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
 
 
+def valid_rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of one file. Raises `FormatError` as `rows` does, and for invalid UTF-8."""
+    found, tally = [], Tally()
+    for number, row in rows(path, tally):
+        if tally.invalid_utf8:
+            raise FormatError(f"{path}, line {number}: not valid UTF-8")
+        found.append(row)
+    return found
+
+
 def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """The lines of a file, none longer than `LONGEST_LINE`."""
     while line := file.readline(LONGEST_LINE + 1):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from argap.corpus import jsonl
-from argap.corpus.document import Tally
 from argap.errors import ArgapError, extra
 from argap.recall.fixture import fixture_rows
 from argap.records import Record
@@ -150,7 +149,7 @@ def whole_word(text: str, gold: str) -> bool:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ArgapError(f"`data` {path}: no such file; expected JSON lines with {', '.join(COLUMNS)}")
-    return [row for _, row in jsonl.rows(path, Tally())]
+    return jsonl.valid_rows(path)
 
 
 def _checked(rows: Iterable[dict[str, Any]], source: str) -> Iterator[Example]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from argap.corpus import open_corpus
+from argap.corpus import jsonl, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError, FormatError
 
@@ -82,6 +82,13 @@ def test_invalid_utf8_is_counted_and_read(tmp_path):
     assert texts(corpus) == ["caf\ufffd au lait"]
     assert corpus.tally.invalid_utf8 == 1
     assert "1 documents contain invalid UTF-8" in corpus.tally.remarks()[0]
+
+
+def test_invalid_utf8_is_refused_where_rows_are_more_than_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"key": "whole"}\n{"key": "\xff"}\n')
+    with pytest.raises(FormatError, match="line 2: not valid UTF-8"):
+        jsonl.valid_rows(path)
 
 
 def test_invalid_utf8_in_parquet_is_counted_and_read(tmp_path):

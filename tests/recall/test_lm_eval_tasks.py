@@ -102,7 +102,8 @@ def test_task_files_of_the_user_need_trust(toys, tmp_path, monkeypatch, capsys) 
         monkeypatch.setattr("sys.argv", ["argap", "recall", HYBRID, *flags, *trust])
         with pytest.raises(SystemExit, match=code):
             main()
-    assert "hybrid  toy_choice (version 3)  acc " in capsys.readouterr().out
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["hybrid", "toy_choice", "3", "acc"] in [row[:4] for row in rows]
     config = json.loads((tmp_path / "hybrid" / "results.json").read_text())
     assert (config["n-shot"]["toy_choice"], config["n-samples"]["toy_choice"]["effective"]) == (1, 2)
 
