@@ -112,8 +112,8 @@ class Trackers:
     def __init__(
         self, names: Sequence[str], folder: Path, config: Mapping[str, Any] | None = None, *, first_step: int = 0
     ) -> None:
-        """``folder``: the run's, whose name is the run's. ``config``: shown beside it. ``first_step``: the step after which
-        a resumed run continues; later steps are logged again. Raises `ArgapError` as `check_trackers`."""
+        """``folder``: the run's, whose name is the run's. ``config``: shown beside it. ``first_step``: the step after
+        which a resumed run continues; later steps are logged again. Raises `ArgapError` as `check_trackers`."""
         check_trackers(names)
         self._trackers = [KNOWN[name](folder, config or {}, first_step) for name in dict.fromkeys(names)]
 
