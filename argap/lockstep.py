@@ -1,6 +1,6 @@
 """The files of several runs and of their labels, read in lockstep: the same tokens of each, some windows at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +49,7 @@ class Rows:
 
 def read_rows(
     runs: Sequence[Path], labels: Path, *, of_runs: Sequence[Sequence[str]], of_labels: Sequence[str]
-) -> Iterator[Rows]:
+) -> Generator[Rows, None, None]:
     """The rows of run folders and of a folder of labels, a part of the first run at a time: whole windows.
 
     ``of_runs``, ``of_labels``: the columns wanted of each. Raises `FormatError` naming the file that is damaged or

@@ -42,6 +42,16 @@ class Parallel:
 
 
 @contextmanager
+def join_torchrun(device: str = "auto") -> Iterator[Parallel | None]:
+    """`join` where ``torchrun`` started this process; otherwise None, and no device is looked for."""
+    if "WORLD_SIZE" not in os.environ:
+        yield None
+        return
+    with join(device) as parallel:
+        yield parallel
+
+
+@contextmanager
 def join(device: str = "auto") -> Iterator[Parallel]:
     """Join the process group if ``torchrun`` started this process; otherwise run alone.
 

@@ -4,7 +4,8 @@ Portions of the tokens are read ahead, and several are queried at once, each by 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from argap.ahead import available_cores, map_ahead
 from argap.errors import ArgapError
-from argap.interrupt import current
+from argap.interrupt import Interrupt, current
 from argap.lockstep import Rows
 from argap.slice_sql import TABLE, Condition, FailsOnToken, connect, quoted, reason
 from argap.token_batches import Mask, OfVocabulary, TokenReader
@@ -150,17 +151,21 @@ def each_portion(reader: TokenReader, query: str, conditions: Mapping[str, str])
                 interrupt.check()
                 raise _failure(batches, conditions, error) from None
 
-    return map_ahead(run, _portions(reader.rows()), 1 if reader.calls else min(THREADS, available_cores()))
+    return map_ahead(run, _portions(reader.rows(), interrupt), 1 if reader.calls else min(THREADS, available_cores()))
 
 
-def _portions(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
-    """Consecutive rows, `ROWS` or more together."""
+def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterator[list[Rows]]:
+    """Consecutive rows, `ROWS` or more together. Raises `Interrupted` if that was asked for, with the files closed."""
     portion: list[Rows] = []
-    for each in rows:
-        portion.append(each)
-        if sum(len(part.pos) for part in portion) >= ROWS:
-            yield portion
-            portion = []
+    count = 0
+    with closing(rows):
+        for each in rows:
+            interrupt.check()
+            portion.append(each)
+            count += len(each.pos)
+            if count >= ROWS:
+                yield portion
+                portion, count = [], 0
     if portion:
         yield portion
 

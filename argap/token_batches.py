@@ -1,6 +1,6 @@
 """The scored tokens as Arrow batches, some windows at a time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -59,7 +59,7 @@ class TokenReader:
         """Whether functions of a user are called, which one thread at a time may do."""
         return any(not isinstance(mask, OfVocabulary) for mask in self.masks.values())
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Generator[Rows, None, None]:
         """The files' rows, position 0 of each window included. Raises as `argap.lockstep.read_rows`."""
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]

@@ -1,7 +1,5 @@
 """``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
 
-import os
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -118,7 +116,7 @@ def score(
 
     A server needs --model and --tokenizer; its key is read from the environment variable ARGAP_API_KEY.
     """
-    from argap.parallel import join
+    from argap.parallel import join_torchrun
     from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
@@ -129,7 +127,7 @@ def score(
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     check_trackers(log_to or ())
     specs = _slices(slices)
-    with join(device) if "WORLD_SIZE" in os.environ else nullcontext() as parallel:  # torchrun sets it
+    with join_torchrun(device) as parallel:
         gap = score_models(
             checkpoints,
             ref,

@@ -106,6 +106,7 @@ def trajectory(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
+    from argap.parallel import join_torchrun
     from argap.reports.drawing import save
     from argap.reports.formats import latex as in_latex
     from argap.reports.formats import markdown as in_markdown
@@ -119,7 +120,11 @@ def trajectory(
     given = load_series(series)
     folder = out or Path("runs") / series.stem
     options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size), trust_remote_code=trust_remote_code)
-    gap, along = score_series(given, folder, threshold=parse_threshold(threshold), options=options, overwrite=overwrite)
+    tau = parse_threshold(threshold)
+    with join_torchrun(device) as parallel:
+        gap, along = score_series(given, folder, threshold=tau, options=options, overwrite=overwrite, parallel=parallel)
+    if parallel is not None and not parallel.is_main:
+        return
     table = trajectory_table(along, given.reference, gap)
     write_text(folder / "trajectory.md", in_markdown(table))
     figure = recall_along_training(along, list(given.series), given.reference, gap)

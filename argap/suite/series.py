@@ -24,6 +24,7 @@ from argap.suite.trajectory import COLUMNS
 from argap.threshold import Threshold
 
 if TYPE_CHECKING:
+    from argap.parallel import Parallel
     from argap.scorer import ScoreOptions
 
 STEP = "{step}"
@@ -146,10 +147,12 @@ def score_series(
     threshold: Threshold,
     options: "ScoreOptions",
     overwrite: bool = False,
+    parallel: "Parallel | None" = None,
 ) -> tuple[Gap, pd.DataFrame]:
     """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
 
-    Returns ``gap.json`` and the trajectory. Raises what `argap.pipeline.score_models` raises.
+    ``parallel``: this process among those of ``torchrun``. Returns ``gap.json`` and the trajectory. Raises what
+    `argap.pipeline.score_models` raises.
     """
     from argap.pipeline import score_models
 
@@ -165,9 +168,11 @@ def score_series(
         options=options,
         settings=given.settings,
         overwrite=overwrite,
+        parallel=parallel,
     )
     trajectory = trajectory_of(gap, given)
-    write_parquet(out / "trajectory.parquet", trajectory)
+    if parallel is None or parallel.is_main:
+        write_parquet(out / "trajectory.parquet", trajectory)
     return gap, trajectory
 
 
