@@ -8,16 +8,24 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from argap.atomic import read_json, write_json
 from argap.errors import FormatError
+from argap.records.record import Record, read_record, write_record
 
 FILE = "checksums.json"
+
+
+class FileChecksums(Record, frozen=True):
+    """What `FILE` holds."""
+
+    algorithm: str
+    files: dict[str, str]
+    """The checksum of each file, by its name below the folder."""
 
 
 def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
     """Record the checksums of ``paths``, files below ``folder``, in place of those recorded before."""
     files = {path.relative_to(folder).as_posix(): _digest(path) for path in paths}
-    write_json(folder / FILE, {"algorithm": "blake2b-256", "files": files})
+    write_record(folder / FILE, FileChecksums("blake2b-256", files))
 
 
 def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
@@ -57,10 +65,7 @@ def _recorded(folder: Path) -> dict[str, str]:
     """The checksum of each file, by its name below ``folder``; empty where there are none."""
     if not (folder / FILE).is_file():
         return {}
-    files = read_json(folder / FILE).get("files")
-    if not isinstance(files, dict):
-        raise FormatError(f"{folder / FILE}: files: expected an object; remove the file to read the folder unchecked")
-    return files
+    return read_record(folder / FILE, FileChecksums, remedy="remove the file to read the folder unchecked").files
 
 
 def _digest(path: Path) -> str:

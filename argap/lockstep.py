@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from argap.ahead import read_ahead
 from argap.checksums import are_recorded, checked
 from argap.errors import FormatError
-from argap.parquet import check_columns, count_rows
+from argap.parquet import check_columns, check_whole, count_rows
 from argap.runs import token_parts
 
 REMEDY = "repeat its `argap score` command"
@@ -117,6 +117,7 @@ def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[p
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
                 for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+                    check_whole(path, batch, remedy=REMEDY)
                     yield pa.Table.from_batches([batch])
         except (OSError, KeyError, ValueError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]

@@ -59,6 +59,13 @@ def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, 
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy and f'; {remedy}'}")
 
 
+def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str = "") -> None:
+    """Raise `FormatError` where the window or the position of a row is missing."""
+    for name in {"window", "pos"} & {*table.schema.names}:
+        if missing := table.column(name).null_count:
+            raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
+
+
 def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "pd.DataFrame":
     """`read_parquet` as a pandas data frame, with the types that pandas wrote. ``needed``: columns that must be there,
     beside others."""
@@ -83,6 +90,7 @@ def read_portions(path: Path, columns: Sequence[str], *, rows: int = ROWS, remed
     """Some columns of a file, at most ``rows`` rows at a time. Raises `FormatError` as `read_parquet` does."""
     with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(rows, columns=list(columns)):
+            check_whole(path, batch, remedy=remedy)
             yield pa.Table.from_batches([batch])
 
 

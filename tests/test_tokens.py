@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
-from argap.atomic import SEAL
+from argap.atomic import SEAL, read_json, write_json
 from argap.errors import ArgapError, FormatError
 from argap.tokens import COLUMNS
 from argap.words import PieceBytes, seen_earlier
@@ -145,3 +145,24 @@ def test_a_broken_part_is_named(token_result, tmp_path):
     (out / "m2" / "checksums.json").unlink()
     with pytest.raises(FormatError, match=r"part-00000\.parquet: not a complete Parquet file"):
         argap.open_result(out).gap({"a": "repeated"})
+
+
+def test_a_checksum_that_is_no_text_is_refused(token_result, tmp_path):
+    out = copied(token_result, tmp_path)
+    recorded = read_json(out / "labels" / "checksums.json")
+    recorded["files"]["labels.parquet"] = []
+    write_json(out / "labels" / "checksums.json", recorded)
+    with pytest.raises(FormatError, match=r"checksums.json: Expected `str`, got `array`.*remove the file"):
+        argap.open_result(out).gap({"every": "true"})
+
+
+def test_labels_without_windows_are_refused(token_result, tmp_path):
+    out = copied(token_result, tmp_path)
+    (out / "labels" / "checksums.json").unlink()
+    rows = pq.read_table(out / "labels" / "labels.parquet")
+    nulls = pa.nulls(len(rows), rows.schema.field("window").type)
+    pq.write_table(
+        rows.set_column(rows.column_names.index("window"), "window", nulls), out / "labels" / "labels.parquet"
+    )
+    with pytest.raises(FormatError, match=r"labels.parquet: window is null in \d+ rows"):
+        argap.open_result(out).gap({"every": "true"})
