@@ -89,6 +89,7 @@ def count_rows(path: Path, *, remedy: str = "") -> int:
 def read_portions(path: Path, columns: Sequence[str], *, rows: int = ROWS, remedy: str = "") -> Iterator[pa.Table]:
     """Some columns of a file, at most ``rows`` rows at a time. Raises `FormatError` as `read_parquet` does."""
     with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        check_columns(path, file.schema_arrow.names, columns, remedy=remedy)
         for batch in file.iter_batches(rows, columns=list(columns)):
             check_whole(path, batch, remedy=remedy)
             yield pa.Table.from_batches([batch])

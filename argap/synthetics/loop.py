@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import torch
@@ -24,6 +24,8 @@ STEPS_PER_UPDATE = 50
 POLL_SECONDS = 0.2
 """Seconds between checks of ``stop`` while examples are generated."""
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A whole number that fits a column of the table of runs."""
 Data = Mapping[str, Supervision]
 """Split to examples, on the device."""
 
@@ -35,24 +37,24 @@ class RunResult(Record, frozen=True):
     accuracy: float
     """On the test set, with the weights that had the best validation accuracy."""
     validation_accuracy: float
-    best_step: int
+    best_step: Number
     """The step of the best validation accuracy."""
-    steps: int
+    steps: Number
     """Steps trained; fewer than the configuration's if the run stopped early."""
     curve: list[tuple[int, float]]
     """Steps and validation accuracy."""
     slices: dict[str, list[SliceAccuracy]]
     """Test accuracy by each slice of the task; for MQAR by distance and by number of KV pairs."""
-    parameters: int
+    parameters: Number
     """Parameters of the model. Neither they nor ``flops`` count the decoder of compression, which all models share."""
-    flops: int
+    flops: Number
     """FLOPs of one forward pass over one example."""
-    state_size: int
+    state_size: Number
     stopped: Literal["solved", "sibling", "steps"]
     """Why the run ended: it solved the task, another run of its group did, or it reached the last step."""
     seconds: float
     """Time from the start of the group until this run was scored."""
-    group: int
+    group: Number
     """Number of runs trained side by side."""
     device: str
 
