@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,22 @@ def write_drawn_result(
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
+
+    from argap.cli import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["argap", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

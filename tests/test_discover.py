@@ -17,8 +17,6 @@ from argap.discover import FITTING, HYPOTHESIS, discover, fitting
 from argap.errors import ArgapError
 from argap.slice_sql import connect
 
-from .test_slices import run_command  # isort: skip
-
 MINI = Path(__file__).parent.parent / "results" / "table1-mini"
 
 
@@ -132,17 +130,17 @@ def test_as_a_data_frame(result):
     assert {"where", "ar_hits", "contribution_low"} <= set(frame.columns)
 
 
-def test_the_command(token_result, monkeypatch, capsys):
+def test_the_command(token_result, run_command):
     arguments = ["discover", str(token_result), "--model", "m2", "--min-share", "2%"]
-    code, out, _ = run_command(monkeypatch, capsys, *arguments)
+    code, out, _ = run_command(*arguments)
     assert code == 0
     assert HYPOTHESIS in " ".join(out.split())
     assert "leaf 1: " in out
-    code, out, _ = run_command(monkeypatch, capsys, *arguments, "--json")
+    code, out, _ = run_command(*arguments, "--json")
     slices = json.loads(out)
     assert slices["note"] == HYPOTHESIS
     assert {"name", "where", "n", "share", "models"} <= set(slices["slices"][0])
-    code, _, err = run_command(monkeypatch, capsys, *arguments[:-1], "much")
+    code, _, err = run_command(*arguments[:-1], "much")
     assert (code, err) == (1, "argap: --min-share much: expected a share such as 0.5% or 0.005\n")
 
 

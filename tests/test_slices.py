@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import argap
 from argap.atomic import read_json
 from argap.checksums import FILE
-from argap.cli import main
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
@@ -384,20 +383,9 @@ def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
         argap.open_result(tmp_path).gap({"rare": "repeated"})
 
 
-def run_command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["argap", *arguments])
-    try:
-        main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_the_command_prints_the_documented_json(token_result, monkeypatch, capsys):
+def test_the_command_prints_the_documented_json(token_result, run_command):
     wheres = ["--where", "repeated AND train_count < 2", "--name", "rare", "--where", "pos < 9", "--name", "early"]
-    code, out, _ = run_command(monkeypatch, capsys, "slice", str(token_result), *wheres, "--json")
+    code, out, _ = run_command("slice", str(token_result), *wheres, "--json")
     assert code == 0
     slices = json.loads(out)["slices"]
     assert [each["name"] for each in slices] == ["ar_hits", "rare", "early"]
@@ -409,9 +397,9 @@ def test_the_command_prints_the_documented_json(token_result, monkeypatch, capsy
         assert {"value", "raw", "case", "ci95"} <= set(each["models"][1]["gap_due_to"])
 
 
-def test_the_command_prints_a_table(token_result, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_a_table(token_result, tmp_path, run_command):
     (tmp_path / "mine.yaml").write_text("slices:\n- {name: rare, where: repeated AND train_count < 2, title: Rare}\n")
-    code, out, _ = run_command(monkeypatch, capsys, "slice", str(token_result), "--slices", str(tmp_path / "mine.yaml"))
+    code, out, _ = run_command("slice", str(token_result), "--slices", str(tmp_path / "mine.yaml"))
     assert code == 0
     for text in ("rare", "ar_hits", "m-1", "m2", "% of gap", "Rare"):
         assert text in out
@@ -425,15 +413,15 @@ def test_the_command_prints_a_table(token_result, tmp_path, monkeypatch, capsys)
         (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
     ],
 )
-def test_the_command_refuses_in_one_line(token_result, monkeypatch, capsys, arguments, message):
-    code, out, err = run_command(monkeypatch, capsys, "slice", str(token_result), *arguments)
+def test_the_command_refuses_in_one_line(token_result, run_command, arguments, message):
+    code, out, err = run_command("slice", str(token_result), *arguments)
     assert (code, out) == (1, "")
     assert message in err
     assert err.count("\n") == 1
 
 
-def test_the_command_lists_the_library(monkeypatch, capsys):
-    code, out, _ = run_command(monkeypatch, capsys, "slice", "--list")
+def test_the_command_lists_the_library(run_command):
+    code, out, _ = run_command("slice", "--list")
     assert code == 0
     for each in read_slices(LIBRARY):
         assert each.name in out
@@ -452,7 +440,7 @@ def test_slices_of_a_file_are_recorded_with_the_result(token_result, tmp_path):
     assert list(dict.fromkeys(table["slice"])) == ["overall", "ar_hits", "other", "rare", "late"]
 
 
-def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, tmp_path, monkeypatch, capsys):
+def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, tmp_path, run_command):
     out, mine = tmp_path / "out", tmp_path / "mine.yaml"
     shutil.copytree(token_result, out)
     mine.write_text("slices:\n- {name: late, where: pos > 40, title: Late tokens}\n")
@@ -468,13 +456,13 @@ def test_recorded_slices_come_with_compare_and_stay_when_labelled(token_result, 
         "--out",
         str(tmp_path / "again"),
     ]
-    code, printed, _ = run_command(monkeypatch, capsys, "compare", *arguments)
+    code, printed, _ = run_command("compare", *arguments)
     assert code == 0
     assert "late: Late tokens. pos > 40" in printed
     expected = read_gap(tmp_path / "again").slices
     assert [each.name for each in expected] == ["ar_hits", "late"]
     write_report(out)
-    code, _, _ = run_command(monkeypatch, capsys, "slice", str(out), "--slices", str(mine), "--record")
+    code, _, _ = run_command("slice", str(out), "--slices", str(mine), "--record")
     assert code == 0
     assert read_gap(out).slices == expected
     assert not (out / "report.html").exists()

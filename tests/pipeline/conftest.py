@@ -12,7 +12,6 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from argap.bigram_index.build import build_index
-from argap.cli import main
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.pipeline import score_models
@@ -90,20 +89,3 @@ def scored(place) -> tuple[Path, Gap]:
     """A result, which tests leave as it is."""
     out = place.folder / "out"
     return out, place.score(out, threshold=3)
-
-
-@pytest.fixture
-def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["argap", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
