@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from argap.ahead import read_ahead
 from argap.checksums import are_recorded, checked
 from argap.errors import FormatError
-from argap.parquet import check_columns, check_whole, count_rows
+from argap.parquet import count_rows, read_portions
 from argap.runs import token_parts
 
 REMEDY = "repeat its `argap score` command"
@@ -113,12 +112,4 @@ class _Reader:
 def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[pa.Table]:
     """Files whose checksums are checked, some rows at a time: few enough for a processor's cache."""
     for path in checked(folder, files, remedy=REMEDY):
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                check_columns(path, file.schema_arrow.names, columns, remedy=REMEDY)
-                for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
-                    check_whole(path, batch, remedy=REMEDY)
-                    yield pa.Table.from_batches([batch])
-        except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise FormatError(f"{path}: not a complete Parquet file ({reason}); {REMEDY}") from error
+        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False)

@@ -86,11 +86,14 @@ def count_rows(path: Path, *, remedy: str = "") -> int:
         return pq.read_metadata(path).num_rows
 
 
-def read_portions(path: Path, columns: Sequence[str], *, rows: int = ROWS, remedy: str = "") -> Iterator[pa.Table]:
-    """Some columns of a file, at most ``rows`` rows at a time. Raises `FormatError` as `read_parquet` does."""
+def read_portions(
+    path: Path, columns: Sequence[str], *, rows: int = ROWS, remedy: str = "", threads: bool = True
+) -> Iterator[pa.Table]:
+    """Some columns of a file, at most ``rows`` rows at a time; without ``threads`` read by the caller's alone. Raises
+    `FormatError` as `read_parquet` does, for a column that is not there, and as `check_whole`."""
     with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
         check_columns(path, file.schema_arrow.names, columns, remedy=remedy)
-        for batch in file.iter_batches(rows, columns=list(columns)):
+        for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch, remedy=remedy)
             yield pa.Table.from_batches([batch])
 
@@ -99,7 +102,7 @@ def read_portions(path: Path, columns: Sequence[str], *, rows: int = ROWS, remed
 def _readable(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
 
