@@ -50,7 +50,19 @@ class _TensorBoard:
         self._writer.close()
 
 
-class _Wandb:
+class _OfRun:
+    """A tracker whose package hands out a run."""
+
+    _run: Any
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Wandb(_OfRun):
     def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
         with extra("wandb"):
             import wandb  # pyright: ignore[reportMissingImports]
@@ -63,14 +75,8 @@ class _Wandb:
             dir=str(folder),
         )
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _Trackio:
+class _Trackio(_OfRun):
     def __init__(self, folder: Path, config: Mapping[str, Any], first_step: int) -> None:
         with extra("trackio"):
             import trackio  # pyright: ignore[reportMissingImports]
@@ -80,12 +86,6 @@ class _Trackio:
             resume="allow" if first_step else "never",
             config=dict(config),
         )
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 KNOWN: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {

@@ -1,13 +1,14 @@
 """What every benchmark states beside its figures: the machine, the date and the versions."""
 
 import argparse
-import os
 import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from argap.ahead import available_cores
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -24,7 +25,7 @@ def machine(packages: Iterable[str]) -> dict[str, Any]:
     found = {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "cpu": models[0].split(":")[1].strip() if models else platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "versions": {"python": platform.python_version()} | dict(_versions(packages)),
     }
     if "torch" in packages:
