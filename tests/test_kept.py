@@ -29,7 +29,7 @@ from argap.records import EvaluationSpec, read_gap
 from argap.token_slices import score_by
 
 from .conftest import write_drawn_result  # isort: skip
-from .test_slices import recompute, run_command  # isort: skip
+from .test_slices import recompute  # isort: skip
 
 KEEP = ("language", "year", "entities", "Checked on")
 TEXTS = [
@@ -186,8 +186,8 @@ def test_a_column_is_a_partition(result, plain, by, bins):
             assert own.loc[each, "contribution_low"] <= own.loc[each, "contribution"]
 
 
-def test_the_command_slices_by_a_column(result, monkeypatch, capsys):
-    code, out, _ = run_command(monkeypatch, capsys, "slice", str(result.folder), "--by", "language", "--json")
+def test_the_command_slices_by_a_column(result, run_command):
+    code, out, _ = run_command("slice", str(result.folder), "--by", "language", "--json")
     assert code == 0
     slices = json.loads(out)["slices"]
     assert [each["name"] for each in slices][1:] == [*dict.fromkeys(result.breakdown("language")["bin"])]
@@ -196,18 +196,16 @@ def test_the_command_slices_by_a_column(result, monkeypatch, capsys):
     assert wheres["none"] == "language IS NULL"
     again = result.slices({"x": wheres["it's"]})[-1]
     assert again.n == next(each["n"] for each in slices if each["name"] == "it's")
-    code, _, err = run_command(monkeypatch, capsys, "slice", str(result.folder), "--by", "piece")
+    code, _, err = run_command("slice", str(result.folder), "--by", "piece")
     assert (code, err.split(":")[1]) == (1, " --by piece")
-    code, _, err = run_command(
-        monkeypatch, capsys, "slice", str(result.folder), "--by", "a", "--where", "b", "--name", "c"
-    )
+    code, _, err = run_command("slice", str(result.folder), "--by", "a", "--where", "b", "--name", "c")
     assert "--by is a partition of all tokens" in err
 
 
-def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, monkeypatch, capsys):
+def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):
     out = tmp_path / "out"
     shutil.copytree(result.folder, out)
-    code, _, _ = run_command(monkeypatch, capsys, "slice", str(out), "--by", "language", "--record")
+    code, _, _ = run_command("slice", str(out), "--by", "language", "--record")
     assert code == 0
     recorded = read_gap(out).slices
     assert "it's" in [each.name for each in recorded]
