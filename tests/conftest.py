@@ -38,6 +38,18 @@ def tokenizer():
     return load_tokenizer(ROOT / "argap" / "demo" / "tokenizer")
 
 
+def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) -> Any:
+    """A `Tokenizer` of white-space-delimited words, whose ids are their order; ``unknown`` stands for all others."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers
+
+    from argap.tokenizer import Tokenizer
+
+    backend: Any = Backend(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, name="words", eos=None if eos is None else words.index(eos))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real texts and published figures, ``$ARGAP_DATA``. Without it the test is skipped."""

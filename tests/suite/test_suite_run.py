@@ -11,10 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tokenizers
 import yaml
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
 from argap.atomic import read_json, write_json
@@ -26,6 +23,7 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
+from tests.conftest import word_tokenizer
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = "The {} of {} came to {} on day {}. "
@@ -318,11 +316,8 @@ def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
     """The same text under two tokenizers: windows and index belong to one size."""
-    words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
-    whole = tokenizers.Tokenizer(WordLevel(words, unk_token="<unk>"))
-    whole.pre_tokenizer = WhitespaceSplit()
-    whole.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    words = ["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))]
+    word_tokenizer(words, unknown="<unk>", eos="<eos>").save(tmp_path)
     values = yaml.safe_load((place / "suite.yaml").read_text())
     values["sizes"]["words"] = {"tokenizer": str(tmp_path), "hidden_size": 16, "num_layers": 2}
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
