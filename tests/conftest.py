@@ -161,6 +161,14 @@ def write_drawn_result(
 
 
 @pytest.fixture
+def pickles_read_here(monkeypatch):
+    """`argap.convert` reads pickles in this process; a process of its own imports torch for each."""
+    from argap import convert, unpickle
+
+    monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
+
+
+@pytest.fixture
 def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
 
