@@ -209,21 +209,23 @@ def test_ray_gives_the_same_result(place, tmp_path):
 
 
 def test_two_processes_train_and_score_together(place, tmp_path):
+    """One of two models is there already."""
     shutil.copy(place / "suite.yaml", tmp_path)
+    work = tmp_path / "runs" / "suite" / "tiny"
+    shutil.copytree(place / "work" / "tiny", work)
+    for part in (".", "runs", "trajectories"):
+        shutil.rmtree(work / part / "base_conv")
+    (work / "mqar" / "base_conv.json").unlink()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "argap"]
     members = ["--member", "attention", "--member", "base_conv"]
     command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    first, again = (
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
-        for _ in range(2)
-    )
-    for done in (first, again):
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("## tiny") == 1  # only the main process prints
-    assert again.stderr.count("trained and scored already") == 2
-    trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
-    assert trained["processes"] == 2
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("## tiny") == 1  # only the main process prints
+    assert done.stderr.count("trained and scored already") == 1
+    trained = {name: json.loads((work / name / "train.json").read_text()) for name in ("attention", "base_conv")}
+    assert [trained[name]["processes"] for name in trained] == [1, 2]
     found = read_size(tmp_path / "results" / "suite" / "tiny")
     alone = read_size(place / "out" / "tiny")
     assert found.gap.fingerprint == alone.gap.fingerprint

@@ -14,8 +14,9 @@ from argap.view.serve import listen
 
 def test_it_serves_until_interrupted_without_torch(token_result):
     code = (
-        "import sys\n"
+        "import signal, sys\n"
         "from argap.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"sys.argv = ['argap', 'view', {str(token_result)!r}, '--port', '0']\n"
         "try: main()\n"
         "finally: print('torch:', 'torch' in sys.modules, file=sys.stderr)"
