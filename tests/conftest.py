@@ -160,6 +160,18 @@ def write_drawn_result(
     return out
 
 
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """One Chromium for all tests of a worker; those that use it are skipped where none is installed."""
+    from tests.view.browser import Browser, find_chromium
+
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
 @pytest.fixture
 def pickles_read_here(monkeypatch):
     """`argap.convert` reads pickles in this process; a process of its own imports torch for each."""
