@@ -59,6 +59,23 @@ def real_data() -> Path:
     return folder
 
 
+def assert_close(found: Any, expected: Any) -> None:
+    """Records, alone or in lists and objects, whose floats agree up to rounding and all else exactly."""
+    import msgspec
+
+    found, expected = msgspec.to_builtins(found), msgspec.to_builtins(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close(found[key], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-9, abs=1e-12) if isinstance(expected, float) else expected)
+
+
 HOMES = itertools.count()
 
 
