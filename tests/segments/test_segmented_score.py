@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from argap.bigram_index.build import build_index
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
 from argap.importing import import_run
@@ -22,20 +21,10 @@ from argap.reports.write import write_report
 from argap.result import open_result
 from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from argap.tokenizer import Tokenizer, load_tokenizer
-from tests.conftest import assert_close
+from tests.conftest import assert_close, index_of, save_model
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
 
 SEQ_LEN = 40
-
-
-def save_model(folder: Path, config, tokenizer: Tokenizer, seed: int) -> Path:
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(20 + seed)
-    model.save_pretrained(folder)
-    tokenizer.save(folder)
-    return folder
 
 
 def llama(vocab: int, positions: int = 64) -> LlamaConfig:
@@ -71,14 +60,7 @@ def place(tmp_path_factory):
         (place / "text" / domain).mkdir(parents=True)
     for k in range(8):
         (place / "text" / "ab"[k % 2] / f"{k}.txt").write_text(" ".join(texts[(k + j) % 3] for j in range(1 + k % 3)))
-    build_index(
-        of_gpt2.encode(["the cat sat on the mat " * 3, "hello world"]),
-        place / "index",
-        vocab_size=of_gpt2.vocab_size,
-        tokenizer="gpt2",
-        tokenizer_fingerprint=of_gpt2.fingerprint,
-        sources=["train"],
-    )
+    index_of(of_gpt2.encode(["the cat sat on the mat " * 3, "hello world"]), place / "index", of_gpt2)
     return place
 
 
