@@ -17,10 +17,11 @@ OPS = (
     "selective_scan",
     "wkv",
     "long_convolution",
-    "rms_norm",
+    "residual_norm",
     "rotary",
     "gated_product",
     "gated_norm",
+    "token_shift",
 )
 """Each names a module of this package and a function in it."""
 
