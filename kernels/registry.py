@@ -27,7 +27,7 @@ OPS = (
 
 PARTS = {
     "delta_rule": ("delta_rule_inverse",),
-    "long_convolution": ("one_kernel_convolution",),
+    "long_convolution": ("one_kernel_convolution", "toeplitz_convolution"),
     "taylor_attention": ("taylor_sums",),
 }
 """Further modules with launch tables of an op."""

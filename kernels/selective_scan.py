@@ -27,10 +27,10 @@ from argap.kernels.launch import (
 from argap.kernels.recurrence import linear_scan
 
 # By the states of a channel. A thread has one channel with all its states and B and C of a whole tile, so BE is 32 per
-# warp and a tile has fewer positions where there are more states.
+# warp, and more than 16 states leave no room for further positions in a tile.
 LAUNCHES = LaunchTable(
     "selective_scan",
-    {"any": {str(64 // BT): Launch({"BE": 32, "BT": BT}, warps=1, stages=1) for BT in (4, 2, 1)}},
+    {"any": {str(N): Launch({"BE": 32, "BT": 4 if N == 16 else 1}, warps=1, stages=1) for N in (16, 32, 64)}},
 )
 LARGEST_STATES = 64
 CHUNK = 256
