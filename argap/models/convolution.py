@@ -37,7 +37,8 @@ def causal_convolution(
 
 
 class SpectrumCache:
-    """Caches the transforms (or shifted copies) of a mixer's filters, because scoring runs thousands of batches with the same filters.
+    """Caches the transforms (or shifted copies) of a mixer's filters, because scoring runs thousands of batches with
+    the same filters.
 
     A write to a parameter is detected by torch's version counter or a new address. A training CUDA graph writes without
     incrementing the counter, so the cache is active under `torch.inference_mode` only. It stores the latest sequence
@@ -67,7 +68,7 @@ class SpectrumCache:
         if not (fits and counted):
             return [partial(causal_convolution, taps=taps) for taps in make()]
         dtype = inputs.dtype if inputs.stride(1) == 1 and takes_products(inputs) else None
-        key = (length, dtype, *((parameter.data_ptr(), parameter._version, parameter.dtype) for parameter in parameters))
+        key = (length, dtype, *((each.data_ptr(), each._version, each.dtype) for each in parameters))
         if key != self._key:
             self._key, self._kept = key, [_kept(taps[:length], length, dtype) for taps in make()]
         return self._kept
