@@ -74,9 +74,9 @@ def sorting_recall(vocab_size: int, length: int) -> SortingRecall:
     """The layers for up to ``length`` tokens below ``vocab_size``.
 
     W = 8·c + 5·p + 3 channels, and p·(p + 1)/2 exchanges in each network, of 8 + 2·⌈log₂ k⌉ layers for a key of k
-    bits. A layer's filter ends at its largest shift, at most N. Arithmetic is exact up to N = 16. From N = 32 on, filters
-    of more than 32 taps run as FFTs, whose rounding errors later layers amplify: bits are wrong by up to 10⁻⁹ at N = 32
-    and 10⁻⁷ at 64.
+    bits. A layer's filter ends at its largest shift, at most N. Arithmetic is exact up to N = 16. From N = 32 on,
+    filters of more than 32 taps run as FFTs, whose rounding errors later layers amplify: bits are off by at most 10⁻⁹
+    at N = 32 and 10⁻⁷ at 64.
     """
     bits, number = (max(1, math.ceil(math.log2(n))) for n in (vocab_size, length))
     return _Builder(bits, number).build()

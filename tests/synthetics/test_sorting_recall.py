@@ -58,16 +58,16 @@ def test_bits_stay_exact() -> None:
 
 
 def test_size_grows_with_the_length_times_logarithms() -> None:
-    made = {n: sorting_recall(64, n) for n in (8, 16, 32)}
-    assert [sizes(each)[0] for each in made.values()] == [66, 71, 76]  # 8·6 + 5·p + 3
-    assert base_conv_by_hand(64, 32).config.hidden_size == 410
+    made = {n: sorting_recall(64, n) for n in (4, 8, 16)}
+    assert [sizes(each)[0] for each in made.values()] == [61, 66, 71]  # 8·6 + 5·p + 3
+    assert base_conv_by_hand(64, 16).config.hidden_size == 202
     for n, each in made.items():
         p = n.bit_length() - 1
         width, layers, parameters = sizes(each)
         # Three layers read; an exchange has 8, and 2 for each halving of a key of 6 + p and of p bits; the look back
         # has 7, and 2 for each halving of 6 bits.
         exchanges = p * (p + 1) // 2
-        assert layers == 3 + exchanges * (8 + 2 * 4 + 8 + 2 * {3: 2, 4: 2, 5: 3}[p]) + 7 + 2 * 3
+        assert layers == 3 + exchanges * (8 + 2 * 4 + 8 + 2 * {2: 1, 3: 2, 4: 2}[p]) + 7 + 2 * 3
         assert each.positions == n + each.delay == n + 1 + 2 * (2 * n - 2 - p)
         assert parameters <= layers * width * (width + 2 * 5 * n + n + 1)  # W², two biases of 5·N and a filter
 
