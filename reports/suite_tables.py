@@ -80,21 +80,18 @@ def recall_table(result: SizeResult) -> Table | None:
     scores = result.mqar()
     if scores is None:
         return None
-    nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
-    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
-    rows = [
-        (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
-        for model in dict.fromkeys(row["model"] for row in scores["rows"])
-    ]
+    nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
+    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
+    rows = [(model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs)) for model in scores.models]
     best: set[tuple[int, int]] = set()
-    for column, pairs in enumerate(scores["pairs"], 1):
+    for column, pairs in enumerate(scores.pairs, 1):
         values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
         best |= best_in(rows, column, values)
-    others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
+    others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
-        f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
-        f"{scores['between']}. Models without a row were not measured."
+        f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
+        f"{scores.between}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,), frozenset(best))
 
