@@ -55,7 +55,7 @@ def cost_table(result: SizeResult) -> Table:
     rows = []
     for model in result.gap.models:
         member = result.member(model)
-        done = member.train.finished
+        done = member.trained
         rows.append(
             (
                 model,
@@ -66,10 +66,10 @@ def cost_table(result: SizeResult) -> Table:
                 f"{done.loss:.3f}",
             )
         )
-    first = result.members[0].train
+    first = result.members[0]
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
-        f"{first.finished.tokens:,} tokens on {first.device}."
+        f"{first.trained.tokens:,} tokens on {first.train.device}."
     )
     return Table(columns, tuple(rows), (note,))
 
@@ -217,7 +217,7 @@ def suite_csv(results: list[SizeResult]) -> str:
 def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
     gap = row.gap_due_to_ar
     low, high = (gap and gap.ci95) or (None, None)
-    done = member.train.finished
+    done = member.trained
     record: dict[str, Any] = {
         "size": size,
         "model": row.model,
