@@ -83,17 +83,17 @@ def recall_table(result: SizeResult) -> Table | None:
     nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
     columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
     rows = [(model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs)) for model in scores.models]
-    best: set[tuple[int, int]] = set()
-    for column, pairs in enumerate(scores.pairs, 1):
-        values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
-        best |= best_in(rows, column, values)
+    values = {
+        column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
+        for column, pairs in enumerate(scores.pairs, 1)
+    }
     others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
         f"{scores.between}. Models without a row were not measured."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, values))
 
 
 def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
@@ -151,29 +151,27 @@ def rare_table(result: SizeResult) -> Table:
     }
     sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
     columns = (Column("Model", "left"), *(Column(name) for name in chosen))
+    models = result.gap.models
+    nll = {
+        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size if size else None
+        for model in models
+        for name, size in sizes.items()
+    }
 
     def cell(model: str, name: str) -> str:
-        if not sizes[name]:
+        own, reference = nll[model, name], nll[result.reference, name]
+        if own is None or reference is None:
             return DASH
-        own, reference = (
-            -cells[PREFIX + each].to_numpy()[chosen[name]].sum() / sizes[name] for each in (model, result.reference)
-        )
         return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
 
-    rows = [(model, *(cell(model, name) for name in chosen)) for model in result.gap.models]
-    best: set[tuple[int, int]] = set()
-    for column, mask in enumerate(chosen.values(), 1):
-        lost = [-cells[PREFIX + model].to_numpy()[mask].sum() for model in result.gap.models]
-        values = [
-            None if m == result.reference or not mask.any() else v for m, v in zip(result.gap.models, lost, strict=True)
-        ]
-        best |= best_in(rows, column, values)
+    rows = [(model, *(cell(model, name) for name in chosen)) for model in models]
+    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in chosen]
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
         f"it; {counts} tokens."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, dict(enumerate(compared, 1))))
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
