@@ -148,9 +148,7 @@ class Batches:
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        return Shard(
-            self.data, windows, batches, arrived, int(offsets[windows.stop] - offsets[windows.start]) - counted
-        )
+        return Shard(self.data, windows, batches, arrived, self.data.count_in(windows) - counted)
 
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
