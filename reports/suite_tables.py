@@ -1,5 +1,6 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
+from collections.abc import Mapping
 from math import log
 from statistics import fmean, stdev
 from typing import Any
@@ -80,26 +81,26 @@ def recall_table(result: SizeResult) -> Table | None:
     scores = result.mqar()
     if scores is None:
         return None
-    nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
-    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
+    nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
+    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
     rows = [
-        (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
-        for model in dict.fromkeys(row["model"] for row in scores["rows"])
+        (model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs))
+        for model in dict.fromkeys(row.model for row in scores.rows)
     ]
     best: set[tuple[int, int]] = set()
-    for column, pairs in enumerate(scores["pairs"], 1):
+    for column, pairs in enumerate(scores.pairs, 1):
         values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
         best |= best_in(rows, column, values)
-    others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
+    others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
-        f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
-        f"{scores['between']}. Models without a row were not measured."
+        f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
+        f"{scores.between}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,), frozenset(best))
 
 
-def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
+def _recall_cell(nll: Mapping[tuple[str, int, str], float], model: str, pairs: int) -> str:
     other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
     return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 

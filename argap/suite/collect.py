@@ -13,10 +13,10 @@ from typing import Any, cast
 import msgspec
 import pandas as pd
 
-from argap.atomic import read_json, write_json
+from argap.atomic import write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
 from argap.lock import one_writer
@@ -32,6 +32,7 @@ from argap.suite.layout import Layout, check_finished, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
+from argap.synthetics.pretrained_test import PretrainedScores, read_scores
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
@@ -94,7 +95,7 @@ def collect(
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
     _replace(out / "trajectory.parquet", write_parquet, steps)
-    _replace(out / "mqar.json", write_json, recall)
+    _replace(out / "mqar.json", write_record, recall)
     members = [_member(entries[name], run, layout) for name, run in runs.items()]
     write_json(out / "members.json", {"members": members})
     for name, entry in entries.items():
@@ -113,29 +114,27 @@ def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None
         write(path, value)
 
 
-def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
+def _recall(suite: Suite, paths: list[Path]) -> PretrainedScores | None:
     """The recall of pairs in all of ``paths`` that are there, as one measurement; None where none is."""
-    measured = {path: read_json(path) for path in paths if path.is_file()}
+    again = "remove the file and run `argap suite run` again"
+    measured = {path: read_scores(path, remedy=again) for path in paths if path.is_file()}
     if suite.mqar is None or not measured:
         return None
     for path, found in measured.items():
-        if not isinstance(found.get("rows"), list):
-            raise FormatError(f"{path}: rows: expected a list; remove the file and run `argap suite run` again")
-        for key, asked in suite.mqar.as_json().items():
-            if found.get(key) != asked:
+        for key, asked in vars(suite.mqar).items():
+            if (value := getattr(found, key)) != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {found.get(key)!r}, the suite's mqar has {asked!r}; remove "
-                    "the file and run `argap suite run` again"
+                    f"{path}: recall of pairs with {key} {value!r}, the suite's mqar has {asked!r}; {again}"
                 )
     (first, found), *others = measured.items()
     for path, other in others:
-        for key in sorted((found.keys() | other.keys()) - MAY_DIFFER):
-            if found.get(key) != other.get(key):
+        for key in sorted({*PretrainedScores.__struct_fields__} - MAY_DIFFER):
+            if (value := getattr(found, key)) != (theirs := getattr(other, key)):
                 raise MismatchError(
-                    f"{first} and {path}: recall of pairs on different tests ({key}: {found.get(key)!r} and "
-                    f"{other.get(key)!r}); remove the file of the earlier test and run `argap suite run` again"
+                    f"{first} and {path}: recall of pairs on different tests ({key}: {value!r} and {theirs!r}); remove "
+                    "the file of the earlier test and run `argap suite run` again"
                 )
-    return found | {"rows": [row for each in measured.values() for row in each["rows"]]}
+    return msgspec.structs.replace(found, rows=tuple(row for each in measured.values() for row in each.rows))
 
 
 def _gap(

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from argap.atomic import read_json
 from argap.breakdowns import threshold_share
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
 from argap.checksums import check_files
@@ -24,6 +23,7 @@ from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
+from argap.synthetics.pretrained_test import PretrainedScores, read_scores
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
 
@@ -204,10 +204,10 @@ class SizeResult:
         repeated = self.cells.loc[self.cells["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
 
-    def mqar(self) -> dict[str, Any] | None:
+    def mqar(self) -> PretrainedScores | None:
         """MQAR scores of the models that were tested (`argap.synthetics`), or None."""
         path = self.folder / "mqar.json"
-        return read_json(path) if path.is_file() else None
+        return read_scores(path, remedy=REMEDY) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
