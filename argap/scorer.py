@@ -61,6 +61,8 @@ class ScoreOptions(NamedTuple):
     """Spread models over all GPUs and then the CPU's memory."""
     bos: int | None = None
     """Id of a token to put before each window, as one more token of context; it has no log-prob."""
+    rank: bool = False
+    """Also keep the rank of each token among the vocabulary (`argap.heads.OfTargets`)."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -116,7 +118,9 @@ def score(
     own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
-        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos)
+        batches = Batches(
+            model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos, rank=options.rank
+        )
         started = time.monotonic()
         try:
             done = _score_shards(batches, own, folder, model_name)
@@ -191,6 +195,7 @@ def _identity(
             batch_size=options.batch_size,
             backend="memory",
             bos=options.bos,
+            rank=options.rank,
         )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
@@ -200,6 +205,7 @@ def _identity(
         batch_size=options.batch_size,
         backend="native" if runs_native(checkpoint, options.backend) else "hf",
         bos=options.bos,
+        rank=options.rank,
     )
 
 
@@ -227,7 +233,7 @@ def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
     check_logprobs(logprob, shard.data, shard.windows, name)
-    write_shard(path, shard.data, shard.windows, logprob, top1)
+    write_shard(path, shard.data, shard.windows, logprob, top1, shard.ranks())
     advance(shard.uncounted)
 
 
