@@ -18,6 +18,8 @@ REMEDY = "repeat its `argap score` command"
 KEYS = ["window", "pos"]
 ROWS = 2**17
 """Of one part of a run."""
+GAP = 2**14
+"""Tokens that cost less when they are read than the cut does."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,24 @@ class Rows:
         """int32 ``[N]``: ids, where they were asked for."""
         return self.runs[0]["token"].to_numpy()
 
+    def among(self, wanted: np.ndarray) -> Iterator["Rows"]:
+        """The stretches that begin and end with a wanted window (bool ``[W]``, by window). Those less than `GAP` tokens
+        apart are one, with what lies between."""
+        starts = np.flatnonzero(self.pos == 0)
+        held = wanted[self.window[starts]]
+        if held.all() or not held.any():
+            yield from [self] if held.all() else []
+            return
+        changes = np.append(starts, len(self.pos))[np.flatnonzero(np.diff(held, prepend=False, append=False))]
+        firsts, ends = changes[::2], changes[1::2]
+        apart = firsts[1:] - ends[:-1] >= GAP
+        for first, end in zip(firsts[np.append(True, apart)], ends[np.append(apart, True)], strict=True):
+            yield Rows(
+                self.labels.slice(first, end - first),
+                tuple(run.slice(first, end - first) for run in self.runs),
+                self.start + int(first),
+            )
+
 
 def read_rows(
     runs: Sequence[Path], labels: Path, *, of_runs: Sequence[Sequence[str]], of_labels: Sequence[str]
@@ -59,10 +79,10 @@ def read_rows(
     described = [labels / "labels.parquet"]
     known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
     readers = [
-        _Reader(run, files, [*(() if known and names else KEYS), *names])
+        _Reader(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
         for run, files, names in zip(runs, parts, of_runs, strict=True)
     ]
-    readers.append(_Reader(labels, described, [*KEYS, *of_labels]))
+    readers.append(_Reader(labels, described, [*KEYS, *of_labels], checked_whole=known))
     start = 0
     for path in parts[0]:
         count = count_rows(path, remedy=f"remove it and {REMEDY}")
@@ -83,9 +103,9 @@ def read_rows(
 class _Reader:
     """Consecutive rows of some Parquet files, in portions of any size."""
 
-    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
         self._folder = folder
-        self._tables = read_ahead(_read(folder, files, list(columns)))
+        self._tables = read_ahead(_read(folder, files, list(columns), pages=not checked_whole))
         self._left: list[pa.Table] = []
 
     def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
@@ -109,7 +129,8 @@ class _Reader:
             raise FormatError(f"{self._folder}: more rows than the runs beside it; {REMEDY}")
 
 
-def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[pa.Table]:
-    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache."""
+def _read(folder: Path, files: Sequence[Path], columns: list[str], *, pages: bool) -> Iterator[pa.Table]:
+    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache. ``pages``: whether
+    those of pages are checked, too."""
     for path in checked(folder, files, remedy=REMEDY):
-        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False)
+        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False, pages=pages)

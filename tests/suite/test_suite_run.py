@@ -233,7 +233,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
         assert row.overall.nll == pytest.approx(other.overall.nll, rel=1e-4)
     recall = found.mqar()
     assert recall is not None
-    assert {row["model"] for row in recall["rows"]} == {"attention", "base_conv"}
+    assert set(recall.models) == {"attention", "base_conv"}
 
 
 def test_missing_ray_says_how_to_install_it(place, monkeypatch):
