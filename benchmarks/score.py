@@ -210,11 +210,11 @@ def on_fla_model(name: str) -> dict[str, Any]:
 
 def by_references(function: Callable[[], Any]) -> Any:
     """``function()`` where the kernels around the mixers run their references."""
-    from argap.kernels import gated_norm, gated_product, rms_norm, rotary
+    from argap.kernels import gated_norm, gated_product, residual_norm, rotary, token_shift
     from argap.models import rwkv4
 
-    modules: tuple[Any, ...] = (gated_norm, gated_product, rms_norm, rotary, rwkv4)
-    chosen = rms_norm.runs_kernels
+    modules: tuple[Any, ...] = (gated_norm, gated_product, residual_norm, rotary, rwkv4, token_shift)
+    chosen = residual_norm.runs_kernels
     for module in modules:
         module.runs_kernels = lambda *tensors: False
     try:

@@ -27,6 +27,8 @@ class SpeedResult(Record, frozen=True):
     """Its name, or the CPU and its threads."""
     dtype: str
     compile: bool
+    backend: str
+    """As asked for; each row says whose operators ran."""
     versions: dict[str, str]
     git: str | None
     rows: list[Speed]
@@ -38,7 +40,7 @@ def write_speed(rows: list[Speed], out: Path) -> SpeedResult:
     on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     name = on_cpu if first.device == "cpu" else torch.cuda.get_device_name(first.device)
     size = (first.hidden_size, first.num_hidden_layers, first.vocab_size)
-    result = SpeedResult(1, *size, name, first.dtype, first.compile, **environment(), rows=rows)
+    result = SpeedResult(1, *size, name, first.dtype, first.compile, first.backend, **environment(), rows=rows)
     write_json(out / "speed.json", as_json(result), seal=False)
     save(speed(result), out, "speed")
     return result

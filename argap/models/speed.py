@@ -23,6 +23,7 @@ from argap.models.modeling import ArgapForCausalLM, compile_layers
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
 from argap.records import Record
+from argap.train.fla_operators import choose_backend, use_fla
 
 Mode = Literal["training", "generation"]
 TRAINING = ("512x8", "1024x4", "2048x2", "4096x1")
@@ -52,12 +53,16 @@ class SpeedCase(Record, frozen=True, omit_defaults=False):
     generation the weights have it too."""
     compile: bool = False
     """Whether to compile the layers with `torch.compile`, as the trainer does on CUDA."""
+    backend: Literal["auto", "fla", "native"] = "native"
+    """Operators of a training step, as for the trainer: `argap.train.fla_operators.choose_backend`."""
 
 
 class Speed(SpeedCase, frozen=True, kw_only=True):
     """The measurement of one case, or without its figures that memory ran out."""
 
     parameters: int | None = None
+    operators: str | None = None
+    """``native``, or ``fla`` if the step ran flash-linear-attention's operators."""
     seconds: float | None = None
     """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
     tokens_per_s: float | None = None
@@ -119,7 +124,8 @@ def measure_all(cases: Sequence[SpeedCase]) -> list[Speed]:
 def measure(case: SpeedCase) -> Speed:
     """Measure in this process. On a CPU, peak memory is correct only in a fresh process: see `measure_apart`.
 
-    Raises `ArgapError` for an unknown architecture, and `torch.OutOfMemoryError` as torch does.
+    Raises `ArgapError` for an unknown architecture and a backend that cannot run, and `torch.OutOfMemoryError` as torch
+    does.
     """
     device = use_device(case.device)
     memory = _memory(device)
@@ -133,10 +139,16 @@ def measure(case: SpeedCase) -> Speed:
     )
     with device:
         model = ArgapForCausalLM(config)
+    backend = "native"
+    if case.mode == "training":
+        backend = choose_backend(case.backend, model, device, getattr(torch, case.dtype))
+    if backend == "fla":
+        use_fla(model)
     seconds = (_train if case.mode == "training" else _generate)(model, case, device)
     return Speed(
         **asdict(case),
         parameters=sum(p.numel() for p in model.parameters()),
+        operators=backend,
         seconds=seconds,
         tokens_per_s=case.length * case.batch / seconds,
         peak_bytes=memory(),
