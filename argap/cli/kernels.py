@@ -1,35 +1,36 @@
 """``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
 
-import typer
-
 from argap.cli.options import Json
-from argap.cli.output import print_json, table
+from argap.cli.output import print_json
 
 
 def kernels(as_json: Json = False) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
     from argap.kernels.registry import OPS, describe, device
 
-    ops = [describe(name) for name in OPS]
+    ops, where = [describe(name) for name in OPS], _device_name()
     if as_json:
-        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
+        print_json({"device": where, "ops": [op.to_json() for op in ops]})
         return
-    from rich.console import Console
+    from argap.reports.formats import Column, Table, print_tables
 
-    console = Console()
-    of_ops = table(f"On {_device_name()}", "Op", "Runs", "Computes")
-    for op in ops:
-        of_ops.add_row(op.name, op.runs, op.about)
-    console.print(of_ops)
-    launches = table("Launch configurations", "Kernel", "Device", "Shape", "Blocks", ">Warps", ">Stages")
-    for op in ops:
-        for row in op.configurations:
-            blocks = " ".join(f"{name} {size}" for name, size in row.blocks.items())
-            mark = f"{row.device} *" if row.used_here else row.device
-            launches.add_row(row.kernel, mark, row.shape, blocks, str(row.warps), str(row.stages))
-    console.print(launches)
-    if device().type == "cuda":
-        typer.echo("* used on this device")
+    launches = [
+        (
+            row.kernel,
+            f"{row.device} *" if row.used_here else row.device,
+            row.shape,
+            " ".join(f"{name} {size}" for name, size in row.blocks.items()),
+            str(row.warps),
+            str(row.stages),
+        )
+        for op in ops
+        for row in op.configurations
+    ]
+    left = [Column(title, "left") for title in ("Op", "Runs", "Computes", "Kernel", "Device", "Shape", "Blocks")]
+    of_ops = Table(tuple(left[:3]), tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {where}")
+    notes = ("* used on this device",) if device().type == "cuda" else ()
+    columns = (*left[3:], Column("Warps"), Column("Stages"))
+    print_tables([of_ops, Table(columns, tuple(launches), notes, title="Launch configurations")])
 
 
 def _device_name() -> str:
