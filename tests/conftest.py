@@ -38,6 +38,18 @@ def tokenizer():
     return load_tokenizer(ROOT / "argap" / "demo" / "tokenizer")
 
 
+def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) -> Any:
+    """A `Tokenizer` of white-space-delimited words, whose ids are their order; ``unknown`` stands for all others."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers
+
+    from argap.tokenizer import Tokenizer
+
+    backend: Any = Backend(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, name="words", eos=None if eos is None else words.index(eos))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real texts and published figures, ``$ARGAP_DATA``. Without it the test is skipped."""
@@ -151,6 +163,14 @@ def write_drawn_result(
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out
+
+
+@pytest.fixture
+def pickles_read_here(monkeypatch):
+    """`argap.convert` reads pickles in this process; a process of its own imports torch for each."""
+    from argap import convert, unpickle
+
+    monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 
 
 @pytest.fixture

@@ -211,10 +211,9 @@ def score(
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
     scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
-    content = scores.as_json()
-    write_pretrained(content, out)
+    write_pretrained(scores, out)
     if as_json:
-        print_json(content)
+        print_json(scores)
         return
     for row in scores.rows:
         low, high = row.ppl_ci95
