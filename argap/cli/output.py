@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """What commands print to stdout: JSON for machines, tables (`argap.reports.formats`) for people."""
+=======
+"""What commands print to stdout for machines: JSON."""
+>>>>>>> wt/page
 
 from typing import Any
 
