@@ -36,6 +36,11 @@ def raising(error: BaseException) -> Callable[[], None]:
         (MemoryError(), 1, "argap: out of memory; use less text, shorter windows or a smaller batch"),
         (OSError(errno.ENOSPC, "No space left", "x.json"), 1, "argap: x.json: No space left"),
         (PermissionError(errno.EACCES, "Permission denied", "x.json"), 1, "argap: x.json: Permission denied"),
+        (
+            UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed"),
+            1,
+            "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -227,6 +232,14 @@ def test_an_interrupt_before_the_command_begins_is_no_traceback(monkeypatch, cap
         main()
     assert left.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_work_begins(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["argap", "index", "count", "nowhere", os.fsdecode(b"caf\xe9")])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8\n"
 
 
 def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> None:

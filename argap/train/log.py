@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from argap.atomic import write_text
+from argap.atomic import parse_json, write_text
 from argap.errors import FormatError
 from argap.progress import say
 from argap.records import as_json
@@ -77,7 +77,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     lines = []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
+            line = parse_json(text.decode())
             msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True)
         except (ValueError, TypeError) as error:
             if number == len(texts):
