@@ -140,15 +140,20 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
     count, where = len(files), dict[str, str]()
     for number, path in enumerate(files, 1):
         name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
-        command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(folder / name)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
-            raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
+        unpickle(path, folder / name)
         with safe_open(folder / name, framework="numpy") as file:
             where |= dict.fromkeys(file.keys(), name)
     if count > 1:
         write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where}, seal=False)
+
+
+def unpickle(path: Path, target: Path) -> None:
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`)."""
+    command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
+        raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
 
 
 def _write_native(published: Path, out: Path, source: str, family: "Family", config: dict[str, object]) -> None:

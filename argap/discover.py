@@ -18,7 +18,7 @@ from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import INFINITE, SliceResult
 from argap.slice_sql import TABLE, connect, quoted
-from argap.slice_sums import each_portion
+from argap.slice_sums import each_portion, queried
 from argap.slices import slices_of_cells
 from argap.token_batches import TokenReader
 from argap.token_columns import LOGPROB
@@ -178,7 +178,7 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept:
     columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
     reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"])
     found: list[pa.Table] = []
-    for portion in each_portion(reader, query, {}):
+    for portion in each_portion(reader, lambda *given: queried(given[0], given[1], query, {})):
         found.append(portion)
         if sum(map(len, found)) > GROUPS:
             found = [_added(found)]

@@ -59,10 +59,10 @@ def read_rows(
     described = [labels / "labels.parquet"]
     known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
     readers = [
-        _Reader(run, files, [*(() if known and names else KEYS), *names])
+        _Reader(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
         for run, files, names in zip(runs, parts, of_runs, strict=True)
     ]
-    readers.append(_Reader(labels, described, [*KEYS, *of_labels]))
+    readers.append(_Reader(labels, described, [*KEYS, *of_labels], checked_whole=known))
     start = 0
     for path in parts[0]:
         count = count_rows(path, remedy=f"remove it and {REMEDY}")
@@ -83,9 +83,9 @@ def read_rows(
 class _Reader:
     """Consecutive rows of some Parquet files, in portions of any size."""
 
-    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
         self._folder = folder
-        self._tables = read_ahead(_read(folder, files, list(columns)))
+        self._tables = read_ahead(_read(folder, files, list(columns), pages=not checked_whole))
         self._left: list[pa.Table] = []
 
     def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
@@ -109,7 +109,8 @@ class _Reader:
             raise FormatError(f"{self._folder}: more rows than the runs beside it; {REMEDY}")
 
 
-def _read(folder: Path, files: Sequence[Path], columns: list[str]) -> Iterator[pa.Table]:
-    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache."""
+def _read(folder: Path, files: Sequence[Path], columns: list[str], *, pages: bool) -> Iterator[pa.Table]:
+    """Files whose checksums are checked, some rows at a time: few enough for a processor's cache. ``pages``: whether
+    those of pages are checked, too."""
     for path in checked(folder, files, remedy=REMEDY):
-        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False)
+        yield from read_portions(path, columns, rows=ROWS, remedy=REMEDY, threads=False, pages=pages)

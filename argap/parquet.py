@@ -87,11 +87,18 @@ def count_rows(path: Path, *, remedy: str = "") -> int:
 
 
 def read_portions(
-    path: Path, columns: Sequence[str], *, rows: int = ROWS, remedy: str = "", threads: bool = True
+    path: Path,
+    columns: Sequence[str],
+    *,
+    rows: int = ROWS,
+    remedy: str = "",
+    threads: bool = True,
+    pages: bool = True,
 ) -> Iterator[pa.Table]:
-    """Some columns of a file, at most ``rows`` rows at a time; without ``threads`` read by the caller's alone. Raises
-    `FormatError` as `read_parquet` does, for a column that is not there, and as `check_whole`."""
-    with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    """Some columns of a file, at most ``rows`` rows at a time; without ``threads`` read by the caller's alone, and
+    without ``pages`` not checked page by page, as where the whole file was. Raises `FormatError` as `read_parquet`
+    does, for a column that is not there, and as `check_whole`."""
+    with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
         check_columns(path, file.schema_arrow.names, columns, remedy=remedy)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch, remedy=remedy)

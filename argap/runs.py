@@ -1,7 +1,8 @@
 """A RUN: the folder of one checkpoint's log-probs, written shard by shard and resumable.
 
 ``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
-token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
+token:int32, logprob:float32, top1:int32``, and ``rank:int32`` where ranks were asked for. At position 0 of a window
+``logprob``, ``top1`` and ``rank`` are null.
 
 Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
 log-prob of a segment is that of its last token; the others have null.
@@ -42,6 +43,8 @@ SCHEMA = pa.schema(
         ("top1", pa.int32()),
     ]
 )
+RANK = pa.field("rank", pa.int32())
+"""A further column of the runs whose identity says ``rank`` (`argap.heads.OfTargets`)."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,16 @@ def open_run(folder: str | Path) -> Run:
     return run
 
 
-def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0. A
-    log-prob that is NaN is stored as null."""
+def write_shard(
+    path: Path,
+    data: EvaluationSet,
+    windows: range,
+    logprob: np.ndarray,
+    top1: np.ndarray,
+    rank: np.ndarray | None = None,
+) -> None:
+    """Write the rows of ``windows``. ``logprob``, ``top1`` and ``rank`` have one entry per token, NaN and -1 at
+    position 0. A log-prob that is NaN is stored as null."""
     position = data.position_of(windows)
     table = pa.table(
         [
@@ -113,6 +123,8 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
         ],
         schema=SCHEMA,
     )
+    if rank is not None:
+        table = table.append_column(RANK, pa.array(rank, mask=position == 0))
     write_parquet(path, table, split_by_byte=FLOATS)
 
 

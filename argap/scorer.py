@@ -61,6 +61,8 @@ class ScoreOptions(NamedTuple):
     """Spread models over all GPUs and then the CPU's memory."""
     bos: int | None = None
     """Id of a token to put before each window, as one more token of context; it has no log-prob."""
+    rank: bool = False
+    """Also keep the rank of each token among the vocabulary (`argap.heads.OfTargets`)."""
 
 
 def parse_batch_size(text: str) -> int | Literal["auto"]:
@@ -117,7 +119,9 @@ def score(
     check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
-        batches = Batches(model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos)
+        batches = Batches(
+            model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos, rank=options.rank
+        )
         started = time.monotonic()
         try:
             done = _score_shards(batches, missing, folder, model_name)
@@ -192,6 +196,7 @@ def _identity(
             batch_size=options.batch_size,
             backend="memory",
             bos=options.bos,
+            rank=options.rank,
         )
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
@@ -201,6 +206,7 @@ def _identity(
         batch_size=options.batch_size,
         backend="native" if runs_native(checkpoint, options.backend) else "hf",
         bos=options.bos,
+        rank=options.rank,
     )
 
 
@@ -225,7 +231,7 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
 def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) -> None:
     logprob, top1 = shard.arrays()
     check_logprobs(logprob, shard.data, shard.windows, name)
-    write_shard(path, shard.data, shard.windows, logprob, top1)
+    write_shard(path, shard.data, shard.windows, logprob, top1, shard.ranks())
     advance(shard.uncounted)
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from argap.atomic import parse_json
 from argap.errors import ArgapError
 from argap.interrupt import current
+from argap.plain_conditions import Evaluated, plain_condition
 from argap.token_batches import Mask, OfVocabulary, TokenReader
 from argap.token_columns import OF_MODELS, schema_of
 from argap.tokens import TokenTable
@@ -57,6 +58,8 @@ class Condition:
     """Those that it names."""
     models: tuple[str, ...] = ()
     """Those whose ``nll`` or ``top1`` it names."""
+    plain: Evaluated | None = None
+    """The same as a function of a batch with `columns`; None where DuckDB is needed."""
 
 
 def check_condition(where: str, schema: pa.Schema) -> Condition:
@@ -81,7 +84,8 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
             raise _refusal(where, reason(error), schema) from None
     if (given := described[0][1]) != "BOOLEAN":
         raise _refusal(where, f"gives {given.lower()}; expected a boolean", schema)
-    return Condition(where, columns, tuple(_models(paths, [field.name for field in schema.field("nll").type])))
+    models = _models(paths, [field.name for field in schema.field("nll").type])
+    return Condition(where, columns, tuple(models), plain_condition(expression, schema))
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:

@@ -1,13 +1,17 @@
 """Sums over the tokens by unit of the bootstrap, of all slices and models in one pass.
 
-Portions of the tokens are read ahead, and several are queried at once, each by one thread.
+Portions of the tokens are read ahead, and several are added up at once, each by one thread. Whether a token is in a
+slice is a bit of an integer: Arrow compares columns with constants, ids are looked up in the vocabulary, and DuckDB
+evaluates every other condition.
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
-from typing import NamedTuple
+from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 import duckdb
 import numpy as np
@@ -17,17 +21,21 @@ from argap.ahead import available_cores, map_ahead
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, current
 from argap.lockstep import Rows
+from argap.plain_conditions import Evaluated
 from argap.slice_sql import TABLE, Condition, FailsOnToken, connect, quoted, reason
 from argap.token_batches import Mask, OfVocabulary, TokenReader
 from argap.token_columns import LOGPROB, MASK, SEGMENTED, UNIT
 from argap.tokens import TokenTable
 
+Made = TypeVar("Made")
 BITS = 30
-"""Conditions in one integer column, a bit for each that holds."""
+"""Slices in one integer, a bit for each that the token is in."""
 ROWS = 2**19
-"""Least number of tokens that one query takes, so that planning it costs little beside running it."""
+"""Least number of tokens that one query takes: planning it then costs little beside running it."""
 THREADS = 8
 """At most, so that few portions are in memory."""
+VALUE = f"{MASK}value"
+"""Column of the values to sum by."""
 MOST_BINS = 100
 """Values of a column that may be the bins of a breakdown."""
 
@@ -50,7 +58,7 @@ class Sums:
         self.n += np.bincount(unit, groups.n[rows], minlength=len(self.n))
         for m, logprob in enumerate(groups.logprob):
             self.logprob[:, m] += np.bincount(unit, logprob[rows], minlength=len(self.n))
-        self.ar_hits += int(groups.n[rows[groups.member[0][rows]]].sum())
+        self.ar_hits += int(groups.n[rows[groups.member(0)[rows]]].sum())
 
 
 class AllSums(NamedTuple):
@@ -82,23 +90,32 @@ def sums(
     named |= set(SEGMENTED if table.by_segment else ())
     calls = any(callable(each) for each in found.values())
     asked = {name for each in conditions.values() for name in each.models}
-    logprobs = [f"{LOGPROB}{m}" for m in range(len(table.models))]
     words, masks = _words(found)
     reader = TokenReader(
         table,
-        [UNIT, *(name for name in table.columns if name in named), *logprobs],
+        [UNIT, *(name for name in table.columns if name in named), *_logprobs(table)],
         masks=masks,
         models=[name for name in table.models if calls or name in asked],
         units=of_document,
     )
-    query = _query(words, logprobs, as_text(by, table) if by else "NULL", table.by_segment)
     models = len(table.models)
+    query = _query(words, as_text(by, table) if by else None)
+    sql_of = {name: each.sql for name, each in conditions.items()}
+
+    def grouped(batches: Sequence[pa.RecordBatch], interrupt: Interrupt) -> list[_Groups]:
+        evaluated = queried(batches, interrupt, query, sql_of) if query else None
+        ends = [*accumulate(map(len, batches))]
+        return [
+            _grouped(table, batch, words, None if evaluated is None else evaluated.slice(end - len(batch), len(batch)))
+            for batch, end in zip(batches, ends, strict=True)
+        ]
+
     made = AllSums(Sums(units, models), [Sums(units, models) for _ in slices], {})
-    for portion in each_portion(reader, query, {name: each.sql for name, each in conditions.items()}):
-        groups = _Groups.of(portion, len(slices), models)
+    for parts in each_portion(reader, grouped):
+        groups = _Groups.joined(parts)
         made.whole.add(groups, np.ones(len(groups.n), dtype=bool))
-        for each, member in zip(made.slices, groups.member, strict=True):
-            each.add(groups, member)
+        for k, each in enumerate(made.slices):
+            each.add(groups, groups.member(k))
         for value in dict.fromkeys(groups.value.tolist()) if by else ():
             if value not in made.values and len(made.values) == MOST_BINS:
                 raise ArgapError(f"`by` {by}: more than {MOST_BINS} values; slice by conditions")
@@ -106,52 +123,103 @@ def sums(
     return made
 
 
+def _logprobs(table: TokenTable) -> list[str]:
+    return [f"{LOGPROB}{m}" for m in range(len(table.models))]
+
+
 class _Groups(NamedTuple):
-    """Of each combination of unit, slices and value that tokens fall into. Legend: G groups, S slices."""
+    """Sums of the tokens of each combination of unit, value and slices. Legend: G groups, W words, M models."""
 
     unit: np.ndarray
     """``[G]``."""
     value: np.ndarray
-    """object ``[G]``."""
-    member: list[np.ndarray]
-    """S of bool ``[G]``."""
+    """object ``[G]``: of the column asked for, as text."""
+    words: np.ndarray
+    """int64 ``[W, G]``: `BITS` slices in each."""
     n: np.ndarray
-    """``[G]``."""
-    logprob: list[np.ndarray]
-    """M of float64 ``[G]``."""
+    """``[G]``: tokens, or bytes of segments."""
+    logprob: np.ndarray
+    """``[M, G]``."""
+
+    def member(self, k: int) -> np.ndarray:
+        """bool ``[G]``: whether they are in a slice."""
+        return (self.words[k // BITS] >> (k % BITS) & 1).astype(bool)
 
     @classmethod
-    def of(cls, result: pa.Table, slices: int, models: int) -> "_Groups":
-        """The result of `_query`."""
-        unit, value, *words = result.columns[: -1 - models]
-        n, *logprob = (column.to_numpy() for column in result.columns[-1 - models :])
-        bits = [word.to_numpy() for word in words]
-        member = [(bits[k // BITS] >> (k % BITS) & 1).astype(bool) for k in range(slices)]
-        return cls(unit.to_numpy(), np.array(value.to_pylist(), dtype=object), member, n, logprob)
+    def joined(cls, parts: Sequence["_Groups"]) -> "_Groups":
+        """Groups of several batches."""
+        return cls(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
-def each_portion(reader: TokenReader, query: str, conditions: Mapping[str, str]) -> Iterator[pa.Table]:
-    """The result of a query for each portion of the tokens: whole windows, in order.
+def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["_Word"], evaluated: pa.Table | None) -> _Groups:
+    """The groups of a batch; ``evaluated``: the rows of `_query` for it."""
+    unit = batch[UNIT].to_numpy()
+    keys = [word.of(batch, evaluated) for word in words]
+    logprob = [batch[name].fill_null(0).to_numpy() for name in _logprobs(table)]
+    n, values = None, np.array([None])
+    if evaluated is not None and VALUE in evaluated.column_names:
+        encoded = evaluated[VALUE].combine_chunks().dictionary_encode(null_encoding="encode")
+        values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+        keys.append(encoded.indices.to_numpy())
+    if table.by_segment:
+        scored = np.flatnonzero(unit >= 0)
+        n = batch["segment_bytes"].to_numpy(zero_copy_only=False)[scored]
+        last = np.flatnonzero(n > 0)
+        first, rows, n = np.append(0, last + 1)[:-1], scored[last], n[last]
+        within = scored[: last[-1] + 1] if len(last) else scored[:0]
+        of_words = [np.bitwise_or.reduceat(key[within], first) if len(last) else key[:0] for key in keys[: len(words)]]
+        keys = [*of_words, *(key[rows] for key in keys[len(words) :])]
+        unit, logprob = unit[rows], [each[rows] for each in logprob]
+    group, (of_unit, *of_keys) = _combinations([unit, *keys])
+    sums = [np.bincount(group, n, len(of_unit)), *(np.bincount(group, each, len(of_unit)) for each in logprob)]
+    kept = np.flatnonzero(of_unit >= 0)
+    found = np.stack(of_keys)[:, kept] if of_keys else np.zeros((0, len(kept)), dtype=np.int64)
+    value = values[found[len(words)]] if len(found) > len(words) else np.full(len(kept), None)
+    return _Groups(of_unit[kept], value, found[: len(words)], sums[0][kept], np.stack(sums[1:])[:, kept])
 
-    ``conditions``: SQL by slice, to name the one that fails on a token.
-    """
+
+def _combinations(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Of rows with K keys of 32 bits, all but the first not negative: the combination that each row has, int64
+    ``[N]``, and its keys, K of int64 ``[G]``."""
+    first, *others = keys
+    code = first.astype(np.int64)
+    of_each: list[np.ndarray] = []
+    for key in others or [np.zeros_like(first)]:
+        encoded = pa.array((code << 32) + key).dictionary_encode()
+        pairs, code = encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)
+        above = pairs >> 32
+        of_each = [each[above] for each in of_each] or [above]
+        of_each.append(pairs & (2**32 - 1))
+    return code, of_each[: len(keys)]
+
+
+def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], Interrupt], Made]) -> Iterator[Made]:
+    """What a function makes of each portion of the tokens: batches of whole windows, in order."""
     interrupt = current()
 
-    def run(portion: list[Rows]) -> pa.Table:
+    def run(portion: list[Rows]) -> Made:
         batches: list[pa.RecordBatch] = []
         for rows in portion:
             interrupt.check()
             batches.append(reader.batch(rows))
-        with connect(threads=1) as connection:
-            connection.register(TABLE, pa.RecordBatchReader.from_batches(reader.schema, batches))
-            try:
-                with interrupt.watching(connection):
-                    return connection.sql(query).to_arrow_table()
-            except duckdb.Error as error:
-                interrupt.check()
-                raise _failure(batches, conditions, error) from None
+        return of(batches, interrupt)
 
     return map_ahead(run, _portions(reader.rows(), interrupt), 1 if reader.calls else min(THREADS, available_cores()))
+
+
+def queried(
+    batches: Sequence[pa.RecordBatch], interrupt: Interrupt, query: str, conditions: Mapping[str, str]
+) -> pa.Table:
+    """The result of a query of some batches, in one thread. ``conditions``: SQL by slice, to name the one that fails on
+    a token (`FailsOnToken`)."""
+    with connect(threads=1) as connection:
+        connection.register(TABLE, pa.RecordBatchReader.from_batches(batches[0].schema, batches))
+        try:
+            with interrupt.watching(connection):
+                return connection.sql(query).to_arrow_table()
+        except duckdb.Error as error:
+            interrupt.check()
+            raise _failure(batches, conditions, error) from None
 
 
 def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterator[list[Rows]]:
@@ -185,57 +253,71 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
     return FailsOnToken(f"a condition fails on a token: {reason(error)}")
 
 
-def _words(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[str], dict[str, Mask | OfVocabulary]]:
-    """SQL for integers whose bits say which slices a token is in, `BITS` slices each; and the masks that it needs."""
-    words: list[str] = []
+class _Word(NamedTuple):
+    """`BITS` slices as the bits of an integer."""
+
+    sql: str | None
+    """An integer with the bits of those that DuckDB evaluates; its column in the result of `_query`."""
+    column: str
+    columns: list[str]
+    """Columns of the batch with bits of further ones."""
+    plain: dict[int, Evaluated]
+    """By bit."""
+
+    def of(self, batch: pa.RecordBatch, evaluated: pa.Table | None) -> np.ndarray:
+        """int32 ``[N]``."""
+        word = np.zeros(len(batch), dtype=np.int32)
+        for bit, holds in self.plain.items():
+            word |= np.left_shift(_bits(holds(batch)), bit, dtype=np.int32)
+        for name in self.columns:
+            word |= batch[name].to_numpy()
+        if self.sql is not None and evaluated is not None:
+            word |= evaluated[self.column].to_numpy()
+        return word
+
+
+def _bits(holds: pa.Array) -> np.ndarray:
+    """uint8 ``[N]``: 1 where a boolean is true, neither false nor null. NumPy unpacks bits faster than Arrow does."""
+    values = holds.fill_null(False)
+    packed = np.frombuffer(values.buffers()[1], dtype=np.uint8)
+    return np.unpackbits(packed, count=values.offset + len(values), bitorder="little")[values.offset :]
+
+
+def _words(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[_Word], dict[str, Mask | OfVocabulary]]:
+    """The slices as bits, and the masks that these need."""
+    words: list[_Word] = []
     masks: dict[str, Mask | OfVocabulary] = {}
     named = list(slices.items())
     for start in range(0, len(named), BITS):
-        terms, of_vocabulary = ["0"], {}
+        terms: list[str] = []
+        of_vocabulary: dict[bool, np.ndarray] = {}
+        plain: dict[int, Evaluated] = {}
         for bit, (name, each) in enumerate(named[start : start + BITS]):
             if isinstance(each, OfVocabulary):
                 bits = each.values.astype(np.int32) << bit
                 of_vocabulary[each.previous] = bits | of_vocabulary.get(each.previous, 0)
-                continue
-            if not isinstance(each, Condition):
+            elif not isinstance(each, Condition):
                 masks[name] = each
-            sql = each.sql if isinstance(each, Condition) else quoted(MASK + name)
-            terms.append(f"CASE WHEN (\n{sql}\n) THEN {1 << bit}::INTEGER ELSE 0 END")
-        for previous, bits in of_vocabulary.items():
+                plain[bit] = itemgetter(MASK + name)
+            elif each.plain is not None:
+                plain[bit] = each.plain
+            else:
+                terms.append(f"CASE WHEN (\n{each.sql}\n) THEN {1 << bit}::INTEGER ELSE 0 END")
+        columns: list[str] = []
+        for previous, values in of_vocabulary.items():
             name = f"{start}: {'previous' if previous else 'token'}"  # no slice is named so
-            masks[name] = OfVocabulary(bits, previous)
-            terms.append(quoted(MASK + name))
-        words.append(" + ".join(terms))
+            masks[name] = OfVocabulary(values, previous)
+            columns.append(MASK + name)
+        words.append(_Word(" + ".join(terms) or None, f"{MASK}{start}", columns, plain))
     return words, masks
 
 
-def _query(words: Sequence[str], logprobs: Sequence[str], value: str, by_segment: bool) -> str:
-    """Sums by unit, value and ``words``; ``by_segment``: of segments."""
-    made = {f'"{MASK}{k}"': word for k, word in enumerate(words)}
-    inner = ", ".join(
-        [
-            f'"{UNIT}"',
-            f'{value} AS "{MASK}value"',
-            *(f'"{name}"' for name in logprobs),
-            *(f"{word} AS {name}" for name, word in made.items()),
-        ]
-    )
-    rows, n = f'SELECT {inner} FROM {TABLE} WHERE "{UNIT}" >= 0', "count(*)"
-    if by_segment:
-        ends = ", ".join(
-            [
-                f'any_value("{UNIT}") AS "{UNIT}"',
-                f'max(CASE WHEN segment_bytes > 0 THEN "{MASK}value" END) AS "{MASK}value"',
-                *(f'max("{name}") AS "{name}"' for name in logprobs),  # one of its tokens has it
-                *(f"bit_or({name}) AS {name}" for name in made),
-                "max(segment_bytes) AS segment_bytes",
-            ]
-        )
-        tokens = f'SELECT {inner}, segment, segment_bytes FROM {TABLE} WHERE "{UNIT}" >= 0'
-        rows, n = f"SELECT {ends} FROM ({tokens}) GROUP BY segment", "sum(segment_bytes)::BIGINT"
-    keys = ", ".join([f'"{UNIT}"', f'"{MASK}value"', *made])
-    totals = ", ".join(f'sum("{name}"::DOUBLE)' for name in logprobs)
-    return f"SELECT {keys}, {n} AS n, {totals} FROM ({rows}) GROUP BY {keys} ORDER BY {keys}"
+def _query(words: Sequence[_Word], value: str | None) -> str | None:
+    """What DuckDB evaluates of each token, in order: 0 and null of those that are not scored. None: nothing."""
+    made = [f'CASE WHEN "{UNIT}" >= 0 THEN {word.sql} ELSE 0 END AS "{word.column}"' for word in words if word.sql]
+    if value is not None:
+        made.append(f'CASE WHEN "{UNIT}" >= 0 THEN {value} END AS "{VALUE}"')
+    return f"SELECT {', '.join(made)} FROM {TABLE}" if made else None
 
 
 def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | None:

@@ -77,7 +77,7 @@ class TokenReader:
         columns = {name: source.column(name) for name in self._needed}
         for name, mask in self.masks.items():
             if isinstance(mask, OfVocabulary):
-                columns[MASK + name] = pa.array(mask.values[source.tokens(previous=mask.previous)])
+                columns[MASK + name] = pa.array(mask.values.take(source.tokens(previous=mask.previous)))
         batch = pa.RecordBatch.from_pydict(columns)
         if UNIT not in columns or self.calls:
             batch = batch.filter(pa.array(source.scored))

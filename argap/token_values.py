@@ -51,7 +51,8 @@ class Columns:
         if name in OF_MODELS:
             return self._of_models(name)
         if name == UNIT and self._units is not None:
-            return pa.array(np.where(self.scored, self._units[self._documents], -1), pa.int32())
+            documents, tokens = self._windows
+            return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
         if name.startswith(LOGPROB):
             return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
@@ -75,8 +76,15 @@ class Columns:
         return pa.StructArray.from_arrays(arrays, names=list(self._models))
 
     @cached_property
+    def _windows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The document of each window, and its tokens: what windows share is looked up once for each."""
+        starts = np.flatnonzero(self._rows.pos == 0)
+        documents = self._table.document_of_window[self._rows.window[starts]]
+        return documents, np.diff(starts, append=len(self._rows.pos))
+
+    @cached_property
     def _documents(self) -> np.ndarray:
-        return self._table.document_of_window[self._rows.window]
+        return np.repeat(*self._windows)
 
     def _document(self) -> pa.Array:
         return pa.array(self._documents, pa.int32())

@@ -13,16 +13,13 @@ ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/re
 import argparse
 import json
 import os
-import platform
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from measured import apart, machine, parser, peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
@@ -32,12 +29,11 @@ FRACTIONS = (0.25, 0.5, 1.0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
-    parser.add_argument("--only", default="", help="documents, one document, scored or tokens")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
+    flags.add_argument("--only", default="", help="documents, one document, scored or tokens")
+    flags.add_argument("--measure", help=argparse.SUPPRESS)
+    options = flags.parse_args()
     if options.measure:
         name, amount = options.measure.split(":")
         print(json.dumps(measure(name, int(amount))))
@@ -47,21 +43,11 @@ def main() -> None:
         if options.only and name != options.only:
             continue
         for fraction in FRACTIONS:
-            rows.append(apart(name, int(largest * options.size * fraction)))
+            rows.append(apart("--measure", f"{name}:{int(largest * options.size * fraction)}"))
             show(rows[-1], next(row for row in rows if row["input"] == name))
     if options.json:
-        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
-        result = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine, "rows": rows}
+        result = {"machine": machine(("numpy", "pyarrow")), "load_average": os.getloadavg()[0], "rows": rows}
         options.json.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def apart(name: str, amount: int) -> dict[str, Any]:
-    """`measure` in a new process, whose peak memory is this measurement's alone."""
-    command = [sys.executable, __file__, "--measure", f"{name}:{amount}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name} {amount:,}: {done.stderr}")
-    return json.loads(done.stdout)
 
 
 def show(row: dict[str, Any], first: dict[str, Any]) -> None:
@@ -80,17 +66,12 @@ def measure(name: str, amount: int) -> dict[str, Any]:
     are the ones to compare."""
     with tempfile.TemporaryDirectory() as folder:
         run = INPUTS[name](Path(folder), amount)
-        before = peak()
+        before = peak_memory()
         started, spent = time.perf_counter(), time.process_time()
         scored = run()
         seconds, cpu = time.perf_counter() - started, time.process_time() - spent
-    grown = max(1, peak() - before)
+    grown = max(1, peak_memory() - before)
     return {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
-
-
-def peak() -> int:
-    """Bytes of the largest resident memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def text(length: int) -> str:

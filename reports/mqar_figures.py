@@ -161,11 +161,11 @@ def solve_text(solved: pd.DataFrame) -> str:
 def pretrained_figure(scores: PretrainedScores) -> Figure:
     """Perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
 
-    The form of figure 7 of arXiv 2312.04927. Of more models than colours those of the least and the greatest perplexity
-    are in colour.
+    The form of figure 7 of arXiv 2312.04927. Of more models than colours those of the least and the greatest
+    perplexity are in colour.
     """
     rows = [row for row in scores.rows if row.slice == "ar"]
-    names = list(dict.fromkeys(row.model for row in rows))
+    names = scores.models
     look = highlight(names, _extremes(rows, names))
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):

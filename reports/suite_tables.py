@@ -1,6 +1,5 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
-from collections.abc import Mapping
 from math import log
 from statistics import fmean, stdev
 from typing import Any
@@ -56,7 +55,7 @@ def cost_table(result: SizeResult) -> Table:
     rows = []
     for model in result.gap.models:
         member = result.member(model)
-        done = member.train.finished
+        done = member.trained
         rows.append(
             (
                 model,
@@ -67,10 +66,10 @@ def cost_table(result: SizeResult) -> Table:
                 f"{done.loss:.3f}",
             )
         )
-    first = result.members[0].train
+    first = result.members[0]
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
-        f"{first.finished.tokens:,} tokens on {first.device}."
+        f"{first.trained.tokens:,} tokens on {first.train.device}."
     )
     return Table(columns, tuple(rows), (note,))
 
@@ -83,24 +82,21 @@ def recall_table(result: SizeResult) -> Table | None:
         return None
     nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
     columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
-    rows = [
-        (model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs))
-        for model in dict.fromkeys(row.model for row in scores.rows)
-    ]
-    best: set[tuple[int, int]] = set()
-    for column, pairs in enumerate(scores.pairs, 1):
-        values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
-        best |= best_in(rows, column, values)
+    rows = [(model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs)) for model in scores.models]
+    values = {
+        column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
+        for column, pairs in enumerate(scores.pairs, 1)
+    }
     others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
         f"{scores.between}. Models without a row were not measured."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, values))
 
 
-def _recall_cell(nll: Mapping[tuple[str, int, str], float], model: str, pairs: int) -> str:
+def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
     other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
     return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 
@@ -155,29 +151,27 @@ def rare_table(result: SizeResult) -> Table:
     }
     sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
     columns = (Column("Model", "left"), *(Column(name) for name in chosen))
+    models = result.gap.models
+    nll = {
+        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size if size else None
+        for model in models
+        for name, size in sizes.items()
+    }
 
     def cell(model: str, name: str) -> str:
-        if not sizes[name]:
+        own, reference = nll[model, name], nll[result.reference, name]
+        if own is None or reference is None:
             return DASH
-        own, reference = (
-            -cells[PREFIX + each].to_numpy()[chosen[name]].sum() / sizes[name] for each in (model, result.reference)
-        )
         return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
 
-    rows = [(model, *(cell(model, name) for name in chosen)) for model in result.gap.models]
-    best: set[tuple[int, int]] = set()
-    for column, mask in enumerate(chosen.values(), 1):
-        lost = [-cells[PREFIX + model].to_numpy()[mask].sum() for model in result.gap.models]
-        values = [
-            None if m == result.reference or not mask.any() else v for m, v in zip(result.gap.models, lost, strict=True)
-        ]
-        best |= best_in(rows, column, values)
+    rows = [(model, *(cell(model, name) for name in chosen)) for model in models]
+    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in chosen]
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
         f"it; {counts} tokens."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, dict(enumerate(compared, 1))))
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
@@ -221,7 +215,7 @@ def suite_csv(results: list[SizeResult]) -> str:
 def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
     gap = row.gap_due_to_ar
     low, high = (gap and gap.ci95) or (None, None)
-    done = member.train.finished
+    done = member.trained
     record: dict[str, Any] = {
         "size": size,
         "model": row.model,

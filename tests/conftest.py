@@ -38,6 +38,18 @@ def tokenizer():
     return load_tokenizer(ROOT / "argap" / "demo" / "tokenizer")
 
 
+def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) -> Any:
+    """A `Tokenizer` of white-space-delimited words, whose ids are their order; ``unknown`` stands for all others."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers
+
+    from argap.tokenizer import Tokenizer
+
+    backend: Any = Backend(models.WordLevel({word: k for k, word in enumerate(words)}, unk_token=unknown))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(backend, name="words", eos=None if eos is None else words.index(eos))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real texts and published figures, ``$ARGAP_DATA``. Without it the test is skipped."""
@@ -91,7 +103,8 @@ def token_result(tmp_path_factory, tokenizer):
         sources=["text"],
     )
     data = build_evaluation_set(open_corpus(place / "text"), tokenizer, seq_len=48)
-    return write_drawn_result(place / "out", data, tokenizer, open_index(place / "index"), source=place / "text")
+    index = open_index(place / "index")
+    return write_drawn_result(place / "out", data, tokenizer, index, source=place / "text", ranked=("ref", "m2"))
 
 
 def write_drawn_result(
@@ -104,11 +117,13 @@ def write_drawn_result(
     harder: Any = 0.0,
     loss: Any = None,
     models=("ref", "m-1", "m2"),
+    ranked=(),
 ) -> Path:
     """The result of some models with drawn log-probs on an evaluation set, each worse than the one before, mostly on
     repeated bigrams.
 
     ``harder``: what the third loses besides, in nats, of each token. ``loss``: of each model, in place of those drawn.
+    ``ranked``: the models with ranks: 1 where the token is the most likely one, else 2 to 9.
     """
     import numpy as np
 
@@ -125,13 +140,14 @@ def write_drawn_result(
         lost = hard + k * 0.3 * labels.repeated + 0.05 * k + 0.3 * generator.standard_normal(len(hard))
         lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
+        rank = np.where(top1 == data.tokens, 1, 2 + data.tokens % 8).astype(np.int32) if name in ranked else None
         record = RunRecord(
             format=1,
             model=name,
             checkpoint=CheckpointRecord(name, name),
             source=SourceRecord(data=(str(source),)),
             evaluation=data.record,
-            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native"),
+            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native", rank=rank is not None),
             versions={},
             git=None,
             finished=None,
@@ -141,11 +157,20 @@ def write_drawn_result(
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
             rows = slice(data.offsets[first], data.offsets[last])
             path = shard_path(run.folder, shard)
-            write_shard(path, data, range(first, last), -np.abs(lost[rows]).astype(np.float32), top1[rows])
+            logprob, of_rank = -np.abs(lost[rows]).astype(np.float32), None if rank is None else rank[rows]
+            write_shard(path, data, range(first, last), logprob, top1[rows], of_rank)
         runs.append(finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None)))
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out
+
+
+@pytest.fixture
+def pickles_read_here(monkeypatch):
+    """`argap.convert` reads pickles in this process; a process of its own imports torch for each."""
+    from argap import convert, unpickle
+
+    monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 
 
 @pytest.fixture

@@ -28,6 +28,9 @@ def bench(
     device: Device = "auto",
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], typer.Option(help="auto: bfloat16 on CUDA.")] = "auto",
     compile: Annotated[bool, typer.Option("--compile", help="Train with torch.compile, like `argap train`.")] = False,
+    backend: Annotated[
+        Literal["auto", "fla", "native"], typer.Option(help="Operators of training, as for `argap train`.")
+    ] = "auto",
     as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
@@ -44,7 +47,13 @@ def bench(
 
     device = resolve_device(device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
-    options: dict[str, Any] = {**size, "device": device, "dtype": resolve_dtype(dtype, device), "compile": compile}
+    options: dict[str, Any] = {
+        **size,
+        "device": device,
+        "dtype": resolve_dtype(dtype, device),
+        "compile": compile,
+        "backend": backend,
+    }
     cases = speed_cases(architectures, training=train, generation=generate, **options)
     result = write_speed(measure_all(cases), options, out)
     if as_json:

@@ -22,6 +22,7 @@ from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM, compile_layers
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
+from argap.train.fla_operators import choose_backend, use_fla
 
 Mode = Literal["training", "generation"]
 TRAINING = ("512x8", "1024x4", "2048x2", "4096x1")
@@ -52,6 +53,8 @@ class SpeedCase:
     generation the weights have it too."""
     compile: bool = False
     """Whether to compile the layers with `torch.compile`, as the trainer does on CUDA."""
+    backend: Literal["auto", "fla", "native"] = "native"
+    """Operators of a training step, as for the trainer: `argap.train.fla_operators.choose_backend`."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Speed:
     """The measurement of one case."""
 
     parameters: int
+    operators: str
+    """``native``, or ``fla`` if the step ran flash-linear-attention's operators."""
     seconds: float
     """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
     tokens_per_s: float
@@ -120,7 +125,8 @@ def in_words(row: dict[str, Any]) -> tuple[str, str]:
 def measure(case: SpeedCase) -> Speed:
     """Measure in this process. On a CPU, peak memory is correct only in a fresh process: see `measure_apart`.
 
-    Raises `ArgapError` for an unknown architecture, and `torch.OutOfMemoryError` as torch does.
+    Raises `ArgapError` for an unknown architecture and a backend that cannot run, and `torch.OutOfMemoryError` as torch
+    does.
     """
     device = use_device(case.device)
     memory = _memory(device)
@@ -134,9 +140,15 @@ def measure(case: SpeedCase) -> Speed:
     )
     with device:
         model = ArgapForCausalLM(config)
+    backend = "native"
+    if case.mode == "training":
+        backend = choose_backend(case.backend, model, device, getattr(torch, case.dtype))
+    if backend == "fla":
+        use_fla(model)
     seconds = (_train if case.mode == "training" else _generate)(model, case, device)
     return Speed(
         parameters=sum(p.numel() for p in model.parameters()),
+        operators=backend,
         seconds=seconds,
         tokens_per_s=case.length * case.batch / seconds,
         peak_bytes=memory(),

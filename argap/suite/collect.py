@@ -13,7 +13,6 @@ from typing import Any, cast
 import msgspec
 import pandas as pd
 
-from argap.atomic import write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
@@ -30,6 +29,7 @@ from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
 from argap.suite.layout import Layout, check_finished, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
+from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
 from argap.synthetics.pretrained_test import PretrainedScores, read_scores
@@ -96,8 +96,8 @@ def collect(
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
     _replace(out / "trajectory.parquet", write_parquet, steps)
     _replace(out / "mqar.json", write_record, recall)
-    members = [_member(entries[name], run, layout) for name, run in runs.items()]
-    write_json(out / "members.json", {"members": members})
+    members = tuple(_member(entries[name], run, layout) for name, run in runs.items())
+    write_record(out / "members.json", Members(members))
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(layout.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
@@ -121,17 +121,17 @@ def _recall(suite: Suite, paths: list[Path]) -> PretrainedScores | None:
     if suite.mqar is None or not measured:
         return None
     for path, found in measured.items():
-        for key, asked in vars(suite.mqar).items():
-            if (value := getattr(found, key)) != asked:
+        for key, asked in msgspec.structs.asdict(suite.mqar).items():
+            if (own := getattr(found, key)) != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {value!r}, the suite's mqar has {asked!r}; {again}"
+                    f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {again}"
                 )
     (first, found), *others = measured.items()
     for path, other in others:
-        for key in sorted({*PretrainedScores.__struct_fields__} - MAY_DIFFER):
-            if (value := getattr(found, key)) != (theirs := getattr(other, key)):
+        for key, value in msgspec.structs.asdict(found).items():
+            if key not in MAY_DIFFER and (own := getattr(other, key)) != value:
                 raise MismatchError(
-                    f"{first} and {path}: recall of pairs on different tests ({key}: {value!r} and {theirs!r}); remove "
+                    f"{first} and {path}: recall of pairs on different tests ({key}: {value!r} and {own!r}); remove "
                     "the file of the earlier test and run `argap suite run` again"
                 )
     return msgspec.structs.replace(found, rows=tuple(row for each in measured.values() for row in each.rows))
@@ -153,20 +153,20 @@ def _gap(
     )
 
 
-def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
-    """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
+def _member(entry: Entry, run: Run, layout: Layout) -> Member:
+    """What was trained, what it costs, and what identifies it."""
     folder = layout.checkpoint(entry)
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
-    return {
-        "name": entry.name,
-        "member": entry.member,
-        "size": entry.size,
-        "seed": entry.seed,
-        "parameters": spent.parameters,
-        "flops": spent.flops,
-        "state_size": spent.state_size,
-        "checkpoint": run.record.checkpoint.fingerprint,
-        "evaluation": run.record.evaluation.fingerprint,
-        "train": as_json(read_train(folder)),
-        "scoring": as_json(run.record)["finished"],
-    }
+    return Member(
+        name=entry.name,
+        member=entry.member,
+        size=entry.size,
+        seed=entry.seed,
+        parameters=spent.parameters,
+        flops=spent.flops,
+        state_size=spent.state_size,
+        checkpoint=run.record.checkpoint.fingerprint,
+        evaluation=run.record.evaluation.fingerprint,
+        train=read_train(folder),
+        scoring=as_json(run.record)["finished"],
+    )

@@ -53,14 +53,19 @@ def score_pretrained(
                     rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
         del model
     return PretrainedScores(
-        FORMAT,
-        **vars(test),
-        between=test.between,
+        **msgspec.structs.asdict(test),
+        format=FORMAT,
+        between=_between(test),
         rows=tuple(rows),
         device=str(device),
         dtype=str(dtype),
         **environment(),
     )
+
+
+def _between(test: PretrainedTest) -> str:
+    """What stands between the pairs, in words."""
+    return f"the text {test.text}" if test.text else f"{test.fill!r}" if test.fill else "the end-of-sequence token"
 
 
 def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:

@@ -1,10 +1,8 @@
-"""The test of recalling KV pairs for models trained on text: its settings and results, which suites read without
-torch."""
+"""Recall of KV pairs by models trained on text: the settings of the test and its scores, read without torch."""
 
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,15 +10,14 @@ from argap.configuration import Count, Length, Seed, check_ranges
 from argap.errors import FormatError
 from argap.records import Interval, Record, read_record
 
-PAIRS = (16, 32, 64, 128, 256)
 FORMAT = 2
+"""Of the scores. In format 1 the slice ``other`` also has the keys and the first values."""
 
 
-@dataclass(frozen=True)
-class PretrainedTest:
+class PretrainedTest(Record, frozen=True, omit_defaults=False):
     """The examples of a test. Models with the same tokenizer see the same ones."""
 
-    pairs: tuple[int, ...] = PAIRS
+    pairs: tuple[int, ...] = (16, 32, 64, 128, 256)
     examples: Count = 1000
     """Per number of KV pairs."""
     length: Length = 1024
@@ -33,15 +30,6 @@ class PretrainedTest:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    @property
-    def between(self) -> str:
-        """What stands between the pairs, in words."""
-        return f"the text {self.text}" if self.text else f"{self.fill!r}" if self.fill else "the end-of-sequence token"
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {**vars(self), "pairs": list(self.pairs)}
 
 
 class Measures(Record, frozen=True):
@@ -67,31 +55,30 @@ class ScoreRow(Measures, frozen=True, kw_only=True):
     figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
 
 
-class PretrainedScores(Record, frozen=True):
-    """``scores.json`` of ``argap synthetics score`` and ``mqar.json`` of a suite: the scores of models on one test."""
+class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
+    """The scores of several models on one test: ``scores.json``, and a suite's ``mqar.json``."""
 
     format: int
-    pairs: tuple[Count, ...]
-    examples: int
-    length: Length
-    fill: str | None
-    text: str | None
-    alpha: float
-    seed: int
     between: str
-    """`PretrainedTest.between`."""
+    """What stands between the pairs, in words."""
     rows: tuple[ScoreRow, ...]
     device: str
     dtype: str
     versions: dict[str, str]
     git: str | None
 
+    @property
+    def models(self) -> list[str]:
+        """Names in the order of the rows."""
+        return list(dict.fromkeys(row.model for row in self.rows))
+
 
 def read_scores(path: Path, *, remedy: str = "") -> PretrainedScores:
-    """Read the scores of a test. Raises `FormatError`, also where a model was not scored on each number of pairs."""
+    """The scores in ``path``. Raises `FormatError` for a missing or broken file, and for a model without answers on one of
+    the numbers of pairs."""
     scores = read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
     answered = {(row.model, row.pairs) for row in scores.rows if row.slice == "ar"}
-    for model, pairs in product(dict.fromkeys(row.model for row in scores.rows), scores.pairs):
+    for model, pairs in product(scores.models, scores.pairs):
         if (model, pairs) not in answered:
             raise FormatError(f"{path}: {model} has no answers on {pairs} pairs{remedy and f'; {remedy}'}")
     if not answered:

@@ -241,15 +241,15 @@ def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
 
 def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -> TrainResult:
     lines = read_log(out / "log.jsonl")
-    steps = [line for line in lines if "loss" in line]
-    evaluations = [line for line in lines if "eval_loss" in line]
+    steps = [line for line in lines if isinstance(line, StepLine)]
+    evaluations = [line for line in lines if isinstance(line, EvaluationLine)]
     on_cuda = parallel.device.type == "cuda"
     return TrainResult(
         steps=end.step,
         tokens=end.step * config.batch_size * config.seq_len,
-        loss=steps[-1]["loss"],
-        eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
-        tokens_per_s=statistics.median(line["tokens_per_s"] for line in steps),
+        loss=steps[-1].loss,
+        eval_loss=evaluations[-1].eval_loss if evaluations else None,
+        tokens_per_s=statistics.median(line.tokens_per_s for line in steps),
         wall_time_s=end.seconds,
         peak_memory_bytes=torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
     )

@@ -36,6 +36,12 @@ def test_training_takes_the_median_of_the_steps_after_the_warm_up(monkeypatch: p
     assert found.parameters == 64 * 32 + 2 * (4 * 32**2 + 3 * 32 * 128 + 2 * 32) + 32
 
 
+def test_a_row_names_the_operators_that_ran_and_a_missing_backend_is_refused() -> None:
+    assert measure(replace(CASE, backend="auto")).operators == "native"
+    with pytest.raises(ArgapError, match="`backend=fla`: needs a GPU"):
+        measure(replace(CASE, architecture="gla", backend="fla"))
+
+
 def test_generation_counts_every_token_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 50.0, 100.0, 104.0])
     monkeypatch.setattr(speed_module, "_now", lambda device: next(ticks))

@@ -68,10 +68,10 @@ def test_nothing_moves_without_a_curve(token_result: Path) -> None:
 def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
     rows = [("a", "1.0"), ("b", "0.5"), ("c", "0.5"), ("d", "0.1"), ("e", "—")]
     values = [1.0, 0.52, 0.49, None, float("nan")]
-    assert best_in(rows, 1, values) == {(1, 1), (2, 1)}
-    assert best_in(rows, 1, values, highest=True) == {(0, 1)}
-    assert best_in(rows, 1, values, groups=["x", "x", "y", "y", "y"]) == {(1, 1)}  # one alone is not the best
-    assert best_in(rows[1:3], 1, values[1:3]) == set()  # nor are all
+    assert best_in(rows, {1: values}) == {(1, 1), (2, 1)}
+    assert best_in(rows, {1: values}, highest=True) == {(0, 1)}
+    assert best_in(rows, {1: values}, groups=["x", "x", "y", "y", "y"]) == {(1, 1)}  # one alone is not the best
+    assert best_in(rows[1:3], {1: values[1:3]}) == set()  # nor are all
 
 
 @needs_chromium

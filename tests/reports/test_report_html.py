@@ -102,6 +102,12 @@ def page(written: Path) -> str:
     return (written / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is written without its figures, which take most of the time."""
+    monkeypatch.setattr("argap.reports.figures.draw_all", lambda *_: {})
+
+
 def test_all_files_are_written_beside_the_result(gap: Gap, page: str, tmp_path: Path, make_examples: Maker) -> None:
     text = write(tmp_path, gap, make_examples(["a", " b"]))
     names = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
@@ -293,6 +299,7 @@ def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
     assert not [style for style in re.findall(r'style="[^"]*"', page) if re.search("#[0-9a-f]{6}", style)]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_windows_that_the_reference_does_not_know_are_left_out(tmp_path: Path, gap: Gap, make_examples: Maker) -> None:
     examples = make_examples(["a", " b"])
     (known,) = examples.windows
@@ -320,6 +327,7 @@ def test_printed_parts_add_up_to_the_whole(gap: Gap, page: str) -> None:
         assert f"<td>{gap.deltas['base_conv']:.3f} · 100%{ends}" in foot
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_each_part_has_its_interval_and_says_where_it_is_unresolved(gap: Gap, tmp_path: Path) -> None:
     first, *others = gap.breakdowns.distance
     assert first.ci95["base_conv"] is not None
@@ -367,6 +375,7 @@ SLICE = SliceResult(
 )
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
     text = write(tmp_path, replace(gap, slices=(SLICE,)))
     row = "<td>700</td><td>3.5%</td><td>12.18 (2.50)</td><td>0.500</td>"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -320,21 +321,25 @@ def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monk
 
     def slow(number: int, body: dict[str, Any], good: Any) -> None:
         if number > 9:
-            release.wait(20)
+            release.wait(90)
 
     server.completions.fault = slow
     code = (
-        "import argap.runs, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "import argap.runs, signal, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "from argap.cli import main; sys.argv = ['argap', *sys.argv[1:]]; main()"
     )
     command = f"score {server.url} --model tiny --tokenizer {place}/t --ref {place}/reference --data {place}/text.jsonl"
     command += f" --seq-len 32 --device cpu --batch-size 1 --concurrency 1 --out {tmp_path}/out"
     process = subprocess.Popen([sys.executable, "-c", code, *command.split()], stderr=subprocess.PIPE, text=True)
-    while len(server.completions.requests) < 10 and process.poll() is None:
-        threading.Event().wait(0.05)
-    process.send_signal(2)
-    _, said = process.communicate(timeout=15)
-    release.set()
+    try:
+        while len(server.completions.requests) < 10 and process.poll() is None:
+            threading.Event().wait(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        release.set()
     assert process.returncode == 130, said
     assert "interrupted; finished shards are kept" in said
     assert token_parts(tmp_path / "out" / "tiny")

@@ -184,10 +184,8 @@ def test_a_bin_leads_to_its_tokens_and_a_link_to_the_same_window(page, browser, 
 
 def test_hover_and_keys_show_a_token(page, address, token_result):
     result = open_result(token_result)
-    rows = result.tokens(
-        "repeated AND train_count <= 2", columns=["window", "pos", "distance", "nll"], limit=1
-    ).to_pylist()
-    (hit,) = rows
+    columns = ["window", "pos", "distance", "nll", "token", "top1"]
+    (hit,) = result.tokens("repeated AND train_count <= 2 AND top1.m2 <> token", columns=columns, limit=1).to_pylist()
     page.open(f"{address}#view=tokens&model=m2&window={hit['window']}&pos=1")
     page.wait_for("document.querySelector('.flow .current') !== null")
     page.hover(f".flow bdi:nth-child({hit['pos'] + 1})")
@@ -196,6 +194,11 @@ def test_hover_and_keys_show_a_token(page, address, token_result):
     assert f"{hit['nll']['m2']:.2f}" in card
     assert f"{hit['nll']['ref']:.2f}" in card
     assert f"{hit['distance']} token" in card
+    assert page.texts(".inspector .rank")[0] == str(2 + hit["token"] % 8)
+    page.evaluate("location.hash = location.hash.replace('m2', 'm-1')")
+    page.wait_for("document.querySelector('.inspector .rank')?.innerText === '—'")
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('.inspector .rank').innerText !== '—'")
     assert page.evaluate("document.querySelectorAll('.arcs path').length") == 1
     page.press("n")
     page.wait_for("document.activeElement.classList.contains('hit')")

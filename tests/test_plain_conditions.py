@@ -1,0 +1,94 @@
+"""Conditions that Arrow evaluates give what DuckDB gives, with nulls, NaN and infinities."""
+
+import math
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argap.slice_sql import check_condition
+from argap.token_columns import schema_of
+
+KEPT = {"stars": pa.float64(), "year": pa.int32()}
+SCHEMA = schema_of(["ref", "an other"], KEPT, ["pos", "domain", "repeated", "train_count", *KEPT, "nll"])
+NLL = [0.5, 5.0, math.nan, math.inf, 7.25, 5.0000005, 0.0, 4.0]
+COLUMNS = {
+    "pos": [1, 2, 3, 4, 5, 6, 7, 8],
+    "domain": ["code", "web", None, "code", "Code", "", "web", "code"],
+    "repeated": [True, False, True, False, True, True, False, True],
+    "train_count": [None, 0, 1, 9, 10, 2**40, None, 3],
+    "stars": [None, 1.0, -1.0, math.nan, 5.0, 5.5, -math.inf, 0.0],
+    "year": [1999, None, 2000, 2001, -5, 0, 1, 2],
+    "nll": [{"ref": each, "an other": -each} for each in NLL],
+}
+BATCH = pa.RecordBatch.from_pydict({n: pa.array(v, SCHEMA.field(n).type) for n, v in COLUMNS.items()}, SCHEMA)
+ATOMS = [
+    "repeated",
+    "pos > 3",
+    "pos <> -2",
+    "train_count <= 9",
+    "train_count >= 10",
+    "train_count = 1",
+    "train_count <> 1",
+    "domain = 'code'",
+    "domain <> 'code'",
+    "domain = 'nowhere'",
+    "stars > 1",
+    "stars < 5",
+    "stars <> 5",
+    "stars >= 0",
+    "year = 2000",
+    "nll.ref > 5",
+    "nll.ref <= 5",
+    'nll."an other" >= -5',
+]
+
+
+def by_duckdb(where: str) -> list[bool | None]:
+    with duckdb.connect() as connection:
+        connection.register("tokens", pa.Table.from_batches([BATCH]))
+        return [row for (row,) in connection.execute(f"SELECT ({where}) FROM tokens").fetchall()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(st.tuples(st.booleans(), st.sampled_from(ATOMS), st.sampled_from(["AND", "OR"])), min_size=1))
+def test_arrow_gives_what_duckdb_gives(parts):
+    terms = [f"{'NOT ' * negated}({atom}) {join}" for negated, atom, join in parts]
+    where = " ".join(terms).removesuffix("AND").removesuffix("OR")
+    plain = check_condition(where, SCHEMA).plain
+    assert plain is not None
+    assert plain(BATCH).to_pylist() == by_duckdb(where)
+    assert plain(BATCH.slice(3, 4)).to_pylist() == by_duckdb(where)[3:7]
+
+
+@pytest.mark.parametrize("atom", ATOMS)
+def test_each_comparison(atom):
+    plain = check_condition(atom, SCHEMA).plain
+    assert plain is not None
+    assert plain(BATCH).to_pylist() == by_duckdb(atom)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "pos + 1 > 3",
+        "repeated AND pos % 2 = 1",
+        "pos < train_count",
+        "3 < pos",
+        "nll.ref > 5.5",
+        "nll.ref > 16777217",
+        "pos > 99999999999",
+        "domain > 'code'",
+        "domain = 3::VARCHAR",
+        "train_count = '3'",
+        "train_count = NULL",
+        "pos IN (1, 2)",
+        "repeated = true",
+        "NOT (repeated AND random() < 0.5)",
+        "NLL.ref > 5 OR stars IS NULL",
+    ],
+)
+def test_other_conditions_are_left_to_duckdb(where):
+    assert check_condition(where, SCHEMA).plain is None
