@@ -74,8 +74,8 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
 
 
 def read_scores(path: Path, *, remedy: str = "") -> PretrainedScores:
-    """The scores in ``path``. Raises `FormatError` for a missing or broken file, and for a model without answers on one of
-    the numbers of pairs."""
+    """The scores in ``path``. Raises `FormatError` for a missing or broken file, and for a model that has no answers on
+    one of the numbers of pairs."""
     scores = read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
     answered = {(row.model, row.pairs) for row in scores.rows if row.slice == "ar"}
     for model, pairs in product(scores.models, scores.pairs):
