@@ -148,6 +148,32 @@ def enter(folder: Path) -> None:
         assert (folder / LOCK).is_file()
 
 
+def test_a_file_system_without_locks_is_named_and_written(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("fcntl.flock", refusing(errno.ENOLCK))
+    with alone_in(tmp_path / "out"):
+        (tmp_path / "out" / "file").touch()
+    said = capsys.readouterr().err
+    assert said == f"{tmp_path / 'out'}: no lock (No locks available); do not run two commands on it at once\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+
+
+def test_a_lock_that_another_machine_holds_is_refused(tmp_path: Path, monkeypatch) -> None:
+    """NFS reports it by another number than a local file system."""
+    (tmp_path / LOCK).write_text("process 7 on node3 since 2026-01-02 03:04:05 +0000")
+    for number in (errno.EWOULDBLOCK, errno.EACCES):
+        monkeypatch.setattr("fcntl.flock", refusing(number))
+        with pytest.raises(ArgapError, match=r"in use by process 7 on node3 since .*; wait until it has ended"):
+            enter(tmp_path)
+    assert (tmp_path / LOCK).is_file()
+
+
+def refusing(number: int) -> Callable[..., None]:
+    def flock(handle: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
