@@ -38,8 +38,8 @@ base_conv_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True},
     {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True},
 )
-"""Short explicit and long implicit filters in turn, as the paper's language models have them, made as its listings 1 and
-2 print them."""
+"""Short explicit and long implicit filters in turn, as the paper's language models have them, made as in its listings 1
+and 2."""
 octaves_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3},
     {"name": "base_conv", "filter": "implicit", "kernel_size": None},

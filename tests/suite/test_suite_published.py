@@ -21,7 +21,7 @@ def models(suite: str, device: str = "meta") -> dict[str, ArgapForCausalLM]:
     tokenizer = load_tokenizer(str(ROOT / "argap" / "demo" / "tokenizer"))
     entries = load_suite(ROOT / "suites" / f"{suite}.yaml").entries("7m")
     with torch.device(device):
-        return {entry.member: build_model(entry.config, tokenizer) for entry in entries}
+        return {entry.member: build_model(entry.config, tokenizer) for entry in entries if entry.seed == 0}
 
 
 def parameters(model: ArgapForCausalLM) -> int:
