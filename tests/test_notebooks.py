@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -22,7 +23,8 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell replaces it
     monkeypatch.setattr(sys, "path", [*sys.path])
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
-    shell.display_formatter.active_types = shell.display_formatter.format_types
+    formatter: Any = shell.display_formatter
+    formatter.active_types = formatter.format_types
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells
     with mpl.rc_context():
