@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from argap.atomic import replacing_folder
 from argap.checksums import check_files, write_checksums
-from argap.errors import FormatError
+from argap.errors import FormatError, first_line
 from argap.records import Record, read_record, write_record
 from argap.tokenizer import copy_tokenizer
 from argap.train.model import save_model
@@ -87,9 +87,8 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
                 **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
     except (FormatError, SafetensorError, OSError, RuntimeError, KeyError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FormatError(
-            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and {AGAIN}"
+            f"{folder}: not a complete checkpoint of this model ({first_line(error)}); remove the folder and {AGAIN}"
         ) from error
     return position
 
