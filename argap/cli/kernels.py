@@ -1,23 +1,43 @@
 """``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
 
+from typing import TYPE_CHECKING
+
 from argap.cli.options import Json
 from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
+
+if TYPE_CHECKING:
+    from argap.kernels.registry import Op
+    from argap.reports.formats import Table
 
 
-def kernels(as_json: Json = False) -> None:
+def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = False) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
-    from argap.kernels.registry import OPS, describe, device
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    from argap.kernels.registry import OPS, describe
+    from argap.reports.formats import print_tables
 
-    ops, where = [describe(name) for name in OPS], _device_name()
+    ops = [describe(name) for name in OPS]
     if as_json:
-        print_json({"device": where, "ops": [op.to_json() for op in ops]})
-        return
-    from argap.reports.formats import Column, Table, print_tables
+        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
+    else:
+        print_tables([_ops(ops), _launches(ops)], form)
 
-    launches = [
+
+def _ops(ops: "list[Op]") -> "Table":
+    from argap.reports.formats import Column, Table
+
+    columns = tuple(Column(title, "left") for title in ("Op", "Runs", "Computes"))
+    return Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {_device_name()}")
+
+
+def _launches(ops: "list[Op]") -> "Table":
+    from argap.reports.formats import Column, Table
+
+    rows = [
         (
             row.kernel,
-            f"{row.device} *" if row.used_here else row.device,
+            row.device + " *" * row.used_here,
             row.shape,
             " ".join(f"{name} {size}" for name, size in row.blocks.items()),
             str(row.warps),
@@ -26,11 +46,9 @@ def kernels(as_json: Json = False) -> None:
         for op in ops
         for row in op.configurations
     ]
-    left = [Column(title, "left") for title in ("Op", "Runs", "Computes", "Kernel", "Device", "Shape", "Blocks")]
-    of_ops = Table(tuple(left[:3]), tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {where}")
-    notes = ("* used on this device",) if device().type == "cuda" else ()
-    columns = (*left[3:], Column("Warps"), Column("Stages"))
-    print_tables([of_ops, Table(columns, tuple(launches), notes, title="Launch configurations")])
+    columns = (*(Column(title, "left") for title in ("Kernel", "Device", "Shape", "Blocks")), Column("Warps"))
+    notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
+    return Table((*columns, Column("Stages")), tuple(rows), notes, title="Launch configurations")
 
 
 def _device_name() -> str:

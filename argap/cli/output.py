@@ -1,4 +1,4 @@
-"""What commands print to stdout: JSON for machines, tables (`argap.reports.formats`) for people."""
+"""What commands print to stdout for machines: JSON."""
 
 from typing import Any
 

@@ -35,10 +35,16 @@ def in_turn(*mixers: MixerSpec) -> Layers:
 
 
 base_conv_layers = in_turn(
+    {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True},
+    {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True},
+)
+"""Short explicit and long implicit filters in turn, as the paper's language models have them, made as in its listings 1
+and 2."""
+octaves_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3},
     {"name": "base_conv", "filter": "implicit", "kernel_size": None},
 )
-"""Short explicit and long implicit filters in turn, as the paper's language models have them."""
+"""The same with our long filters, of octaves, and without the listings' skip."""
 TAYLOR: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
 """Linear attention with Taylor features of 16 dimensions."""
 
@@ -49,8 +55,8 @@ def window(positions: int) -> MixerSpec:
 
 
 def hybrid_layers(layers: int) -> list[MixerSpec]:
-    """BaseConv with full attention in every third layer, the second of each three."""
-    return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
+    """BaseConv with our filters and full attention in every third layer, the second of each three."""
+    return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(octaves_layers(layers))]
 
 
 def hybrid_three_layers(select: str) -> Layers:
@@ -85,7 +91,8 @@ ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
     "attention": Architecture(in_turn("attention")),
-    "base_conv": Architecture(base_conv_layers, bounded=True),
+    "base_conv": Architecture(base_conv_layers, bounded=True, source=f"{ZOOLOGY}, table 2, listings 1 and 2"),
+    "base_conv_octaves": Architecture(octaves_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
     "hybrid_random": Architecture(hybrid_three_layers("random"), bounded=True, source=f"{ZOOLOGY}, table 2"),
     "hybrid_programmatic": Architecture(
