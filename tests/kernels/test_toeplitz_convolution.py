@@ -63,7 +63,7 @@ def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
     mixer = Hyena(8, 512).half().to(device)
     for parameter in mixer.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    x = torch.randn(2, 256, 8).half().to(device)
+    x = torch.randn(2, 512, 8).half().to(device)
     with torch.inference_mode():
         found = mixer(x)
         kept: Any = mixer.spectra._kept
