@@ -5,8 +5,8 @@ to the diagonal alone. A program multiplies BM blocks of x, of any positions and
 after another, starting at the diagonal. At T 2048 that is twenty times the operations of a Fourier transform, and less
 time.
 
-Rows of a tile are runs of positions, so x lies in memory as ``[D, B, T]`` (`new_by_channel`). From row to row a block of
-the matrix shifts the filter by one position; with `COPIES` shifted copies of the filter all rows are aligned.
+Rows of a tile are runs of positions, so x lies in memory as ``[D, B, T]`` (`new_by_channel`). From row to row a block
+of the matrix shifts the filter by one position; with `COPIES` shifted copies of the filter all rows are aligned.
 
 Sums are in float32, in an order that depends on neither the batch nor T: a sequence has the same bits alone, in a
 batch and cut short.
