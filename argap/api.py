@@ -48,6 +48,7 @@ def score(
     dtype: str | Mapping[str, str] = "auto",
     device: str = "auto",
     device_map: bool = False,
+    rank: bool = False,
     batch_size: int | Literal["auto"] = "auto",
     backend: Literal["auto", "native", "hf"] = "auto",
     trust_remote_code: bool = False,
@@ -104,6 +105,9 @@ def score(
         windows at once; argap's own code (``"native"``) or transformers' (``"hf"``).
     device_map
         Spread models that do not fit one GPU over all of them and then the CPU's memory.
+    rank
+        Also keep the rank of each token in the vocabulary, 1 for the most likely one. Logits are then in memory, some
+        rows at a time, which takes longer.
     trust_remote_code
         Run code that a checkpoint ships.
     overwrite
@@ -146,7 +150,7 @@ def score(
         spec=spec,
         index=None if index is None else str(index),
         threshold=threshold,
-        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map),
+        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map, rank=rank),
         settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
         model_names=[model_name] if isinstance(model_name, str) else model_name,
         concurrency=concurrency,

@@ -20,8 +20,7 @@ import torch
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.fused import fuse
-from argap.heads import find_head, logprobs_of_model
-from argap.kernels.linear_logprob import LogProb
+from argap.heads import OfTargets, find_head, joined, logprobs_of_model
 from argap.progress import say
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ class Batch(NamedTuple):
     """float32 ``[B, T]``: log-prob of the next token; the last entry of each window is meaningless."""
     top1: torch.Tensor
     """int32 ``[B, T]``: the most likely next token."""
+    rank: torch.Tensor | None = None
+    """int32 ``[B, T]``: the rank of the next token (`argap.heads.OfTargets`); None if not requested."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Shard:
     data: EvaluationSet
     windows: range
     batches: list[Batch]
+    ranked: bool
     arrived: torch.cuda.Event | None
     uncounted: int
     """Tokens not yet reported as progress. On a GPU batches are only queued, so the caller reports them when it writes
@@ -57,20 +59,25 @@ class Shard:
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Wait for the copies, then return the log-prob (float32, NaN at position 0) and the top-1 id (int32, -1 at
         position 0) of every token."""
+        return self._column("logprob", np.nan, np.float32), self._column("top1", -1, np.int32)
+
+    def ranks(self) -> np.ndarray | None:
+        """The rank of every token (int32, -1 at position 0), after a wait as in `arrays`; None if not requested."""
+        return self._column("rank", -1, np.int32) if self.ranked else None
+
+    def _column(self, name: str, nothing: float, dtype: type[np.generic]) -> np.ndarray:
+        """A field of the batches for every token, ``nothing`` at position 0."""
         if self.arrived is not None:
             self.arrived.synchronize()
         offsets = self.data.offsets
         start = offsets[self.windows.start]
-        size = int(offsets[self.windows.stop] - start)
-        logprob = np.full(size, np.nan, dtype=np.float32)
-        top1 = np.full(size, -1, dtype=np.int32)
+        column = np.full(int(offsets[self.windows.stop] - start), nothing, dtype=dtype)
         for batch in self.batches:
-            batch_logprob, batch_top1 = batch.logprob.numpy(), batch.top1.numpy()
+            values = getattr(batch, name).numpy()
             for row, w in enumerate(batch.windows):
                 first, last = offsets[w] - start + 1, offsets[w + 1] - start
-                logprob[first:last] = batch_logprob[row, : last - first]
-                top1[first:last] = batch_top1[row, : last - first]
-        return logprob, top1
+                column[first:last] = values[row, : last - first]
+        return column
 
 
 class Batches:
@@ -86,10 +93,12 @@ class Batches:
         *,
         live: bool = False,
         bos: int | None = None,
+        rank: bool = False,
     ) -> None:
         """``live``: the model is used elsewhere, so that it is neither patched nor left with inference tensors.
-        ``bos``: id of a token before each window."""
+        ``bos``: id of a token before each window. ``rank``: also the rank of each token."""
         self.model = model
+        self.rank = rank
         self.bos = bos
         self.data = data
         self.device = torch.device(device)
@@ -148,9 +157,7 @@ class Batches:
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        return Shard(
-            self.data, windows, batches, arrived, int(offsets[windows.stop] - offsets[windows.start]) - counted
-        )
+        return Shard(self.data, windows, batches, self.rank, arrived, self.data.count_in(windows) - counted)
 
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:
@@ -178,24 +185,24 @@ class Batches:
             tokens = self.data.tokens[offsets[w] : offsets[w + 1]]
             ids[row, before : before + len(tokens)] = tokens
         with self._without_gradients():  # which is a property of the thread
-            result = self.logprobs(self._to_device(torch.from_numpy(ids)))
-            assert result.top1 is not None
-            logprob, top1 = result.logprob[:, before:], result.top1[:, before:].int()
-            return Batch(chosen, self._to_host(logprob), self._to_host(top1))
+            found = self.logprobs(self._to_device(torch.from_numpy(ids)))
+            logprob, top1 = found.logprob[:, before:], found.top1[:, before:].int()
+            rank = None if found.rank is None else self._to_host(found.rank[:, before:].int())
+            return Batch(chosen, self._to_host(logprob), self._to_host(top1), rank)
 
-    def logprobs(self, ids: torch.Tensor) -> LogProb:
-        """Log-prob and top-1 of the token that follows each of ``ids [B, T]``.
+    def logprobs(self, ids: torch.Tensor) -> OfTargets:
+        """Log-prob, top-1 and, if asked for, rank of the token that follows each of ``ids [B, T]``.
 
         ``[B, T]``, or ``[B, T − 1]`` (no entry for the last position) without a fused head.
         """
         if self.head is None:
-            rows = [logprobs_of_model(self.model, row) for row in ids]
-            return LogProb(*(torch.stack(column) for column in list(zip(*rows, strict=True))[:2]))
+            rows = [logprobs_of_model(self.model, row, rank=self.rank) for row in ids]
+            return joined(rows).each(lambda x: x.view(len(ids), -1))
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         # The last position of a window then "predicts" its first token. Ignoring that entry costs less than slicing
         # it off, which would copy the hidden states.
-        result = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten())
-        return LogProb(*(x.view(ids.shape) for x in result if x is not None))
+        found = self.head.logprobs(hidden.flatten(0, 1), ids.roll(-1, dims=1).flatten(), rank=self.rank)
+        return found.each(lambda x: x.view(ids.shape))
 
     def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
         return (

@@ -14,25 +14,16 @@ from typing import TYPE_CHECKING
 
 from argap.atomic import read_json, replacing_folder, write_json
 from argap.checkpoint import DOWNLOADED, PICKLES, download, pickles_of
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError
 from argap.progress import say
 from argap.records import Record, write_record
 from argap.resumable import environment
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.tokenizer import copy_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "generation_config.json",
-)
 
 
 class ConversionRecord(Record, frozen=True):
@@ -90,7 +81,12 @@ def convert(
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
             _write_native(published, temporary, source, family, config)
             shutil.rmtree(published)
-        _write_tokenizer(folder, temporary, chosen)
+        if (folder / "generation_config.json").is_file():
+            shutil.copyfile(folder / "generation_config.json", temporary / "generation_config.json")
+        if chosen is None:
+            copy_tokenizer(folder, temporary)
+        else:
+            chosen.save(temporary)
         write_record(temporary / "conversion.json", record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
@@ -119,14 +115,9 @@ def _published_family(folder: Path, source: str) -> "Family | None":
 def _pickles(folder: Path) -> list[Path]:
     """The pickles that make the model. Raises `ArgapError` where there is none, or more than one to choose from."""
     if (folder / PICKLE_INDEX).is_file():
-        parts = read_json(folder / PICKLE_INDEX).get("weight_map")
-        if not isinstance(parts, dict):
-            raise FormatError(f"{folder / PICKLE_INDEX}: no weight_map; expected the index of a sharded checkpoint")
-        files = [folder / name for name in sorted(set(parts.values()))]
-        for path in files:
-            if path.parent != folder or not path.is_file():
-                raise FormatError(f"{folder / PICKLE_INDEX}: names {path.name}; no such file beside it")
-        return files
+        from argap.models.hub.load import indexed_files
+
+        return indexed_files(folder / PICKLE_INDEX)
     if (folder / PICKLE).is_file():
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):
@@ -145,15 +136,20 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
     count, where = len(files), dict[str, str]()
     for number, path in enumerate(files, 1):
         name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
-        command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(folder / name)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
-            raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
+        unpickle(path, folder / name)
         with safe_open(folder / name, framework="numpy") as file:
             where |= dict.fromkeys(file.keys(), name)
     if count > 1:
         write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": where}, seal=False)
+
+
+def unpickle(path: Path, target: Path) -> None:
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`)."""
+    command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
+        raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
 
 
 def _write_native(published: Path, out: Path, source: str, family: "Family", config: dict[str, object]) -> None:
@@ -162,15 +158,6 @@ def _write_native(published: Path, out: Path, source: str, family: "Family", con
 
     model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
     model.save_pretrained(out)
-
-
-def _write_tokenizer(folder: Path, out: Path, chosen: Tokenizer | None) -> None:
-    if chosen is not None:
-        chosen.save(out)
-        return
-    for name in TOKENIZER_FILES:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, out / name)
 
 
 def _sha256(path: Path) -> str:

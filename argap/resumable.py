@@ -71,10 +71,12 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
         old = wanted if overwrite else read_json(path).get("identity", {})
         if not isinstance(old, dict):
             raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
-        for key, value in wanted.items():
-            if old.get(key) != value:
+        for field in msgspec.structs.fields(identity):  # those with their default value are not written
+            key, default = field.encode_name, None if field.default is msgspec.NODEFAULT else field.default
+            found, asked = (values.get(key, default) for values in (old, wanted))
+            if found != asked:
                 raise MismatchError(
-                    f"{folder}: holds a run with {key} {old.get(key)}, asked for {value}; choose another `out`, or "
+                    f"{folder}: holds a run with {key} {found}, asked for {asked}; choose another `out`, or "
                     "discard it with `overwrite=True`"
                 )
     elif parts := [name for name in PARTS if (folder / name).exists()]:

@@ -1,13 +1,14 @@
 """A RUN: the folder of one checkpoint's log-probs, written shard by shard and resumable.
 
 ``run.json`` records the settings; ``tokens/part-*.parquet`` has one row per token: ``window:int32, pos:int32,
-token:int32, logprob:float32, top1:int32``. At position 0 of a window ``logprob`` and ``top1`` are null.
+token:int32, logprob:float32, top1:int32``, and ``rank:int32`` where ranks were asked for. At position 0 of a window
+``logprob``, ``top1`` and ``rank`` are null.
 
 Where models of different tokenizers are compared (`argap.segments`), the rows are the reference's tokens, and the
 log-prob of a segment is that of its last token; the others have null.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.checksums import check_files
+from argap.checksums import check_file, check_files, read_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, write_parquet
@@ -42,6 +43,8 @@ SCHEMA = pa.schema(
         ("top1", pa.int32()),
     ]
 )
+RANK = pa.field("rank", pa.int32())
+"""A further column of the runs whose identity says ``rank`` (`argap.heads.OfTargets`)."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,16 @@ def open_run(folder: str | Path) -> Run:
     return run
 
 
-def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.ndarray, top1: np.ndarray) -> None:
-    """Write the rows of ``windows``. ``logprob`` and ``top1`` have one entry per token, NaN and -1 at position 0. A
-    log-prob that is NaN is stored as null."""
+def write_shard(
+    path: Path,
+    data: EvaluationSet,
+    windows: range,
+    logprob: np.ndarray,
+    top1: np.ndarray,
+    rank: np.ndarray | None = None,
+) -> None:
+    """Write the rows of ``windows``. ``logprob``, ``top1`` and ``rank`` have one entry per token, NaN and -1 at
+    position 0. A log-prob that is NaN is stored as null."""
     position = data.position_of(windows)
     table = pa.table(
         [
@@ -113,24 +123,39 @@ def write_shard(path: Path, data: EvaluationSet, windows: range, logprob: np.nda
         ],
         schema=SCHEMA,
     )
+    if rank is not None:
+        table = table.append_column(RANK, pa.array(rank, mask=position == 0))
     write_parquet(path, table, split_by_byte=FLOATS)
 
 
-def is_whole_shard(path: Path, rows: int) -> bool:
-    """Whether a finished shard of ``rows`` rows is there, every byte as it was written, so that a rerun may skip it.
+def missing_shards(folder: Path, data: EvaluationSet, shards: Mapping[int, range]) -> dict[int, range]:
+    """Those of ``shards``, windows by number, that a run in ``folder`` has still to score (`whole_parts`)."""
+    paths = {number: shard_path(folder, number) for number in shards}
+    whole = whole_parts(folder, {paths[number]: data.count_in(windows) for number, windows in shards.items()})
+    return {number: windows for number, windows in shards.items() if paths[number] not in whole}
 
-    Names a shard that is there and damaged.
+
+def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
+    """The parts that are there, every byte as it was written, so that a rerun of the work in ``folder`` skips them.
+
+    ``rows``: of each part, by its path. Names a part that is there and damaged.
     """
-    if not path.is_file():
-        return False
+    there, whole = [path for path in rows if path.is_file()], set[Path]()
     try:
-        check_files(path.parents[1], [path])
-        if (count := len(read_parquet(path))) != rows:
-            raise FormatError(f"{path}: {count} rows, expected {rows}")
+        recorded = read_checksums(folder) if there else {}
     except FormatError as error:
-        say(f"{error}; it is made again")
-        return False
-    return True
+        say(f"{error}; its {len(there)} parts are made again")
+        return whole
+    for path in there:
+        try:
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()))
+            if (count := len(read_parquet(path))) != rows[path]:
+                raise FormatError(f"{path}: {count} rows, expected {rows[path]}")
+        except FormatError as error:
+            say(f"{error}; it is made again")
+        else:
+            whole.add(path)
+    return whole
 
 
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:

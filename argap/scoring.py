@@ -129,6 +129,8 @@ class ServerScorer:
     def check(self) -> None:
         if self.scoring.parallel is not None:
             raise ArgapError(f"{self.target.name}: one process asks a server; run without torchrun")
+        if self.scoring.options.rank:
+            raise ArgapError(f"{self.target.name}: `rank`: a server gives no logits to rank; leave `rank` out")
         if self.scoring.concurrency < 1:
             raise ArgapError(f"`concurrency` {self.scoring.concurrency}: expected a positive whole number")
 

@@ -4,6 +4,7 @@ A word is a longest run of bytes without ASCII white space, within one window: t
 the models either.
 """
 
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,29 +32,33 @@ class PieceBytes:
     """The bytes of every token of a vocabulary, one after the other."""
 
     def __init__(self, pieces: list[bytes]) -> None:
-        self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-        self._offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces], dtype=np.int64)])
+        self._pieces = pa.array(pieces, pa.large_binary())
 
-    def text(self, tokens: np.ndarray) -> tuple[bytes, np.ndarray]:
-        """The bytes of ``tokens`` (int ``[N]``), and where in them each token ends (int64 ``[N]``)."""
-        lengths = (self._offsets[1:] - self._offsets[:-1])[tokens]
-        ends = np.cumsum(lengths)
-        return self._text(tokens, lengths, ends).tobytes(), ends
+    @cached_property
+    def folded(self) -> "PieceBytes":
+        """The same with ASCII letters in lower case."""
+        return PieceBytes([piece.lower() for piece in self._pieces.to_pylist()])
+
+    def text(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes of ``tokens`` (int ``[N]``, uint8), and where in them each token ends (int64 ``[N]``)."""
+        _, offsets, content = self._pieces.take(pa.array(tokens)).buffers()
+        ends = np.frombuffer(offsets, np.int64)[1 : len(tokens) + 1]
+        size = ends[-1] if len(tokens) else 0
+        return np.frombuffer(content or b"", np.uint8)[:size], ends
 
     def words(self, tokens: np.ndarray, window: np.ndarray) -> Words:
         """The words of ``tokens`` (int ``[N]``), whole windows in order; ``window``: int32 ``[N]``."""
-        lengths = (self._offsets[1:] - self._offsets[:-1])[tokens]
-        ends = np.cumsum(lengths)
-        text = self._text(tokens, lengths, ends)
+        text, ends = self.text(tokens)
+        begin = np.append(0, ends)[:-1]
         dark = ~SPACE[text]
         breaks = np.zeros(len(text) + 1, dtype=bool)  # bytes that begin a window
-        breaks[(ends - lengths)[np.flatnonzero(np.diff(window, prepend=-1))]] = True
+        breaks[begin[np.flatnonzero(np.diff(window, prepend=-1))]] = True
         begins = dark.copy()
         begins[1:] &= ~dark[:-1] | breaks[1:-1]
         word = np.cumsum(begins) - 1
         # The first dark byte at or behind each token's start, where it is still inside the token.
         position = np.flatnonzero(dark)
-        nearest = np.searchsorted(position, ends - lengths)
+        nearest = np.searchsorted(position, begin)
         first = np.append(position, len(text))[nearest]
         inside = first < ends
         number = np.full(len(tokens), -1, dtype=np.int32)
@@ -62,11 +67,6 @@ class PieceBytes:
         start[inside] = begins[first[inside]]
         owner = np.searchsorted(ends, np.flatnonzero(begins), side="right")
         return Words(number, start, _strings(text[dark], begins[dark]), window[owner])
-
-    def _text(self, tokens: np.ndarray, lengths: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """uint8: the bytes of all tokens."""
-        shift = np.repeat(self._offsets[tokens] - (ends - lengths), lengths)
-        return self._bytes[shift + np.arange(len(shift))]
 
 
 def _strings(text: np.ndarray, begins: np.ndarray) -> pa.StringArray:

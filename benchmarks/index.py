@@ -11,8 +11,6 @@ machine use ``--rounds``. Peers that are not installed (duckdb, polars, tokengra
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from index_peers import COUNTERS, EOS, LOOKUPS, SLOW, VOCAB
-from measured import machine, parser
+from measured import apart, machine, parser, peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("ARGAP_DATA", ROOT / "../shared/data"))
@@ -112,12 +110,6 @@ MEASUREMENTS = {
     "sustained": measure_sustained,
     "text": measure_text,
 }
-
-
-def peak_memory() -> int:
-    """Peak memory of this process in bytes. `getrusage` would report the parent's peak if that is larger."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def best_of(work, repeats: int):
@@ -254,13 +246,12 @@ def main() -> None:
 
 def measure_apart(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """Run one measurement in a separate process. A failed one is recorded as skipped, with the reason."""
-    command = [sys.executable, __file__, "--scratch", str(scratch), "--repeats", str(repeats)]
-    load = os.getloadavg()[0]
-    child = subprocess.run([*command, "--measure", kind, name, stream], capture_output=True, text=True)
     entry = {"measurement": kind, "what": name, "stream": stream}
-    if child.returncode:
-        return entry | {"skipped": (child.stderr.strip().splitlines() or [f"exit {child.returncode}"])[-1]}
-    entry |= json.loads(child.stdout.splitlines()[-1]) | {"load average before": load}
+    load, options = os.getloadavg()[0], ["--scratch", str(scratch), "--repeats", str(repeats)]
+    try:
+        entry |= apart(*options, "--measure", kind, name, stream) | {"load average before": load}
+    except RuntimeError as error:
+        return entry | {"skipped": str(error).splitlines()[-1]}
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in entry.items()}
 
 

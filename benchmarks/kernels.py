@@ -8,18 +8,15 @@ is the larger of FLOPs / (rate of a bfloat16 matrix product) and bytes / (bandwi
 same process. A failing peer is listed with its error.
 """
 
-import argparse
 import math
-import platform
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from kernel_case import Case
+from measured import machine, parser
 from triton.testing import do_bench
 
 from argap.atomic import write_json
@@ -32,64 +29,50 @@ COPIED = 2**32  # bytes
 
 def main() -> None:
     known = sorted(path.stem for path in CASES.glob("*.py"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ops", nargs="*", default=known, metavar="op", help=f"all by default: {', '.join(known)}")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("ops", nargs="*", default=known, metavar="op", help=f"all by default: {', '.join(known)}")
+    arguments = flags.parse_args()
     if unknown := set(arguments.ops) - set(known):
-        parser.error(f"no cases for {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        flags.error(f"no cases for {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if not torch.cuda.is_available():
-        parser.error("needs a GPU")
+        flags.error("needs a GPU")
     with torch.no_grad():
-        machine = measure_machine()
-        print(
-            f"{machine['gpu']}: {machine['flops_per_s'] / 1e12:.0f} TFLOP/s, {machine['bytes_per_s'] / 1e12:.2f} TB/s"
-        )
+        about = machine(("torch", "triton", *PEERS)) | measure_rates()
+        print(f"{about['gpu']}: {about['flops_per_s'] / 1e12:.0f} TFLOP/s, {about['bytes_per_s'] / 1e12:.2f} TB/s")
         rows = []
         for op in arguments.ops:
             for case in import_module(f"kernel_cases.{op}").cases():
-                rows.append(row := measure(case, machine))
+                rows.append(row := measure(case, about))
                 print(in_short(row), flush=True)
             if arguments.json:  # after each op, so that an interrupted run keeps its results
-                write_json(arguments.json, {"machine": machine, "rows": rows})
+                write_json(arguments.json, {"machine": about, "rows": rows})
 
 
-def measure_machine() -> dict[str, Any]:
-    """Measure the rates behind the limits; describe hardware and software."""
+def measure_rates() -> dict[str, float]:
+    """The rates behind the limits."""
     a, b = (torch.randn(MATRIX, MATRIX, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = milliseconds(lambda: a @ b)
     source = torch.randn(COPIED // 4, device="cuda")
     target = torch.empty_like(source)
     copy = milliseconds(lambda: target.copy_(source))
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__}
-    for package in PEERS:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "gpu": torch.cuda.get_device_name(),
-        "flops_per_s": 2 * MATRIX**3 / product * 1e3,
-        "bytes_per_s": 2 * COPIED / copy * 1e3,
-        "versions": versions,
-    }
+    return {"flops_per_s": 2 * MATRIX**3 / product * 1e3, "bytes_per_s": 2 * COPIED / copy * 1e3}
 
 
-def measure(case: Case, machine: dict[str, Any]) -> dict[str, Any]:
+def measure(case: Case, rates: dict[str, Any]) -> dict[str, Any]:
     """Error, time and memory of our kernel and of each peer."""
-    limit = 1e3 * max(case.flops / machine["flops_per_s"], case.bytes / machine["bytes_per_s"])
+    limit = 1e3 * max(case.flops / rates["flops_per_s"], case.bytes / rates["bytes_per_s"])
     runs = {"ours": case.ours, **case.peers}
     results = {name: measure_one(function, case.check, limit) for name, function in runs.items()}
     ours = results.pop("ours")
     timed = {name: peer["ms"] for name, peer in results.items() if "ms" in peer}
     best = min(timed, key=timed.__getitem__, default=None)
     ratio = None if best is None or "ms" not in ours else timed[best] / ours["ms"]
-    least = {"flops": case.flops, "bytes": case.bytes, "limit_ms": limit}
     return {
         "op": case.op,
         "shape": case.shape,
-        **least,
+        "flops": case.flops,
+        "bytes": case.bytes,
+        "limit_ms": limit,
         "ours": ours,
         "peers": results,
         "best_peer": best,

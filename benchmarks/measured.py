@@ -1,7 +1,10 @@
-"""What every benchmark states beside its figures: the machine, the date and the versions."""
+"""What benchmarks share: the machine, date and versions beside their figures, and measuring in a process of its own."""
 
 import argparse
+import json
 import platform
+import subprocess
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,21 +22,21 @@ def parser(about: str | None) -> argparse.ArgumentParser:
 
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
-    """Date, processor, cores, GPU (if torch is among the packages and there is one) and versions."""
+    """Date, processor, cores, GPU (if there is one; CUDA is not started) and versions."""
     cpu = Path("/proc/cpuinfo")
     models = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.is_file() else []
-    found = {
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        gpus = []
+    return {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "cpu": models[0].split(":")[1].strip() if models else platform.processor() or platform.machine(),
         "cores": available_cores(),
+        **({"gpu": gpus[0]} if gpus else {}),
         "versions": {"python": platform.python_version()} | dict(_versions(packages)),
     }
-    if "torch" in packages:
-        import torch
-
-        if torch.cuda.is_available():
-            found["gpu"] = torch.cuda.get_device_name()
-    return found
 
 
 def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
@@ -42,3 +45,20 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+
+
+def apart(*arguments: str) -> dict[str, Any]:
+    """Run this script with ``arguments`` in a process of its own; the JSON in the last line that it prints.
+
+    Raises `RuntimeError` with what it wrote to stderr if it fails.
+    """
+    done = subprocess.run([sys.executable, sys.argv[0], *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_memory() -> int:
+    """Peak memory of this process in bytes. `getrusage` would report the parent's peak if that is larger."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

@@ -12,20 +12,17 @@ second of the GPT-2 shape in float32 on a text, compared with lm-eval's ``loglik
 number per document.
 """
 
-import argparse
 import copy
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measured import machine, parser
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig
 
 from argap.atomic import write_json
@@ -63,14 +60,14 @@ TEXT = "stdlib:heldout"
 TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 CPU_LENGTH, CPU_BATCH, CPU_TOKENS = 1024, 2, 4096
 ROUNDS = 3
+PACKAGES = ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", help="comma-separated rows; default: all")
-    parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--json", type=Path, help="file to write the results to")
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--models", help="comma-separated rows; default: all")
+    flags.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
+    arguments = flags.parse_args()
     rows: list[dict[str, Any]] = []
     with torch.inference_mode():
         if torch.cuda.is_available():
@@ -82,11 +79,11 @@ def main() -> None:
                     rows.append(on_fla_model(name) if name in FLA else on_native_model(name))
                 print(rows[-1], flush=True)
                 if arguments.json:
-                    write_json(arguments.json, {"machine": machine(), "rows": rows})
+                    write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
         else:
             rows.append(on_cpu())
     if arguments.json:
-        write_json(arguments.json, {"machine": machine(), "rows": rows})
+        write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
     for row in rows:
         for way, found in row.items():
             if "ms" in found:
@@ -213,11 +210,11 @@ def on_fla_model(name: str) -> dict[str, Any]:
 
 def by_references(function: Callable[[], Any]) -> Any:
     """``function()`` where the kernels around the mixers run their references."""
-    from argap.kernels import gated_norm, gated_product, rms_norm, rotary
+    from argap.kernels import gated_norm, gated_product, residual_norm, rotary, token_shift
     from argap.models import rwkv4
 
-    modules: tuple[Any, ...] = (gated_norm, gated_product, rms_norm, rotary, rwkv4)
-    chosen = rms_norm.runs_kernels
+    modules: tuple[Any, ...] = (gated_norm, gated_product, residual_norm, rotary, rwkv4, token_shift)
+    chosen = residual_norm.runs_kernels
     for module in modules:
         module.runs_kernels = lambda *tensors: False
     try:
@@ -341,16 +338,6 @@ def on_cpu() -> dict[str, Any]:
         **{way: {"tokens_per_s": rate} for way, rate in rates.items()},
         "times lm-eval": rates["argap"] / rates["lm-eval"],
     }
-
-
-def machine() -> dict[str, Any]:
-    found = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "python": platform.python_version()}
-    for package in ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "versions": found}
 
 
 if __name__ == "__main__":

@@ -15,16 +15,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import resource
-import subprocess
-import sys
 import time
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from measured import apart, machine, parser, peak_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,11 +185,10 @@ def run_step(name: str, folder: Path) -> None:
     """One step in this process; prints its seconds, peak memory and figures."""
     started = time.perf_counter()
     found = STEPS[name](folder)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     report = {
         "seconds": round(time.perf_counter() - started, 2),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-        "peak_gb": round(usage.ru_maxrss / 1e6, 3),
+        "cpu_seconds": round(time.process_time(), 2),
+        "peak_gb": round(peak_memory() / 1e9, 3),
     }
     print(json.dumps(report | {"found": found}))
 
@@ -205,9 +199,7 @@ def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, 
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name in steps:
-            command = [sys.executable, __file__, "--step", name, "--work", str(folder)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            got = json.loads(done.stdout.splitlines()[-1])
+            got = apart("--step", name, "--work", str(folder))
             figures[name] = got.pop("found")
             if name not in results or got["seconds"] < results[name]["seconds"]:
                 results[name] = got
@@ -222,14 +214,13 @@ def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", nargs="+", default=["1e6", "1e7"])
-    parser.add_argument("--work", type=Path, default=Path("runs/bench-slices"))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--skip", nargs="*", default=[], help="steps to leave out, say for their memory")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--step", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--tokens", nargs="+", default=["1e6", "1e7"])
+    flags.add_argument("--work", type=Path, default=Path("runs/bench-slices"))
+    flags.add_argument("--rounds", type=int, default=2)
+    flags.add_argument("--skip", nargs="*", default=[], help="steps to leave out, say for their memory")
+    flags.add_argument("--step", help=argparse.SUPPRESS)
+    options = flags.parse_args()
     if options.step:
         run_step(options.step, options.work)
         return
@@ -238,13 +229,8 @@ def main() -> None:
     from argap.demo import HERE
     from argap.tokenizer import load_tokenizer
 
-    versions = {}
-    for name in ("argap", "duckdb", "numpy", "pandas", "polars", "pyarrow"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    skipped = {*options.skip, *(() if "polars" in versions else ["slices, Polars"])}
+    about = machine(("argap", "duckdb", "numpy", "pandas", "polars", "pyarrow"))
+    skipped = {*options.skip, *(() if "polars" in about["versions"] else ["slices, Polars"])}
     steps = [name for name in STEPS if name not in skipped]
     results = {}
     for tokens in options.tokens:
@@ -254,14 +240,7 @@ def main() -> None:
         results[tokens] = measure(folder, steps, options.rounds)
         for name, got in results[tokens].items():
             print(tokens, name, got, flush=True)
-    report = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": versions,
-        "models": len(MODELS),
-        "conditions": CONDITIONS,
-        "tokens": results,
-    }
+    report = {"machine": about, "models": len(MODELS), "conditions": CONDITIONS, "tokens": results}
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -22,7 +22,6 @@ STARTED = time.monotonic()
 import argparse  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
-import platform  # noqa: E402
 import signal  # noqa: E402
 import statistics  # noqa: E402
 import subprocess  # noqa: E402
@@ -30,10 +29,10 @@ import sys  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from dataclasses import dataclass, replace  # noqa: E402
-from datetime import UTC, datetime  # noqa: E402
-from importlib import metadata  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
+
+from measured import machine, parser  # noqa: E402
 
 ROWS: tuple[str, ...] = (
     "attention native",
@@ -54,6 +53,7 @@ LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
 """Seconds that a row may take, by its type."""
 TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 PARITY_STEPS = 200
+PACKAGES = ("torch", "triton", "transformers", "flash-linear-attention", "fla-core")
 Process = subprocess.Popen[str]
 
 
@@ -78,14 +78,13 @@ ON_CPU = Sizes("tiny", 2, 64, 2, parity_width=32, parity_layers=2, parity_batch=
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help=f"comma-separated; default: {', '.join(ROWS)}")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds after which no further row starts [1200]")
-    parser.add_argument("--cpu-check", action="store_true", help="tiny sizes on a CPU, to check that everything runs")
-    parser.add_argument("--json", type=Path, help="file to write the results to, after each row")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--rows", help=f"comma-separated; default: {', '.join(ROWS)}")
+    flags.add_argument("--limit", type=float, default=1200, help="seconds after which no further row starts [1200]")
+    flags.add_argument("--cpu-check", action="store_true", help="tiny sizes on a CPU, to check that everything runs")
+    flags.add_argument("--row", help=argparse.SUPPRESS)
+    flags.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = flags.parse_args()
     if arguments.row:
         write(arguments.out, measured(arguments.row, ON_CPU if arguments.cpu_check else ON_GPU))
         return
@@ -101,7 +100,7 @@ def main() -> None:
             rows.append({"row": name} | row)
             print(rows[-1], flush=True)
             if arguments.json:
-                write(arguments.json, {"machine": machine(), "rows": rows})
+                write(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
 
 
 def results(names: list[str], folder: Path, cpu_check: bool, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -314,22 +313,6 @@ def write(path: Path, content: dict[str, Any]) -> None:
     from argap.atomic import write_json
 
     write_json(path, content)
-
-
-def machine() -> dict[str, Any]:
-    """Device and versions, without starting CUDA in this process."""
-    found = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "python": platform.python_version()}
-    for package in ("torch", "triton", "transformers", "flash-linear-attention", "fla-core"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        device = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        device = "cpu"
-    return {"device": device, "versions": found}
 
 
 if __name__ == "__main__":

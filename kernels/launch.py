@@ -33,6 +33,7 @@ __all__ = [
     "device_class",
     "jit",
     "key_class",
+    "new_by_channel",
     "rows",
     "runs_kernels",
     "strided",
@@ -140,6 +141,12 @@ def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None: ...
 def contiguous_float32(x: torch.Tensor | None) -> torch.Tensor | None:
     """``x`` in float32 and contiguous, as kernels take states."""
     return None if x is None else x.float().contiguous()
+
+
+def new_by_channel(x: torch.Tensor) -> torch.Tensor:
+    """A tensor like ``x [B, T, D]``, not yet written, that lies in memory as ``[D, B, T]``."""
+    B, T, D = x.shape
+    return x.new_empty(D, B, T).permute(1, 2, 0)
 
 
 def strided(*tensors: torch.Tensor | None, dims: int) -> tuple[tuple[Any, ...] | None, ...]:

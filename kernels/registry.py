@@ -17,16 +17,17 @@ OPS = (
     "selective_scan",
     "wkv",
     "long_convolution",
-    "rms_norm",
+    "residual_norm",
     "rotary",
     "gated_product",
     "gated_norm",
+    "token_shift",
 )
 """Each names a module of this package and a function in it."""
 
 PARTS = {
     "delta_rule": ("delta_rule_inverse",),
-    "long_convolution": ("one_kernel_convolution",),
+    "long_convolution": ("one_kernel_convolution", "toeplitz_convolution"),
     "taylor_attention": ("taylor_sums",),
 }
 """Further modules with launch tables of an op."""

@@ -11,12 +11,28 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
+from argap.kernels.launch import (
+    Launch,
+    LaunchTable,
+    jit,
+    new_by_channel,
+    runs_kernels,
+    strided,
+    tl,
+    triton,
+    unit_stride,
+)
 
-# By the number of taps: each costs one load per output.
+# By the number of taps, each of which costs one load per output; a tile written by channel is stored along T.
 LAUNCHES = LaunchTable(
     "short_convolution",
-    {"any": {"few": Launch({"BT": 32, "BD": 128}, warps=4), "many": Launch({"BT": 64, "BD": 64}, warps=4)}},
+    {
+        "any": {
+            "few": Launch({"BT": 32, "BD": 128}, warps=4),
+            "many": Launch({"BT": 64, "BD": 64}, warps=4),
+            "by channel": Launch({"BT": 64, "BD": 64}, warps=4),
+        }
+    },
 )
 FEW = 8
 """Up to this number of taps the loop over them is unrolled."""
@@ -30,6 +46,7 @@ def short_convolution(
     silu: bool = False,
     gate: torch.Tensor | None = None,
     state: torch.Tensor | None = None,
+    by_channel: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y_t = act(Σ_{s<N} h_s ⊙ x_{t−s} + b) ⊙ g_t with one filter h per channel.
 
@@ -40,6 +57,7 @@ def short_convolution(
         silu: act is SiLU; otherwise the identity.
         gate: g, ``[B, T, D]``; None: 1.
         state: the inputs before the first position, ``[B, P, D]`` with P ≤ N − 1; None: zeros.
+        by_channel: let the kernel lay y out as `argap.kernels.launch.new_by_channel` does, for a long convolution.
 
     Returns:
         y ``[B, T, D]`` in the dtype of ``x``, rounded once, and the last inputs ``[B, ≤ N − 1, D]``: the state from
@@ -55,11 +73,11 @@ def short_convolution(
     state = None if state is None or state.shape[1] == 0 else unit_stride(state)
     P = 0 if state is None else state.shape[1]
     x, taps, bias, gate = unit_stride(x), unit_stride(taps), unit_stride(bias), unit_stride(gate)
-    y = x.new_empty(B, T, D)
-    launch = LAUNCHES.at(x.device, "few" if N <= FEW else "many")
+    y = new_by_channel(x) if by_channel else x.new_empty(B, T, D)
+    launch = LAUNCHES.at(x.device, "by channel" if by_channel else "few" if N <= FEW else "many")
     tiles = triton.cdiv(D, launch.blocks["BD"]) * triton.cdiv(T, launch.blocks["BT"])
     _convolve_kernel[(tiles * B,)](
-        *(*strided(x, gate, state, dims=2), taps, bias, y, T, P, N, taps.stride(0)),
+        *(*strided(x, gate, state, dims=2), *strided(y, dims=3), taps, bias, T, P, N, taps.stride(0)),
         D=D,
         UNROLLED=N if N <= FEW else 0,
         SILU=silu,
@@ -100,9 +118,9 @@ def _convolve_kernel(
     x,
     gate,
     state,
+    y,
     taps,
     bias,
-    y,
     T,
     P,
     N,
@@ -141,7 +159,8 @@ def _convolve_kernel(
     o_t64 = o_t.to(tl.int64)[:, None]  # offsets may exceed 2³¹
     if gate is not None:
         b_y *= tl.load(gate[0] + i_b * gate[1] + o_t64 * gate[2] + o_d[None, :], mask=m_td, other=0.0).to(tl.float32)
-    tl.store(y + (i_b * T + o_t64) * D + o_d[None, :], b_y.to(y.dtype.element_ty), mask=m_td)
+    p_y = y[0] + i_b * y[1] + o_t64 * y[2] + o_d.to(tl.int64)[None, :] * y[3]
+    tl.store(p_y, b_y.to(y[0].dtype.element_ty), mask=m_td)
 
 
 @jit

@@ -32,7 +32,9 @@ LATEX = {
     "−": "$-$",
     "×": r"$\times$",
     "Δ": r"$\Delta$",
+    "β": r"$\beta$",
     "τ": r"$\tau$",
+    "ᵀ": r"\textsuperscript{T}",
     **{mark: rf"\textsuperscript{{{letter}}}" for mark, letter in zip(MARKS, "abcdefghij", strict=True)},
 }
 
@@ -59,27 +61,28 @@ class Table:
 
 def best_in(
     rows: Sequence[Sequence[str]],
-    column: int,
-    values: Sequence[float | None],
+    columns: Mapping[int, Sequence[float | None]],
     *,
     highest: bool = False,
     groups: Sequence[object] | None = None,
-) -> set[tuple[int, int]]:
-    """The cells of a column that hold the best value, the lowest unless ``highest``, and those that print the same.
+) -> frozenset[tuple[int, int]]:
+    """The cells that hold the best value of their column, the lowest unless ``highest``, and those that print the same.
 
-    ``values``: one a row; None: not compared. ``groups``: the best of each. Where all print the same, none is best.
+    ``columns``: the values of some columns, one a row; None: not compared. ``groups``: the best of each. Where all
+    print the same, none is best.
     """
-    by_group: dict[object, list[int]] = {}
-    for k, value in enumerate(values):
-        if value is not None and isfinite(value):
-            by_group.setdefault(None if groups is None else groups[k], []).append(k)
     found = set()
-    for members in by_group.values():
-        first = (max if highest else min)(members, key=lambda k: values[k] or 0.0)
-        like = {(k, column) for k in members if rows[k][column] == rows[first][column]}
-        if len(like) < len(members):
-            found |= like
-    return found
+    for column, values in columns.items():
+        by_group: dict[object, list[int]] = {}
+        for k, value in enumerate(values):
+            if value is not None and isfinite(value):
+                by_group.setdefault(None if groups is None else groups[k], []).append(k)
+        for members in by_group.values():
+            first = (max if highest else min)(members, key=lambda k: values[k] or 0.0)
+            like = {(k, column) for k in members if rows[k][column] == rows[first][column]}
+            if len(like) < len(members):
+                found |= like
+    return frozenset(found)
 
 
 def terminal(table: Table) -> "RichTable":

@@ -11,11 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
 
 from argap.atomic import write_json, write_text
+from argap.records import Interval, as_json
 from argap.reports.drawing import GREY, WIDTH, grid, highlight, looks, panel_rows, plain, save, short_ticks, style
 from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.hover import tell
 from argap.reports.numbers import DASH, percent, perplexity
 from argap.reports.task_figures import write_tasks
+from argap.synthetics.pretrained_test import PretrainedScores, ScoreRow
 from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
 
 COLUMNS = 4
@@ -156,56 +158,56 @@ def solve_text(solved: pd.DataFrame) -> str:
 
 
 @style()
-def pretrained_figure(scores: dict[str, Any]) -> Figure:
+def pretrained_figure(scores: PretrainedScores) -> Figure:
     """Perplexity and accuracy of the answers against the number of KV pairs, with 95% intervals.
 
-    The form of figure 7 of arXiv 2312.04927. ``scores`` is the content of ``scores.json``, which
-    ``argap synthetics score`` writes (`argap.synthetics.pretrained_scores.PretrainedScores.as_json`). Of more
-    models than colours those of the least and the greatest perplexity are in colour.
+    The form of figure 7 of arXiv 2312.04927. Of more models than colours those of the least and the greatest
+    perplexity are in colour.
     """
-    rows = [row for row in scores["rows"] if row["slice"] == "ar"]
-    names = list(dict.fromkeys(row["model"] for row in rows))
+    rows = [row for row in scores.rows if row.slice == "ar"]
+    names = scores.models
     look = highlight(names, _extremes(rows, names))
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     for (metric, label), axes in zip(METRICS, figure.subplots(1, len(METRICS)), strict=True):
         _tell_pairs(axes, rows, metric, names)
         for name in names:
-            chosen = [row for row in rows if row["model"] == name]
-            at = [row["pairs"] for row in chosen]
-            values = np.array([row[metric] for row in chosen])
-            low, high = np.array([row[f"{metric}_ci95"] for row in chosen]).T
+            chosen = [row for row in rows if row.model == name]
+            at = [row.pairs for row in chosen]
+            values = np.array([getattr(row, metric) for row in chosen])
+            low, high = np.array([getattr(row, f"{metric}_ci95") for row in chosen]).T
             drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
             if look[name].colour == GREY:
                 drawn |= {"label": "_", "zorder": 1.8}
-            axes.errorbar(at, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
+            beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
+            axes.errorbar(at, values, beyond, markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)
-        _powers(axes, sorted({row["pairs"] for row in rows}))
+        _powers(axes, sorted({row.pairs for row in rows}))
         if metric == "accuracy":
-            _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row["accuracy_ci95"][1] for row in rows))))
+            _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
         else:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             short_ticks(axes.yaxis)
             axes.yaxis.set_minor_locator(NullLocator())
             grid(axes)
-    figure.supxlabel(f"Pairs in {scores['length']:,} tokens of {scores['between']}", fontsize=9)
+    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {scores.between}", fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
     return figure
 
 
-def _extremes(rows: list[dict[str, Any]], names: list[str], each: int = 3) -> list[str]:
+def _extremes(rows: list[ScoreRow], names: list[str], each: int = 3) -> list[str]:
     """The models of the least and of the greatest perplexity, over all numbers of pairs."""
-    losses = {name: sum(np.log(row["ppl"]) for row in rows if row["model"] == name) for name in names}
+    losses = {name: sum(np.log(row.ppl) for row in rows if row.model == name) for name in names}
     order = sorted(names, key=lambda name: losses[name])
     return [*order[:each], *order[-each:]]
 
 
-def _tell_pairs(axes: Axes, rows: list[dict[str, Any]], metric: str, names: list[str]) -> None:
+def _tell_pairs(axes: Axes, rows: list[ScoreRow], metric: str, names: list[str]) -> None:
     """Every model's value and interval at each number of pairs."""
-    at = sorted({row["pairs"] for row in rows})
-    found = {(row["model"], row["pairs"]): (row[metric], row[f"{metric}_ci95"]) for row in rows}
+    at = sorted({row.pairs for row in rows})
+    found = {(row.model, row.pairs): (getattr(row, metric), getattr(row, f"{metric}_ci95")) for row in rows}
 
     def written(value: float) -> str:
         return percent(value) if metric == "accuracy" else perplexity(value)
@@ -214,15 +216,15 @@ def _tell_pairs(axes: Axes, rows: list[dict[str, Any]], metric: str, names: list
     tell(axes, at, [f"{pairs} pairs" for pairs in at], series)
 
 
-def _said(value: tuple[float, list[float]] | None, written: Callable[[float], str]) -> tuple[float | None, str]:
+def _said(value: tuple[float, Interval] | None, written: Callable[[float], str]) -> tuple[float | None, str]:
     if value is None:
         return None, ""
     return value[0], f"{written(value[0])} ({' to '.join(map(written, value[1]))})"
 
 
-def write_pretrained(scores: dict[str, Any], out: Path) -> None:
+def write_pretrained(scores: PretrainedScores, out: Path) -> None:
     """Write ``scores.json`` and the figure of ``argap synthetics score``."""
-    write_json(out / "scores.json", scores, seal=False)
+    write_json(out / "scores.json", as_json(scores), seal=False)
     save(pretrained_figure(scores), out, "pairs")
 
 

@@ -54,11 +54,11 @@ def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
         rows[-1] += [percent(row.gold_survived)] * survived
     compared = [row if row.model != result.reference else None for row in result.rows]
     tasks = [row.task for row in result.rows]
-    best = best_in(rows, 2, [row and row.contains for row in compared], highest=True, groups=tasks)
-    best |= best_in(rows, 7, [row and row.gold_nll for row in compared], groups=tasks)
+    best = best_in(rows, {2: [row and row.contains for row in compared]}, highest=True, groups=tasks)
+    best |= best_in(rows, {7: [row and row.gold_nll for row in compared]}, groups=tasks)
     titles += ["Gold in prompt"] * survived
     columns = (Column("Model", "left"), Column("Task", "left"), *map(Column, titles))
-    return Table(columns, tuple(map(tuple, rows)), tuple(_scope(result)), frozenset(best))
+    return Table(columns, tuple(map(tuple, rows)), tuple(_scope(result)), best)
 
 
 def tasks_table(result: RecallResult) -> Table:
@@ -67,12 +67,11 @@ def tasks_table(result: RecallResult) -> Table:
     tasks = [task.label for task in result.tasks]
     models = sorted(result.models, key=lambda model: model != result.reference)
     rows = [(model, *(_with_error(scores.get((model, task))) for task in tasks)) for model in models]
-    best: set[tuple[int, int]] = set()
-    for column, task in enumerate(tasks, 1):
-        found = [scores.get((model, task)) if model != result.reference else None for model in models]
-        best |= best_in(rows, column, [row and row.contains for row in found], highest=True)
+    compared = {key: None if key[0] == result.reference else row.contains for key, row in scores.items()}
+    columns = {k: [compared.get((model, task)) for model in models] for k, task in enumerate(tasks, 1)}
     note = "Percent of the answers that contain the gold, and its standard error over examples."
-    return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), frozenset(best))
+    best = best_in(rows, columns, highest=True)
+    return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), best)
 
 
 def _with_error(row: Score | None) -> str:

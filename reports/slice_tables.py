@@ -37,8 +37,8 @@ def slices_table(
     counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
     titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *COLUMNS)))
     values = [None if model.reference else model.nll for _, model in pairs]
-    best = best_in(rows, 4, values, groups=[each.name for each, _ in pairs])
-    return Table(titles, tuple(rows), tuple(notes), frozenset(best))
+    best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
+    return Table(titles, tuple(rows), tuple(notes), best)
 
 
 def _words(each: SliceResult) -> str:

@@ -55,7 +55,7 @@ def cost_table(result: SizeResult) -> Table:
     rows = []
     for model in result.gap.models:
         member = result.member(model)
-        done = member.train.finished
+        done = member.trained
         rows.append(
             (
                 model,
@@ -66,10 +66,10 @@ def cost_table(result: SizeResult) -> Table:
                 f"{done.loss:.3f}",
             )
         )
-    first = result.members[0].train
+    first = result.members[0]
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
-        f"{first.finished.tokens:,} tokens on {first.device}."
+        f"{first.trained.tokens:,} tokens on {first.train.device}."
     )
     return Table(columns, tuple(rows), (note,))
 
@@ -80,23 +80,20 @@ def recall_table(result: SizeResult) -> Table | None:
     scores = result.mqar()
     if scores is None:
         return None
-    nll = {(row["model"], row["pairs"], row["slice"]): row["nll"] for row in scores["rows"]}
-    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores["pairs"]))
-    rows = [
-        (model, *(_recall_cell(nll, model, pairs) for pairs in scores["pairs"]))
-        for model in dict.fromkeys(row["model"] for row in scores["rows"])
-    ]
-    best: set[tuple[int, int]] = set()
-    for column, pairs in enumerate(scores["pairs"], 1):
-        values = [None if row[0] == result.reference else nll[row[0], pairs, "ar"] for row in rows]
-        best |= best_in(rows, column, values)
-    others = "all other tokens" if scores["format"] == 1 else "the tokens between the pairs"
+    nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
+    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
+    rows = [(model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs)) for model in scores.models]
+    values = {
+        column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
+        for column, pairs in enumerate(scores.pairs, 1)
+    }
+    others = "all other tokens" if scores.format == 1 else "the tokens between the pairs"
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
-        f"{scores['examples']} examples of {scores['length']:,} tokens for each number of pairs, between them "
-        f"{scores['between']}. Models without a row were not measured."
+        f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
+        f"{scores.between}. Models without a row were not measured."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, values))
 
 
 def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
@@ -137,10 +134,11 @@ def _has_intervals(point: ThresholdShare) -> bool:
     return any(due.ci95 is not None or due.reason for due in point.gap_due_to.values())
 
 
-def rare_table(result: SizeResult) -> Table:
+def rare_table(result: SizeResult) -> Table | None:
     """NLL on bigrams seen never or once in training, by whether the window repeats them (arXiv 2312.04927, appendix G).
 
-    The difference isolates recall from memorised bigrams.
+    The difference isolates recall from memorised bigrams. Columns without tokens are left out, as those of bigrams seen
+    once where training read its text several times; None where all are.
     """
     bins, cells = result.gap.bins.frequency, result.cells
     n = cells["n"].to_numpy()
@@ -152,31 +150,29 @@ def rare_table(result: SizeResult) -> Table:
         if bin_.high == count
         for again in (True, False)
     }
-    sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
-    columns = (Column("Model", "left"), *(Column(name) for name in chosen))
+    sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
+    if not sizes:
+        return None
+    columns = (Column("Model", "left"), *(Column(name) for name in sizes))
+    models = result.gap.models
+    nll = {
+        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size
+        for model in models
+        for name, size in sizes.items()
+    }
 
     def cell(model: str, name: str) -> str:
-        if not sizes[name]:
-            return DASH
-        own, reference = (
-            -cells[PREFIX + each].to_numpy()[chosen[name]].sum() / sizes[name] for each in (model, result.reference)
-        )
-        return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
+        own, over = nll[model, name], nll[model, name] - nll[result.reference, name]
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({over:+z.2f})".replace("-", "−"))
 
-    rows = [(model, *(cell(model, name) for name in chosen)) for model in result.gap.models]
-    best: set[tuple[int, int]] = set()
-    for column, mask in enumerate(chosen.values(), 1):
-        lost = [-cells[PREFIX + model].to_numpy()[mask].sum() for model in result.gap.models]
-        values = [
-            None if m == result.reference or not mask.any() else v for m, v in zip(result.gap.models, lost, strict=True)
-        ]
-        best |= best_in(rows, column, values)
+    rows = [(model, *(cell(model, name) for name in sizes)) for model in models]
+    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in sizes]
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
         f"it; {counts} tokens."
     )
-    return Table(columns, tuple(rows), (note,), frozenset(best))
+    return Table(columns, tuple(rows), (note,), best_in(rows, dict(enumerate(compared, 1))))
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
@@ -220,7 +216,7 @@ def suite_csv(results: list[SizeResult]) -> str:
 def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
     gap = row.gap_due_to_ar
     low, high = (gap and gap.ci95) or (None, None)
-    done = member.train.finished
+    done = member.trained
     record: dict[str, Any] = {
         "size": size,
         "model": row.model,

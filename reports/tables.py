@@ -5,7 +5,7 @@ number; a raised letter after a percentage points to the note that explains it. 
 unresolved: it must not be claimed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from argap.intervals import FEW
@@ -46,16 +46,11 @@ def gap_table(gap: Gap) -> Table:
         *notes_of(marks, gap.hits),
     )
     columns = (Column("Model", "left"), *map(Column, titles))
-    return Table(columns, rows, notes, frozenset(_best_losses(gap, rows)))
-
-
-def _best_losses(gap: Gap, rows: Sequence[Sequence[str]]) -> set[tuple[int, int]]:
-    """The least losses among the models compared; the reference is not one of them."""
-    found: set[tuple[int, int]] = set()
-    for column, name in enumerate(("overall", "ar_hits", "other"), 2):
-        values = [None if row.reference else getattr(row, name).nll for row in gap.rows]
-        found |= best_in(rows, column, values)
-    return found
+    losses = {
+        column: [None if row.reference else getattr(row, name).nll for row in gap.rows]
+        for column, name in enumerate(("overall", "ar_hits", "other"), 2)
+    }
+    return Table(columns, rows, notes, best_in(rows, losses))
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -67,11 +62,9 @@ def closed_table(gap: Gap) -> Table | None:
     columns = (Column("Model", "left"), Column("Gap closed, overall"), Column(f"Gap closed, {gap.hits}"))
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
-    best: set[tuple[int, int]] = set()
-    for column, name in enumerate(("overall", "ar_hits"), 1):
-        values = [each and each.ppl for share in closed.values() for each in (getattr(share, name),)]
-        best |= best_in(rows, column, values, highest=True)
-    return Table(columns, rows, (note,), frozenset(best))
+    overall = [share.overall and share.overall.ppl for share in closed.values()]
+    on_hits = [share.ar_hits and share.ar_hits.ppl for share in closed.values()]
+    return Table(columns, rows, (note,), best_in(rows, {1: overall, 2: on_hits}, highest=True))
 
 
 def tables_of(gap: Gap) -> list[Table]:

@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +61,7 @@ def test_a_model_of_transformers_keeps_its_configuration_and_logits(gpt2, tokeni
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_shards_become_shards(gpt2, tmp_path) -> None:
     source = pickled(tmp_path / "source", gpt2)
     (source / "pytorch_model.bin").unlink()
@@ -82,21 +81,23 @@ def test_shards_become_shards(gpt2, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_that_imports_anything_is_refused_by_name_and_not_run(gpt2, tmp_path, zipped: bool) -> None:
+def test_a_pickle_that_imports_anything_is_refused_by_name_and_not_run(
+    gpt2, tmp_path, run_command, zipped: bool
+) -> None:
     source = pickled(tmp_path / "source", gpt2)
     evil = {"weight": torch.ones(2), "x": Malicious(f"touch {tmp_path / 'ran'}")}
     if zipped:
         torch.save(evil, source / "pytorch_model.bin")
     else:
         (source / "pytorch_model.bin").write_bytes(pickle.dumps(evil["x"], protocol=2))
-    command = [sys.executable, "-m", "argap", "convert", str(source), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "pytorch_model.bin: the pickle imports posix.system; expected tensors only" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    code, _, said = run_command("convert", str(source), str(tmp_path / "out"))
+    assert code == 1
+    assert "pytorch_model.bin: the pickle imports posix.system; expected tensors only" in said
+    assert len(said.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["source"]  # neither the file that it touches nor ours
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -120,6 +121,7 @@ def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, conten
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_what_is_there_is_replaced_only_when_asked(gpt2, tmp_path) -> None:
     source = pickled(tmp_path / "source", gpt2)
     convert(str(source), tmp_path / "out")
@@ -143,6 +145,7 @@ def test_a_hub_repository_of_pickles_names_the_command(gpt2, tmp_path, monkeypat
         find_checkpoint("someone/model")
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_a_converted_checkpoint_scores(gpt2, tokenizer, tmp_path) -> None:
     text, folder = tmp_path / "text.txt", str(tmp_path)
     tokenizer.save(tmp_path / "t")

@@ -203,7 +203,8 @@ def score(
     from argap.device import DTYPES, resolve_dtype, use_device
     from argap.errors import ArgapError
     from argap.reports.mqar_figures import write_pretrained
-    from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
+    from argap.synthetics.pretrained_scores import score_pretrained
+    from argap.synthetics.pretrained_test import PretrainedTest
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
@@ -211,10 +212,9 @@ def score(
     test = PretrainedTest(tuple(map(int, numbers)), examples, length, fill, data, seed=seed)
     where = use_device(device)
     scores = score_pretrained(checkpoints, test, dtype=DTYPES[resolve_dtype(dtype, str(where))], device=where)
-    content = scores.as_json()
-    write_pretrained(content, out)
+    write_pretrained(scores, out)
     if as_json:
-        print_json(content)
+        print_json(scores)
         return
     for row in scores.rows:
         low, high = row.ppl_ci95

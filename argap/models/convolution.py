@@ -19,6 +19,7 @@ from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
+from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 
 SHORT = 32
 """Filters of up to this many taps are applied directly, longer ones by FFT."""
@@ -36,7 +37,8 @@ def causal_convolution(
 
 
 class SpectrumCache:
-    """Caches the transforms of a mixer's filters, because scoring runs thousands of batches with the same filters.
+    """Caches the transforms (or shifted copies) of a mixer's filters, because scoring runs thousands of batches with
+    the same filters.
 
     A write to a parameter is detected by torch's version counter or a new address. A training CUDA graph writes without
     incrementing the counter, so the cache is active under `torch.inference_mode` only. It stores the latest sequence
@@ -45,17 +47,18 @@ class SpectrumCache:
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
-        self._spectra: list[torch.Tensor] = []
+        self._kept: list[Callable[..., torch.Tensor]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """An empty cache: it is not copied or saved with the mixer."""
-        return {"_key": None, "_spectra": []}
+        return {"_key": None, "_kept": []}
 
     def convolutions(
         self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
     ) -> list[Callable[..., torch.Tensor]]:
         """`causal_convolution` with each filter ``[≤ count, D]`` that ``make`` computes from the parameters of
-        ``maker``, for sequences like ``inputs [B, T, D]``."""
+        ``maker``, for sequences like ``inputs [B, T, D]``; by products with a Toeplitz matrix if their positions are
+        contiguous."""
         parameters = list(maker.parameters())
         length = inputs.shape[1]
         fits = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
@@ -64,10 +67,18 @@ class SpectrumCache:
         counted = inference and not any(parameter.is_inference() for parameter in parameters)
         if not (fits and counted):
             return [partial(causal_convolution, taps=taps) for taps in make()]
-        key = (length, *((parameter.data_ptr(), parameter._version, parameter.dtype) for parameter in parameters))
+        dtype = inputs.dtype if inputs.stride(1) == 1 and takes_products(inputs) else None
+        key = (length, dtype, *((each.data_ptr(), each._version, each.dtype) for each in parameters))
         if key != self._key:
-            self._key, self._spectra = key, [filter_spectrum(taps[:length], length) for taps in make()]
-        return [partial(packed_convolution, spectrum=spectrum) for spectrum in self._spectra]
+            self._key, self._kept = key, [_kept(taps[:length], length, dtype) for taps in make()]
+        return self._kept
+
+
+def _kept(taps: torch.Tensor, length: int, dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
+    """The convolution with ``taps [N, D]``: of inputs of ``dtype`` by products, of any inputs by transforms."""
+    if dtype is not None:
+        return partial(toeplitz_convolution, copies=shifted_taps(taps, length, dtype))
+    return partial(packed_convolution, spectrum=filter_spectrum(taps, length))
 
 
 def convolution_step(
@@ -107,11 +118,13 @@ class ShortConvolution(nn.Module):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, *, silu: bool = False, gate: torch.Tensor | None = None, by_channel: bool = False
+    ) -> torch.Tensor:
         """``x [B, T, D]``, to the same shape and dtype; SiLU and multiplication by ``gate [B, T, D]`` are
-        fused into the kernel."""
+        fused into the kernel, which lays its result out for a long convolution with ``by_channel``."""
         if len(self.weight) <= SHORT:
-            return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate)[0]
+            return short_convolution(x, self.weight, self.bias, silu=silu, gate=gate, by_channel=by_channel)[0]
         y = self._biased(causal_convolution(x, self.weight))
         y = F.silu(y) if silu else y
         return y if gate is None else y * gate

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.kernels.toeplitz_convolution import takes_products
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import position_features
 from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
@@ -69,7 +70,8 @@ class Hyena(Mixer):
         nn.init.normal_(self.skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z, *gates = self.short(self.projection(x)).chunk(self.order + 1, dim=-1)
+        mixed = self.short(self.projection(x), by_channel=takes_products(x))
+        z, *gates = mixed.chunk(self.order + 1, dim=-1)
         convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
             z = convolve(z, gate=gate, skip=skip)

@@ -27,8 +27,10 @@ class LiquidS4(Mixer):
     B̄^p. K_p has the taps C Ā^s B̄^p (``kb``), or the single tap C B̄^p (``pb``), which drops the transition for
     products.
 
-    The state space model is diagonal with zero-order hold (S4D, arXiv 2206.11893) instead of S4's low-rank term and
-    bilinear rule. The paper's gated linear unit after W is omitted because the backbone's SwiGLU follows.
+    A simplification: the paper has "a diagonal plus low-rank decomposition of the state transition matrix" (abstract)
+    and the bilinear rule, both from S4; here the matrix is diagonal, with zero-order hold (S4D, arXiv 2206.11893). The
+    sums over inputs and their products are the paper's. Its gated linear unit after W is omitted because the
+    backbone's SwiGLU follows.
 
     Options: ``kernel``, ``pb`` (better in the paper) or ``kb``; ``degree`` P; ``states`` N, real dimensions of the
     state. Raises `ArgapError` for an odd number of states.

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 from argap.errors import ArgapError
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
-from argap.kernels.rms_norm import rms_norm
+from argap.kernels.residual_norm import residual_norm
 from argap.models.configuration import ArgapConfig
 from argap.models.mixer import OwnInitialization, ResidualLinear, State
 from argap.models.registry import build_mixer
@@ -58,7 +58,9 @@ def build_norm(config: ArgapConfig) -> nn.Module:
 def add_and_norm(norm: nn.Module, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm of ``x + added``, and the sum itself."""
     if type(norm) is nn.RMSNorm and norm.eps is not None:
-        return rms_norm(x, norm.weight, norm.eps, added)
+        return residual_norm(x, norm.weight, norm.eps, added)
+    if type(norm) is nn.LayerNorm and norm.elementwise_affine:
+        return residual_norm(x, norm.weight, norm.eps, added, bias=norm.bias, centered=True)
     total = x if added is None else x + added
     return norm(total), total
 

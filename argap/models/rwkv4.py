@@ -6,12 +6,12 @@ Legend: B batch, T positions, D width.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers.initialization import copy_
 
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
+from argap.kernels.token_shift import mixed, token_shift
 from argap.kernels.wkv import Sums, wkv, wkv_average
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
 
@@ -64,7 +64,7 @@ class RWKV4(Mixer):
         copy_(self.bonus, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
-        r, k, v = self._maps(x, _previous(x))
+        r, k, v = self._maps(token_shift(x, _weights(self.shift)))
         decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
@@ -79,7 +79,7 @@ class RWKV4(Mixer):
 
     def step(self, x: torch.Tensor, state: tuple[torch.Tensor, Sums]) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         previous, sums = state
-        r, k, v = self._maps(x, previous)
+        r, k, v = self._maps(mixed(x, previous, _weights(self.shift)))
         values, weights, before = sums
         k, v = k.to(before.dtype), v.to(before.dtype)
         y = self.out(torch.sigmoid(r) * wkv_average(k, v, self.bonus, sums).to(x.dtype))
@@ -98,10 +98,10 @@ class RWKV4(Mixer):
         width = self.out.in_features
         return batch * length * (8 * width**2 + 27 * width)
 
-    def _maps(self, x: torch.Tensor, previous: torch.Tensor) -> list[torch.Tensor]:
-        """r, k and v from the inputs and the inputs one position earlier."""
-        maps = {"receptance": self.receptance, "key": self.key, "value": self.value}
-        return [linear(self.shift[name](x, previous)) for name, linear in maps.items()]
+    def _maps(self, mixes: list[torch.Tensor]) -> list[torch.Tensor]:
+        """r, k and v from their mixes of the inputs and the inputs one position earlier."""
+        maps = (self.receptance, self.key, self.value)
+        return [linear(mix) for linear, mix in zip(maps, mixes, strict=True)]
 
 
 class RWKV4Channel(Mixer):
@@ -126,14 +126,14 @@ class RWKV4Channel(Mixer):
             shift.exponent = 1 - layer / layers
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._mixed(x, _previous(x)), x[:, -1]
+        return self._mixed(token_shift(x, _weights(self.shift))), x[:, -1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """The last input ``[B, D]``."""
         return torch.zeros(batch, self.receptance.in_features, dtype=dtype, device=device)
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._mixed(x, state), x
+        return self._mixed(mixed(x, state, _weights(self.shift))), x
 
     def state_size(self, length: int) -> int:
         """D: the last input."""
@@ -145,15 +145,14 @@ class RWKV4Channel(Mixer):
         inner, width = self.value.in_features, self.value.out_features
         return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
 
-    def _mixed(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        r = self.receptance(self.shift["receptance"](x, previous))
-        k = self.key(self.shift["key"](x, previous))
+    def _mixed(self, mixes: list[torch.Tensor]) -> torch.Tensor:
+        r, k = self.receptance(mixes[0]), self.key(mixes[1])
         squared = gated_product(k, k, "relu") if runs_kernels(k) else k.relu().square()
         return gated_product(r, self.value(squared), "sigmoid")
 
 
 class TokenShift(nn.Module):
-    """μ ⊙ x_t + (1 − μ) ⊙ x_{t−1}, with one μ per channel."""
+    """The μ of one `argap.kernels.token_shift.token_shift`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -167,10 +166,7 @@ class TokenShift(nn.Module):
         channel = torch.arange(width, device=self.weight.device, dtype=torch.float32)
         copy_(self.weight, (channel / width) ** self.exponent + self.offset)
 
-    def forward(self, x: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        return previous + self.weight * (x - previous)
 
-
-def _previous(x: torch.Tensor) -> torch.Tensor:
-    """``x [B, T, D]`` shifted right by one position, with zeros first."""
-    return F.pad(x[:, :-1], (0, 0, 1, 0))
+def _weights(shift: nn.ModuleDict) -> list[torch.Tensor]:
+    """μ of each `TokenShift`, in their order."""
+    return [one.weight for one in shift.values() if isinstance(one, TokenShift)]

@@ -19,10 +19,10 @@ from argap.parquet import read_parquet, schema_of, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
-from argap.recall.prompts import Prompt, ProtocolRecord
+from argap.recall.prompts import Prompt, Protocol
 from argap.records import Record, as_json, read_record
 from argap.resumable import begin, finish, folder_name
-from argap.runs import is_whole_shard
+from argap.runs import whole_parts
 from argap.tokenizer import Tokenizer
 
 SHARD = 32
@@ -82,7 +82,7 @@ class RecallIdentity(Record, frozen=True):
     checkpoint: str | None
     """Its fingerprint; None for the copy baseline."""
     data: str
-    protocol: ProtocolRecord
+    protocol: Protocol
     dtype: str
     device: str
     backend: bool | None
@@ -97,7 +97,7 @@ class RecallRun(Record, frozen=True):
     model: str
     task: str
     checkpoint: dict[str, str | None] | None
-    protocol: ProtocolRecord
+    protocol: Protocol
     data: TaskData
     identity: RecallIdentity
     versions: dict[str, str]
@@ -189,11 +189,12 @@ def collect_samples(
     record = read_record(folder / "run.json", RecallRun)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
+    paths = [_shard_path(folder, number) for number in range(len(shards))]
+    whole = whole_parts(folder, dict(zip(paths, map(len, shards), strict=True)))
     answered = 0
     with progress(f"{record.model}, {record.task}", len(order), "examples") as advance:
-        for number, rows in enumerate(shards):
-            path = _shard_path(folder, number)
-            if not is_whole_shard(path, len(rows)):
+        for path, rows in zip(paths, shards, strict=True):
+            if path not in whole:
                 write_parquet(path, pa.Table.from_pylist([as_json(s) for s in answer(rows)], schema=SCHEMA))
                 answered += len(rows)
             advance(len(rows))

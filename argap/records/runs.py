@@ -68,6 +68,8 @@ class RunIdentity(Record, frozen=True):
     backend: Literal["native", "hf", "import", "server", "memory"]
     bos: int | None = None
     """Id of the token put before each window, as one more token of context."""
+    rank: bool = False
+    """Whether the rank of each token is kept, too."""
 
 
 class RunRecord(Record, frozen=True):

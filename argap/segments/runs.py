@@ -34,8 +34,8 @@ from argap.tokenizer import Tokenizer
 
 
 def aligned_identity(identity: RunIdentity, text: SegmentedText) -> RunIdentity:
-    """The identity of the run of segments that comes from a run of ``identity``."""
-    return msgspec.structs.replace(identity, evaluation_set=text.record.fingerprint)
+    """The identity of the run of segments that comes from a run of ``identity``. Segments have no rank."""
+    return msgspec.structs.replace(identity, evaluation_set=text.record.fingerprint, rank=False)
 
 
 def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, overwrite: bool) -> Run:

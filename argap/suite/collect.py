@@ -13,10 +13,9 @@ from typing import Any, cast
 import msgspec
 import pandas as pd
 
-from argap.atomic import read_json, write_json
 from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, MismatchError
 from argap.example_windows import choose_examples
 from argap.labels import Labels
 from argap.lock import one_writer
@@ -30,8 +29,10 @@ from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
 from argap.suite.layout import Layout, check_finished, finished_run, trajectory
 from argap.suite.prevalence import build_prevalence
+from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
+from argap.synthetics.pretrained_test import PretrainedScores, read_scores
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
@@ -94,9 +95,9 @@ def collect(
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
     _replace(out / "trajectory.parquet", write_parquet, steps)
-    _replace(out / "mqar.json", write_json, recall)
-    members = [_member(entries[name], run, layout) for name, run in runs.items()]
-    write_json(out / "members.json", {"members": members})
+    _replace(out / "mqar.json", write_record, recall)
+    members = tuple(_member(entries[name], run, layout) for name, run in runs.items())
+    write_record(out / "members.json", Members(members))
     for name, entry in entries.items():
         (out / "logs").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(layout.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
@@ -113,29 +114,27 @@ def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None
         write(path, value)
 
 
-def _recall(suite: Suite, paths: list[Path]) -> dict[str, Any] | None:
+def _recall(suite: Suite, paths: list[Path]) -> PretrainedScores | None:
     """The recall of pairs in all of ``paths`` that are there, as one measurement; None where none is."""
-    measured = {path: read_json(path) for path in paths if path.is_file()}
+    again = "remove the file and run `argap suite run` again"
+    measured = {path: read_scores(path, remedy=again) for path in paths if path.is_file()}
     if suite.mqar is None or not measured:
         return None
     for path, found in measured.items():
-        if not isinstance(found.get("rows"), list):
-            raise FormatError(f"{path}: rows: expected a list; remove the file and run `argap suite run` again")
-        for key, asked in suite.mqar.as_json().items():
-            if found.get(key) != asked:
+        for key, asked in msgspec.structs.asdict(suite.mqar).items():
+            if (own := getattr(found, key)) != asked:
                 raise MismatchError(
-                    f"{path}: recall of pairs with {key} {found.get(key)!r}, the suite's mqar has {asked!r}; remove "
-                    "the file and run `argap suite run` again"
+                    f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {again}"
                 )
     (first, found), *others = measured.items()
     for path, other in others:
-        for key in sorted((found.keys() | other.keys()) - MAY_DIFFER):
-            if found.get(key) != other.get(key):
+        for key, value in msgspec.structs.asdict(found).items():
+            if key not in MAY_DIFFER and (own := getattr(other, key)) != value:
                 raise MismatchError(
-                    f"{first} and {path}: recall of pairs on different tests ({key}: {found.get(key)!r} and "
-                    f"{other.get(key)!r}); remove the file of the earlier test and run `argap suite run` again"
+                    f"{first} and {path}: recall of pairs on different tests ({key}: {value!r} and {own!r}); remove "
+                    "the file of the earlier test and run `argap suite run` again"
                 )
-    return found | {"rows": [row for each in measured.values() for row in each["rows"]]}
+    return msgspec.structs.replace(found, rows=tuple(row for each in measured.values() for row in each.rows))
 
 
 def _gap(
@@ -154,20 +153,20 @@ def _gap(
     )
 
 
-def _member(entry: Entry, run: Run, layout: Layout) -> dict[str, Any]:
-    """One entry of ``members.json``: what was trained, what it costs, and what identifies it."""
+def _member(entry: Entry, run: Run, layout: Layout) -> Member:
+    """What was trained, what it costs, and what identifies it."""
     folder = layout.checkpoint(entry)
     spent = cost(ArgapConfig.from_pretrained(folder), entry.config.seq_len)
-    return {
-        "name": entry.name,
-        "member": entry.member,
-        "size": entry.size,
-        "seed": entry.seed,
-        "parameters": spent.parameters,
-        "flops": spent.flops,
-        "state_size": spent.state_size,
-        "checkpoint": run.record.checkpoint.fingerprint,
-        "evaluation": run.record.evaluation.fingerprint,
-        "train": as_json(read_train(folder)),
-        "scoring": as_json(run.record)["finished"],
-    }
+    return Member(
+        name=entry.name,
+        member=entry.member,
+        size=entry.size,
+        seed=entry.seed,
+        parameters=spent.parameters,
+        flops=spent.flops,
+        state_size=spent.state_size,
+        checkpoint=run.record.checkpoint.fingerprint,
+        evaluation=run.record.evaluation.fingerprint,
+        train=read_train(folder),
+        scoring=as_json(run.record)["finished"],
+    )

@@ -97,4 +97,4 @@ def steps_done(entry: Entry, layout: Layout) -> int:
     """Optimizer steps finished, according to the member's log."""
     log = layout.checkpoint(entry) / "log.jsonl"
     lines = read_log(log) if log.is_file() else []
-    return max((line["step"] for line in lines), default=0)
+    return max((line.step for line in lines), default=0)

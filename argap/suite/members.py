@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from argap.atomic import write_json
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.bigram_index.token_source import TokenSource
@@ -17,7 +16,7 @@ from argap.device import DTYPES, resolve_dtype
 from argap.evaluation import EvaluationSet, open_evaluation_set
 from argap.parallel import Parallel, join
 from argap.progress import say
-from argap.records import SourceRecord
+from argap.records import SourceRecord, write_record
 from argap.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
 from argap.suite.layout import Layout, check_finished, finished_run, open_finished
@@ -89,7 +88,7 @@ def run_member(
         if suite.mqar is not None and weights.is_file() and not layout.mqar(entry).is_file():
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
             scores = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
-            write_json(layout.mqar(entry), scores.as_json())
+            write_record(layout.mqar(entry), scores)
         if not keep:
             weights.unlink(missing_ok=True)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pandas as pd
 
-from argap.atomic import read_json
 from argap.breakdowns import threshold_share
 from argap.cells import PREFIX, ar_hits, models_of, read_cells, sum_by
 from argap.checksums import check_files
@@ -24,33 +22,12 @@ from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
 from argap.suite.trajectory import COLUMNS
+from argap.synthetics.pretrained_test import PretrainedScores, read_scores
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.train.log import read_log
+from argap.train.records import StepLine, TrainRecord, TrainResult
 
 REMEDY = "`argap suite run` writes it again"
-
-
-class Finished(Record, frozen=True):
-    """The end of a training run."""
-
-    tokens: int
-    tokens_per_s: float
-    loss: float
-
-
-class TrainingData(Record, frozen=True):
-    tokens: int
-    """Of one pass, one EOS a document included."""
-    fingerprint: str
-    """SHA-256 (hex) of the packed tokens."""
-
-
-class Training(Record, frozen=True):
-    """The parts of a member's ``train.json`` that reports use."""
-
-    device: str
-    data: TrainingData
-    finished: Finished
 
 
 class Member(Record, frozen=True):
@@ -70,7 +47,15 @@ class Member(Record, frozen=True):
     """Fingerprint."""
     evaluation: str
     """Fingerprint of the evaluation set."""
-    train: Training
+    train: TrainRecord
+    scoring: dict[str, str | float | None]
+    """`argap.records.RunResult` of its run."""
+
+    @property
+    def trained(self) -> TrainResult:
+        """The outcome of its training, which is finished."""
+        assert self.train.finished is not None
+        return self.train.finished
 
 
 class Members(Record, frozen=True):
@@ -104,9 +89,9 @@ class SizeResult:
     @property
     def passes(self) -> float:
         """How often training read a text whose index has occurrences; 1 where its counts are exposures already."""
-        trained = self.member(self.reference).train
+        reference = self.member(self.reference)
         exposed = self.gap.index is not None and self.gap.index.passes != 1
-        return 1.0 if exposed else trained.finished.tokens / trained.data.tokens
+        return 1.0 if exposed else reference.trained.tokens / reference.train.data.tokens
 
     @cached_property
     def totals(self) -> dict[str, float]:
@@ -204,20 +189,20 @@ class SizeResult:
         repeated = self.cells.loc[self.cells["repeated"], columns]
         return sum_by(repeated, ["distance", "frequency"])
 
-    def mqar(self) -> dict[str, Any] | None:
-        """MQAR scores of the models that were tested (`argap.synthetics`), or None."""
+    def mqar(self) -> PretrainedScores | None:
+        """MQAR scores of the models that were tested, or None."""
         path = self.folder / "mqar.json"
-        return read_json(path) if path.is_file() else None
+        return read_scores(path, remedy=REMEDY) if path.is_file() else None
 
     def trajectory(self) -> pd.DataFrame | None:
         """NLL during training (`argap.suite.trajectory.COLUMNS`), or None if no intermediate checkpoint was scored."""
         return self._table("trajectory", *COLUMNS) if (self.folder / "trajectory.parquet").is_file() else None
 
-    def log(self, name: str) -> list[dict[str, Any]]:
-        """The training log of a member."""
+    def log(self, name: str) -> list[StepLine]:
+        """The training log of a member, without evaluations."""
         path = self.folder / "logs" / f"{name}.jsonl"
         check_files(self.folder, [path], remedy=REMEDY)
-        return read_log(path)
+        return [line for line in read_log(path) if isinstance(line, StepLine)]
 
     def spread(self) -> dict[str, list[float]]:
         """The share of the gap for each seed, for members trained from several seeds. NaN: no gap.

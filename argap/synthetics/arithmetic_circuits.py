@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.models.base_conv import BaseConv
+from argap.models.base_conv import BaseConv, Bias
 from argap.models.filters import ExplicitFilter
 
 
@@ -83,7 +83,7 @@ def base_conv_of_circuit(circuit: Circuit) -> nn.Sequential:
     for wire in range(inputs):
         position, channel = divmod(wire, circuit.width)
         layers[0].projection.weight[wire, channel] = 1
-        _taps(layers[1])[circuit.positions - 1 - position, wire] = 1
+        taps_of(layers[1])[circuit.positions - 1 - position, wire] = 1
     for depth in range(1, max(depths) + 1):
         fetch, multiply = _linear(2 * count, circuit.positions), _product(2 * count, circuit.positions)
         for wire in range(count):
@@ -103,7 +103,7 @@ def base_conv_of_circuit(circuit: Circuit) -> nn.Sequential:
     first = _linear(2 * count, circuit.positions)
     for number in range(len(circuit.gates)):
         first.projection.weight[number, inputs + number] = 1
-    return nn.Sequential(*layers, first).requires_grad_(False)
+    return nn.Sequential(*layers, first)
 
 
 def padded(x: torch.Tensor, circuit: Circuit) -> torch.Tensor:
@@ -111,35 +111,36 @@ def padded(x: torch.Tensor, circuit: Circuit) -> torch.Tensor:
     return nn.functional.pad(x, (0, 2 * (circuit.inputs + len(circuit.gates)) - circuit.width))
 
 
-def _blank(width: int, positions: int) -> BaseConv:
-    layer = BaseConv(width, positions, filter="explicit", kernel_size=positions).double()
-    for parameter in layer.parameters():
+def blank_layer(width: int, positions: int, taps: int, bias: Bias = "vector") -> BaseConv:
+    """A BaseConv layer in float64 whose weights are all 0."""
+    layer = BaseConv(width, positions, kernel_size=taps, bias=bias).double()
+    for parameter in layer.requires_grad_(False).parameters():
         parameter.zero_()
     return layer
 
 
+def taps_of(layer: BaseConv) -> torch.Tensor:
+    """The taps of an explicit filter, ``[N, D]``."""
+    assert isinstance(layer.filter, ExplicitFilter)
+    return layer.filter.weight
+
+
 def _linear(width: int, positions: int) -> BaseConv:
     """u W, with W still 0."""
-    layer = _blank(width, positions)
+    layer = blank_layer(width, positions, positions)
     layer.conv_bias.fill_(1)
     return layer
 
 
 def _shift(width: int, positions: int) -> BaseConv:
     """h ∗ u, with h still 0."""
-    layer = _blank(width, positions)
+    layer = blank_layer(width, positions, positions)
     layer.gate_bias.fill_(1)
     return layer
 
 
 def _product(width: int, positions: int) -> BaseConv:
     """(u W + b1) ⊙ u, with W and b1 still 0."""
-    layer = _blank(width, positions)
-    _taps(layer)[0] = 1
+    layer = blank_layer(width, positions, positions)
+    taps_of(layer)[0] = 1
     return layer
-
-
-def _taps(layer: BaseConv) -> torch.Tensor:
-    """The filter's taps ``[N, W]``."""
-    assert isinstance(layer.filter, ExplicitFilter)
-    return layer.filter.weight

@@ -22,9 +22,9 @@ from torch import nn
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.attention import Attention
 from argap.models.base_conv import BaseConv
-from argap.models.filters import ExplicitFilter
 from argap.models.linear_attention import LinearAttention
 from argap.models.modeling import Block, SwiGLU
+from argap.synthetics.arithmetic_circuits import taps_of
 
 MixerType = TypeVar("MixerType")
 
@@ -130,7 +130,7 @@ def linear_attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCau
 
     mixer = _mixer(BaseConv, previous)
     mixer.gate_bias[before] = 1
-    taps = _explicit(mixer)
+    taps = taps_of(mixer)
     taps[0, before], taps[1, before] = -1, 1
 
     mixer = _mixer(LinearAttention, recall)
@@ -179,7 +179,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     _undo(first.mixer_norm, (2 * shifts + 1) * bits + 1, width)
 
     mixer = _mixer(BaseConv, first)
-    taps = _explicit(mixer)
+    taps = taps_of(mixer)
     for shift in range(1, shifts + 1):
         channels = slice(compare + (shift - 1) * bits, compare + shift * bits)
         _copy(mixer.projection.weight, channels, own)
@@ -199,7 +199,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
         mlp.down.weight[matched + unit, unit] = 1 / sharp
 
     mixer = _mixer(BaseConv, second)
-    taps = _explicit(mixer)
+    taps = taps_of(mixer)
     for shift in range(1, shifts + 1):
         channels = slice(read + (shift - 1) * bits, read + shift * bits)
         mixer.projection.weight[channels, matched + shift - 1] = 1
@@ -243,9 +243,3 @@ def _mixer(mixer_type: type[MixerType], block: Block) -> MixerType:
     mixer = block.mixer
     assert isinstance(mixer, mixer_type)
     return mixer
-
-
-def _explicit(mixer: BaseConv) -> torch.Tensor:
-    """The filter's taps ``[T, D]``."""
-    assert isinstance(mixer.filter, ExplicitFilter)
-    return mixer.filter.weight

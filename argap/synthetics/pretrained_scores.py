@@ -4,8 +4,7 @@ Legend: E examples, N tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,9 +17,8 @@ from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap, interval
 from argap.progress import progress
-from argap.records import Interval, Record, as_json
 from argap.runs import environment
-from argap.synthetics.pretrained_test import PretrainedTest
+from argap.synthetics.pretrained_test import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout
 from argap.targets import find_target, with_distinct_names
@@ -30,51 +28,6 @@ LOGITS_AT_ONCE = 2**27
 """Elements in the logits of a batch: half a gigabyte in float32."""
 TEXT_TOKENS = 1_000_000
 """Number of tokens used from the start of a text."""
-
-
-class Measures(Record, frozen=True):
-    """Means over the tokens of a slice, with 95% intervals over examples."""
-
-    n: int
-    nll: float
-    """In nats."""
-    ppl: float
-    ppl_ci95: Interval
-    accuracy: float
-    """Of the most probable token."""
-    accuracy_ci95: Interval
-
-
-class ScoreRow(Measures, frozen=True, kw_only=True):
-    """One model, number of KV pairs and slice."""
-
-    model: str
-    pairs: int
-    slice: Literal["ar", "other", "pairs"]
-    """``ar``: the values after the queries; ``other``: the fill token or text between the pairs, the other tokens of
-    figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
-
-
-@dataclass(frozen=True)
-class PretrainedScores:
-    """The scores of several models on one test."""
-
-    test: PretrainedTest
-    rows: tuple[ScoreRow, ...]
-    device: str
-    dtype: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The content of ``scores.json``: the test, the rows, the device and the versions."""
-        return {
-            "format": 2,
-            **self.test.as_json(),
-            "between": self.test.between,
-            "rows": [as_json(row) for row in self.rows],
-            "device": self.device,
-            "dtype": self.dtype,
-            **environment(),
-        }
 
 
 def score_pretrained(
@@ -99,7 +52,20 @@ def score_pretrained(
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
                     rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
         del model
-    return PretrainedScores(test, tuple(rows), str(device), str(dtype))
+    return PretrainedScores(
+        **msgspec.structs.asdict(test),
+        format=FORMAT,
+        between=_between(test),
+        rows=tuple(rows),
+        device=str(device),
+        dtype=str(dtype),
+        **environment(),
+    )
+
+
+def _between(test: PretrainedTest) -> str:
+    """What stands between the pairs, in words."""
+    return f"the text {test.text}" if test.text else f"{test.fill!r}" if test.fill else "the end-of-sequence token"
 
 
 def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:

@@ -54,7 +54,8 @@ class FlaOperators:
 
     @classmethod
     def load(cls) -> "FlaOperators":
-        """Those of the installed package, called outside the graphs of `torch.compile`, which cannot trace them.
+        """Those of the installed package, called outside the graphs of `torch.compile`, which cannot trace them. Their
+        kernels are tuned as `argap.train.autotuning` describes.
 
         Raises `ArgapError` where it is not installed.
         """
@@ -66,6 +67,9 @@ class FlaOperators:
         from fla.ops.gla import chunk_gla  # pyright: ignore[reportMissingImports]
         from fla.ops.simple_gla import chunk_simple_gla  # pyright: ignore[reportMissingImports]
 
+        from argap.train.autotuning import compile_at_once
+
+        compile_at_once()
         functions: tuple[Any, ...] = chunk_gla, chunk_delta_rule, chunk_simple_gla, parallel_based
         untraced: list[Any] = [torch.compiler.disable(function) for function in functions]
         return cls(*untraced)

@@ -3,11 +3,10 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from argap.atomic import write_text
+from argap.atomic import parse_json, write_text
 from argap.errors import FormatError
 from argap.progress import say
 from argap.records import as_json
@@ -25,8 +24,8 @@ class TrainLog:
         self.total_steps = total_steps
         self.line_open = False
         self._trackers = trackers
-        earlier = [line for line in read_log(path) if line["step"] <= step]
-        write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
+        earlier = [line for line in read_log(path) if line.step <= step]
+        write_text(path, "".join(json.dumps(as_json(line)) + "\n" for line in earlier))
 
     def write(self, line: StepLine | EvaluationLine) -> None:
         """Append one line and show it."""
@@ -68,8 +67,8 @@ def _metrics(line: StepLine | EvaluationLine) -> dict[str, float | None]:
     return {f"train/{name}": value for name, value in as_json(line).items() if name != "step"}
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, with the keys of `StepLine` or `EvaluationLine`. A truncated last line is ignored.
+def read_log(path: Path) -> list[StepLine | EvaluationLine]:
+    """The lines of a log. A truncated last line is ignored.
 
     Raises `FormatError` that names another line which is neither.
     """
@@ -77,13 +76,12 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     lines = []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
-            msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True)
+            line = parse_json(text.decode())
+            lines.append(msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True))
         except (ValueError, TypeError) as error:
             if number == len(texts):
                 break
             raise FormatError(f"{path}: line {number}: not a line of a training log ({error})") from None
-        lines.append(line)
     return lines
 
 

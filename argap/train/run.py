@@ -24,7 +24,7 @@ from argap.progress import say
 from argap.records import write_record
 from argap.resumable import discard_parts
 from argap.runs import environment
-from argap.tokenizer import load_tokenizer
+from argap.tokenizer import load_tokenizer, save_tokenizer
 from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import (
     REMEDY,
@@ -38,7 +38,7 @@ from argap.train.fla_operators import Backend, choose_backend, use_fla
 from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
-from argap.train.model import build_model, save_model, save_tokenizer
+from argap.train.model import build_model, save_model
 from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
@@ -241,15 +241,15 @@ def _save_model(model: PreTrainedModel, out: Path, config: TrainConfig) -> None:
 
 def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -> TrainResult:
     lines = read_log(out / "log.jsonl")
-    steps = [line for line in lines if "loss" in line]
-    evaluations = [line for line in lines if "eval_loss" in line]
+    steps = [line for line in lines if isinstance(line, StepLine)]
+    evaluations = [line for line in lines if isinstance(line, EvaluationLine)]
     on_cuda = parallel.device.type == "cuda"
     return TrainResult(
         steps=end.step,
         tokens=end.step * config.batch_size * config.seq_len,
-        loss=steps[-1]["loss"],
-        eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
-        tokens_per_s=statistics.median(line["tokens_per_s"] for line in steps),
+        loss=steps[-1].loss,
+        eval_loss=evaluations[-1].eval_loss if evaluations else None,
+        tokens_per_s=statistics.median(line.tokens_per_s for line in steps),
         wall_time_s=end.seconds,
         peak_memory_bytes=torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
     )

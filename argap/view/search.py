@@ -1,16 +1,22 @@
 """Tokens worth looking at: those at which a model loses most, and those where a text stands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from argap.ahead import available_cores, map_ahead
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt
 from argap.parquet import read_parquet
 from argap.records import Record
 from argap.reports.tokens import visible
 from argap.runs import token_parts
-from argap.slice_sql import TABLE, Condition, quoted, streamed
+from argap.slice_sql import TABLE, Condition, connect, quoted
+from argap.slice_sums import each_portion, queried
+from argap.token_batches import TokenReader
 from argap.token_slices import checked
 from argap.tokens import TokenTable
 from argap.view.windows import LONGEST
@@ -43,14 +49,18 @@ def lost_most(
     condition = checked(table, where)
     assert isinstance(condition, Condition)
     own, other = (f"nll.{quoted(name)}" for name in (model, reference))
-    order = "" if in_order else f'ORDER BY {own} - {other} DESC, "window", pos'
-    query = (
-        f'SELECT "window", pos, previous, piece, {own}, {other} FROM {TABLE} '
-        f"WHERE (\n{condition.sql}\n) {order} LIMIT {int(limit)}"
-    )
-    columns = dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])
-    with streamed(table, list(columns), {}) as connection:
-        rows = connection.execute(query).fetchall()
+    chosen = f'"window", pos, previous::VARCHAR AS previous, piece::VARCHAR AS piece, {own} AS lost, {other} AS other'
+    order = f'ORDER BY {"" if in_order else "lost - other DESC,"} "window", pos LIMIT {int(limit)}'
+    query = f"SELECT {chosen} FROM {TABLE} WHERE (\n{condition.sql}\n) {order}"
+    reader = TokenReader(table, list(dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])))
+    portions: list[pa.Table] = []
+    for portion in each_portion(reader, lambda batches, interrupt: queried(batches, interrupt, query, {})):
+        portions.append(portion)
+        if in_order and sum(map(len, portions)) >= limit:
+            break
+    with connect() as connection:
+        connection.register(TABLE, pa.concat_tables(portions))
+        rows = connection.execute(f"SELECT * FROM {TABLE} {order}").fetchall()
     return [
         Match(window, pos, _line(previous), _line(piece), "", nll=(lost, lost_other))
         for window, pos, previous, piece, lost, lost_other in rows
@@ -65,27 +75,41 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
     if not text:
         raise ArgapError("`text` is empty; expected the text to look for")
     wanted = text.encode(errors="replace")
-    fold = wanted == wanted.lower()
-    found: list[Match] = []
-    for path in token_parts(table.runs[0].folder):
+    pieces = table.piece_bytes.folded if wanted == wanted.lower() else table.piece_bytes
+
+    def found_in(path: Path) -> list[Match]:
         interrupt.check()
-        rows = read_parquet(path, ["window", "pos", "token"])
-        window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
-        content, ends = table.piece_bytes.text(ids)
-        for start in _occurrences(content.lower() if fold else content, wanted):
-            stop = start + len(wanted)
-            first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
-            if window[first] != window[last]:
-                continue
-            opens, closes = np.searchsorted(window, [window[first], window[first] + 1]).tolist()
-            low = int(ends[opens - 1]) if opens else 0
-            before = content[max(low, start - AROUND) : start]
-            after = content[stop : min(int(ends[closes - 1]), stop + AROUND)]
-            texts = (_decoded(each) for each in (before, content[start:stop], after))
-            found.append(Match(int(window[first]), int(pos[first]), *texts, tokens=last - first + 1))
-            if len(found) == limit:
-                return found
+        content, ends = pieces.text(read_parquet(path, ["token"])["token"].to_numpy())
+        starts = _occurrences(content.tobytes(), wanted)
+        first = next(starts, None)
+        if first is None:
+            return []
+        return list(islice(_matches(path, table, chain([first], starts), len(wanted), ends), limit))
+
+    found: list[Match] = []
+    for matches in map_ahead(found_in, token_parts(table.runs[0].folder), available_cores()):
+        found += matches[: limit - len(found)]
+        if len(found) == limit:
+            break
     return found
+
+
+def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, ends: np.ndarray) -> Iterator[Match]:
+    """The matches that begin at the bytes ``starts`` of a part and stay in one window; ``ends``: of its tokens."""
+    rows = read_parquet(path, ["window", "pos", "token"])
+    window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
+    content = table.piece_bytes.text(ids)[0].tobytes()
+    for start in starts:
+        stop = start + size
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+        if window[first] != window[last]:
+            continue
+        opens, closes = np.searchsorted(window, [window[first], window[first] + 1]).tolist()
+        low = int(ends[opens - 1]) if opens else 0
+        before = content[max(low, start - AROUND) : start]
+        after = content[stop : min(int(ends[closes - 1]), stop + AROUND)]
+        texts = (_decoded(each) for each in (before, content[start:stop], after))
+        yield Match(int(window[first]), int(pos[first]), *texts, tokens=last - first + 1)
 
 
 def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:

@@ -15,7 +15,7 @@ from argap.errors import ArgapError, FormatError
 from argap.lockstep import KEYS, REMEDY, Rows
 from argap.records import Record
 from argap.reports.tokens import NEWLINE, visible
-from argap.runs import token_parts
+from argap.runs import RANK, Run, token_parts
 from argap.token_columns import LABELLED
 from argap.tokens import TokenTable
 
@@ -35,6 +35,8 @@ class ModelInWindow(Record, frozen=True):
     """Whether the model's most likely token is the true one."""
     top1: tuple[str, ...]
     """That token's text."""
+    rank: tuple[int | None, ...] | None = None
+    """The true token's rank in the vocabulary, from 1; None for a run without ranks."""
 
 
 class Window(Record, frozen=True):
@@ -78,7 +80,7 @@ class WindowReader:
         table = self._table.among(models)
         by_segment = "segment_bytes" in table.columns
         labels = self._labels.of(window, [*KEYS, *LABELLED, "domain", *(["segment_bytes"] if by_segment else [])])
-        runs = tuple(self._runs[model].of(window, [*KEYS, "token", "logprob", "top1"]) for model in models)
+        runs = tuple(self._runs[run.model].of(window, _columns(run)) for run in table.runs)
         if any(len(run) != len(labels) for run in runs):
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
         columns = ["document", "domain", "source", *LABELLED, "token", "nll", "top1", *table.kept]
@@ -100,12 +102,19 @@ class WindowReader:
             occurrences=tuple(rows["occurrences"].to_pylist()),
             train_count=tuple(rows["train_count"].to_pylist()) if counted else None,
             kept={name: tuple(map(_value, rows[name].to_pylist())) for name in table.kept},
-            models=tuple(_of_model(model, rows, ids, scored, table) for model in models),
+            models=tuple(
+                _of_model(model, run, rows, ids, scored, table) for model, run in zip(models, runs, strict=True)
+            ),
         )
 
 
+def _columns(run: Run) -> list[str]:
+    """The columns to read of a run."""
+    return [*KEYS, "token", "logprob", "top1", *([RANK.name] if run.record.identity.rank else [])]
+
+
 def _of_model(
-    model: str, rows: pa.RecordBatch, ids: np.ndarray, scored: np.ndarray, table: TokenTable
+    model: str, run: pa.Table, rows: pa.RecordBatch, ids: np.ndarray, scored: np.ndarray, table: TokenTable
 ) -> ModelInWindow:
     nll = rows["nll"].field(model).to_numpy(zero_copy_only=False)
     top1 = rows["top1"].field(model).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -114,6 +123,7 @@ def _of_model(
         nll=tuple(value if of else None for value, of in zip(nll.tolist(), scored.tolist(), strict=True)),
         right=tuple((top1 == ids).tolist()),
         top1=tuple("" if each < 0 else shown(table.tokenizer.pieces[each]) for each in top1.tolist()),
+        rank=tuple(run[RANK.name].to_pylist()) if RANK.name in run.column_names else None,
     )
 
 

@@ -1,6 +1,7 @@
-"""The long convolution in float32 vs. torch.fft, in the models' layout and with contiguous positions.
+"""The long convolution vs. torch.fft, in the models' layout and with contiguous positions.
 
-Times include the transform of the filter, except in rows marked as keeping the spectrum.
+Times include the transform of the filter, except in rows marked as keeping the spectrum. The rows in bfloat16 have gate
+and skip, as in Hyena; their peers are our own convolution by transforms and torch.fft.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from argap.kernels.long_convolution import (
     long_convolution_reference,
     packed_convolution,
 )
+from argap.kernels.toeplitz_convolution import LONGEST, SHORTEST, shifted_taps, toeplitz_convolution
 
 BATCH, WIDTH = 8, 1024
 
@@ -43,6 +45,34 @@ def cases() -> Iterator[Case]:
             check=check,
             peers={"torch.fft, positions side by side": partial(side_by_side, *turned, response)},
         )
+        if SHORTEST <= length <= LONGEST:
+            yield in_bfloat16(length)
+
+
+def in_bfloat16(length: int) -> Case:
+    size = (WIDTH, BATCH, length)
+    x, gate = (torch.randn(size, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0) for _ in range(2))
+    taps, skip = torch.randn(length, WIDTH, device="cuda") / length**0.5, torch.randn(WIDTH, device="cuda").to(x)
+    copies, spectrum = shifted_taps(taps, length, x.dtype), filter_spectrum(taps, length)
+    turned, response = x.permute(0, 2, 1).contiguous(), torch.fft.rfft(taps.T.contiguous(), n=2 * length)
+    return Case(
+        "long convolution, gated",
+        f"B {BATCH}, T {length}, D {WIDTH}, bfloat16",
+        flops=0.0,
+        bytes=3 * x.nbytes + taps.nbytes // 2,
+        ours=partial(toeplitz_convolution, x, copies, gate, skip),
+        check=against(gated, x, gate, shared=(taps, skip), sequences=2),
+        peers={
+            "ours by transforms": partial(packed_convolution, x.contiguous(), spectrum, gate.contiguous(), skip),
+            "torch.fft, positions side by side": lambda: (
+                gate * (side_by_side(turned.float(), taps, response).to(x.dtype) + skip * x)
+            ),
+        },
+    )
+
+
+def gated(x: torch.Tensor, gate: torch.Tensor, taps: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+    return gate * (long_convolution_reference(x, taps) + skip * x)
 
 
 def side_by_side(x: torch.Tensor, taps: torch.Tensor, response: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-import tokenizers
 from typer.testing import CliRunner
 
 from argap.cli.index import app
 from argap.cli.index_output import parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
 from argap.tokenizer import load_tokenizer
+from tests.conftest import word_tokenizer
 
 TEXTS = ["to be or not to be", "be not afraid", "", "to"]
 
@@ -20,11 +20,8 @@ TEXTS = ["to be or not to be", "be not afraid", "", "to"]
 @pytest.fixture
 def words(tmp_path):
     """A tokenizer of whole words, and a JSON lines file of `TEXTS`."""
-    vocabulary = {word: n for n, word in enumerate(["[UNK]", "to", "be", "or", "not", "afraid"])}
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    (tmp_path / "words").mkdir()
-    backend.save(str(tmp_path / "words" / "tokenizer.json"))
+    words = ["[UNK]", "to", "be", "or", "not", "afraid"]
+    word_tokenizer(words, unknown="[UNK]").save(tmp_path / "words")
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in TEXTS))
     return tmp_path / "words"
 
@@ -73,10 +70,7 @@ def test_errors_are_one_line(words, tmp_path):
     with pytest.raises(ArgapError, match="`overwrite=True`"):
         run(*arguments)
     run(*arguments, "--overwrite")
-    backend = tokenizers.Tokenizer.from_file(str(words / "tokenizer.json"))
-    backend.add_tokens(["question"])
-    (tmp_path / "other").mkdir()
-    backend.save(str(tmp_path / "other" / "tokenizer.json"))
+    word_tokenizer(["[UNK]", "to", "be", "question"], unknown="[UNK]").save(tmp_path / "other")
     with pytest.raises(MismatchError, match="argap index build"):
         run("count", out, "to be", "--tokenizer", tmp_path / "other")
 

@@ -3,11 +3,10 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from argap.bigram_index.build import build_index
 from argap.errors import ArgapError
+from tests.bigram_index.conftest import build
 
 BUILD = """
 import resource, sys
@@ -39,7 +38,4 @@ def test_a_full_disk_is_one_line(chunk, tmp_path):
 def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgapError, match=r"file/index: could not be written \(Not a directory\)"):
-        build_index(
-            [np.array([1, 2])], tmp_path / "file" / "index", vocab_size=3, tokenizer="t",
-            tokenizer_fingerprint="ab" * 32, sources=["s"],
-        )  # fmt: skip
+        build(tmp_path / "file" / "index", [[1, 2]])

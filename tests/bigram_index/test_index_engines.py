@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argap.bigram_index import count_numba, count_numpy, count_torch, csr, engines, lookup_numba
-from argap.bigram_index.build import build_index
 from argap.bigram_index.count import BigramCounter
 from argap.bigram_index.sorted_runs import Rows
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
+from tests.bigram_index.conftest import build
 
 RNG = np.random.default_rng(3)
 BY_HAND = np.array([1, 2, 1, 2, 4, 2, 2, 2, 4, 4, 1], dtype=np.uint16)
 # boundary 4: documents 1212 | 222 | (empty) | 1. Bigrams (1,2) twice, (2,1) once, (2,2) twice.
 
 
-def equal(run, reference):
+def assert_equal_rows(run, reference):
     for name in ("indptr", "second", "count"):
         np.testing.assert_array_equal(getattr(run, name), getattr(reference, name))
 
@@ -66,21 +66,21 @@ def streams():
 def test_scatter_equals_the_reference(case, threads):
     _, tokens, vocab_size, boundary = case
     run = count_numba.count_stream(tokens, vocab_size, boundary, threads=threads)
-    equal(run, count_numpy.count_stream(tokens, vocab_size, boundary))
+    assert_equal_rows(run, count_numpy.count_stream(tokens, vocab_size, boundary))
 
 
 @pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
 @pytest.mark.parametrize("count", [count_numpy.count_stream_scipy, count_by_torch])
 def test_scipy_and_torch_equal_the_reference(count, case):
     _, tokens, vocab_size, boundary = case
-    equal(count(tokens, vocab_size, boundary), count_numpy.count_stream(tokens, vocab_size, boundary))
+    assert_equal_rows(count(tokens, vocab_size, boundary), count_numpy.count_stream(tokens, vocab_size, boundary))
 
 
 @pytest.mark.gpu
 def test_a_stream_on_the_gpu():
     tokens = RNG.zipf(1.2, 100_000).clip(max=50_000).astype(np.uint16)
     run = count_torch.count_stream(count_torch.to_device(tokens, "cuda"), 50_001, 3)
-    equal(run, count_numpy.count_stream(tokens, 50_001, 3))
+    assert_equal_rows(run, count_numpy.count_stream(tokens, 50_001, 3))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -94,7 +94,7 @@ def test_a_missing_gpu_is_refused_before_reading_tokens(tmp_path: Path) -> None:
 @given(tokens=st.lists(st.integers(0, 9), max_size=200), threads=st.integers(1, 4))
 def test_scatter_on_any_stream(tokens, threads):
     array = np.array(tokens, dtype=np.uint16)
-    equal(count_numba.count_stream(array, 10, 9, threads=threads), count_numpy.count_stream(array, 10, 9))
+    assert_equal_rows(count_numba.count_stream(array, 10, 9, threads=threads), count_numpy.count_stream(array, 10, 9))
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,13 +172,7 @@ def test_both_paths_sum_rows_alike():
         np.concatenate([run.count for run in runs]),
         50,
     )
-    equal(count_numba.merge_rows(*given), count_numpy.merge_rows(*given))
-
-
-def build(out, tokens, vocab_size):
-    return build_index(
-        [tokens], out, vocab_size=vocab_size, tokenizer="t", tokenizer_fingerprint="ab" * 32, sources=["s"]
-    )
+    assert_equal_rows(count_numba.merge_rows(*given), count_numpy.merge_rows(*given))
 
 
 @pytest.mark.parametrize("vocab_size", [2, 300, 65_536, 70_000])
@@ -187,7 +181,7 @@ def test_probing_equals_bisection(vocab_size, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_numba, "ONE_THREAD_PAIRS", 100)  # two threads
     # Rows of all lengths: token 0 is followed by everything, others by few.
     tokens = RNG.zipf(1.1, 30_000).clip(max=vocab_size) - 1
-    index = build(tmp_path / "index", tokens, vocab_size)
+    index = build(tmp_path / "index", [tokens], vocab_size=vocab_size)
     pairs = RNG.integers(-3 if dtype != np.uint16 else 0, min(vocab_size + 3, 65_536), (2, 5000)).astype(dtype)
     pairs[:, :2500] = [tokens[:2500] % 65_536, tokens[1:2501] % 65_536]  # half of them are there
     found = lookup_numba.count_pairs(index._csr, *pairs)
@@ -197,7 +191,7 @@ def test_probing_equals_bisection(vocab_size, dtype, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("count", [lookup_numba.count_pairs, csr.count_pairs])
 def test_an_index_may_have_no_bigrams(count, tmp_path):
-    index = build(tmp_path / "index", np.array([3]), 5)
+    index = build(tmp_path / "index", [[3]])
     assert (index.tokens, index.bigrams, index.distinct) == (1, 0, 0)
     assert count(index._csr, np.array([3, 0, 9]), np.array([3, 0, 0])).tolist() == [0, 0, 0]
 
@@ -207,7 +201,7 @@ def large(tmp_path, monkeypatch):
     """An index treated as too large for memory, with its own cache folder."""
     monkeypatch.setattr(csr, "IN_MEMORY", 10)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return build(tmp_path / "index", RNG.zipf(1.3, 3000).clip(max=99) - 1, 99)
+    return build(tmp_path / "index", [RNG.zipf(1.3, 3000).clip(max=99) - 1], vocab_size=99)
 
 
 def test_rows_are_written_and_mapped(large):
@@ -223,7 +217,7 @@ def test_rows_are_written_and_mapped(large):
 
 
 def test_rows_of_another_index_are_not_used(large, tmp_path):
-    other = build(tmp_path / "other", np.array([1, 1, 1] + [5, 6] * 9), 99)
+    other = build(tmp_path / "other", [[1, 1, 1] + [5, 6] * 9], vocab_size=99)
     expected = other.count([1, 5], [1, 6]).tolist()
     assert not (other.folder / "csr").exists()  # small enough for memory
     shutil.copytree(large.folder / "csr", other.folder / "csr")
@@ -275,9 +269,9 @@ def test_numba_takes_over_above_a_size(handled, monkeypatch):
     monkeypatch.setattr(engines, "SMALL", 7)
     used = []
     monkeypatch.setattr(engines, "import_module", lambda name: used.append(name) or count_numba)
-    equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert used == []
-    equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert used == ["argap.bigram_index.count_numba"]
 
 
@@ -287,7 +281,7 @@ def test_without_numba_scipy_counts(handled, monkeypatch):
     monkeypatch.setattr(engines, "import_module", None)  # would raise
     tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
     with mock.patch.object(count_numpy, "count_stream_scipy", wraps=count_numpy.count_stream_scipy) as scipy:
-        equal(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+        assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert scipy.called
     assert engines.scratch_bytes() == 40
 

@@ -7,29 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index.build import build_index
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index
 from argap.bigram_index.token_stats import weighted_sum
 from argap.errors import ArgapError
-
-
-def build(out, documents, *, source="s", vocab_size=5, **options):
-    documents = [np.array(d) for d in documents]
-    made = {"tokenizer": "t", "tokenizer_fingerprint": "ab" * 32}
-    return build_index(documents, out, vocab_size=vocab_size, sources=[source], **made, **options)
+from tests.bigram_index.conftest import build, contents
 
 
 @pytest.fixture
 def two(tmp_path):
     """``web`` has (1,2) five times and (2,1) four times; ``books`` has (1,2) once, (2,3) three times, (3,2) twice."""
-    web = build(tmp_path / "web", [[1, 2] * 5], source="web")
-    books = build(tmp_path / "books", [[1, 2, 3, 2, 3, 2, 3]], source="books")
+    web = build(tmp_path / "web", [[1, 2] * 5], sources=["web"])
+    books = build(tmp_path / "books", [[1, 2, 3, 2, 3, 2, 3]], sources=["books"])
     return web.folder, books.folder
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def counts(index):
@@ -92,7 +82,7 @@ def test_weighted_merge_does_not_depend_on_the_order(two, tmp_path, monkeypatch)
 
 
 def test_unequal_passes_become_weights(tmp_path):
-    folders = [build(tmp_path / name, [[1, 2]], source=name, passes=n).folder for name, n in (("a", 2), ("b", 5))]
+    folders = [build(tmp_path / name, [[1, 2]], sources=[name], passes=n).folder for name, n in (("a", 2), ("b", 5))]
     merged = merge_indexes(folders, tmp_path / "merged")
     assert (counts(merged), merged.passes) == ({(1, 2): 7}, 1)
     assert [(w.weight, w.sources) for w in merged.manifest.weights] == [(2, ("a",)), (5, ("b",))]
@@ -101,7 +91,7 @@ def test_unequal_passes_become_weights(tmp_path):
 
 
 def test_equal_passes_are_kept(tmp_path):
-    folders = [build(tmp_path / name, [[1, 2]], source=name, passes=3).folder for name in "ab"]
+    folders = [build(tmp_path / name, [[1, 2]], sources=[name], passes=3).folder for name in "ab"]
     merged = merge_indexes(folders, tmp_path / "merged")
     assert (counts(merged), merged.passes, merged.manifest.weights) == ({(1, 2): 2}, 3, ())
 

@@ -5,23 +5,19 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import tokenizers
 
 from argap.bigram_index import external_counts
-from argap.bigram_index.build import build_index
 from argap.bigram_index.external_counts import index_from_arpa, index_from_counts
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, FormatError
-from argap.tokenizer import load_tokenizer
+from tests.bigram_index.conftest import contents
+from tests.conftest import index_of, word_tokenizer
 
 
 @pytest.fixture
-def tokenizer(tmp_path):
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
-    (tmp_path / "words").mkdir()
-    backend.save(str(tmp_path / "words" / "tokenizer.json"))
-    return load_tokenizer(tmp_path / "words")
+def tokenizer():
+    return word_tokenizer(["a", "b", "c"], unknown="c")
 
 
 TABLE = pd.DataFrame({"count": [5, 1, 2**40, 7], "second": [1, 0, 2, 1], "first": [0, 2, 1, 0], "note": list("wxyz")})
@@ -98,7 +94,7 @@ def test_arpa_is_read_in_pieces(tokenizer, tmp_path, monkeypatch):
     whole = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "whole", tokenizer, tokens=1000)
     monkeypatch.setattr(external_counts, "BATCH", 1)
     cut = index_from_arpa(tmp_path / "lm.arpa", tmp_path / "cut", tokenizer, tokens=1000)
-    assert [(cut.folder / p.name).read_bytes() == p.read_bytes() for p in whole.folder.iterdir()] == [True, True]
+    assert contents(cut.folder) == contents(whole.folder)
 
 
 def test_bad_arpa_is_refused(tokenizer, tmp_path):
@@ -117,10 +113,7 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
 def test_a_merge_with_a_proxy_is_a_proxy(tokenizer, tmp_path):
     TABLE.to_csv(tmp_path / "counts.csv", index=False)
     proxy = index_from_counts(tmp_path / "counts.csv", tmp_path / "proxy", tokenizer)
-    counted = build_index(
-        [np.array([0, 1])], tmp_path / "counted", vocab_size=3, tokenizer=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint, sources=["s"],
-    )  # fmt: skip
+    counted = index_of([np.array([0, 1])], tmp_path / "counted", tokenizer)
     assert not counted.proxy
     merged = merge_indexes([proxy.folder, counted.folder], tmp_path / "merged")
     assert merged.proxy

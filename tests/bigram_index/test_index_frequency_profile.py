@@ -4,19 +4,17 @@ import numpy as np
 import pytest
 
 from argap.bigram_index import frequency_profile as profile
-from argap.bigram_index.build import build_index
 from argap.bigram_index.frequency_profile import FrequencyBin, frequency_profile
 from argap.bigram_index.plan import distinct_bigrams, estimate
 from argap.errors import ArgapError
+from tests.bigram_index.conftest import build
 
 
 @pytest.fixture
 def index(tmp_path):
     # (0,1) 12 times, (1,0) 11 times, (2,3) 10 times, (4,5) once.
     documents = [np.array([0, 1] * 12), *[np.array([2, 3])] * 10, np.array([4, 5])]
-    return build_index(
-        documents, tmp_path / "index", vocab_size=6, tokenizer="t", tokenizer_fingerprint="ab" * 32, sources=["s"]
-    )
+    return build(tmp_path / "index", documents, vocab_size=6)
 
 
 @pytest.mark.parametrize("piece", [1, 2**20])

@@ -5,27 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.bigram_index.build import build_index
 from argap.bigram_index.merge import merge_indexes
 from argap.errors import ArgapError, FormatError, MismatchError
+from tests.bigram_index import conftest
+from tests.bigram_index.conftest import contents
 
 RNG = np.random.default_rng(2)
 DOCUMENTS = [RNG.zipf(1.2, n).clip(max=70_000) - 1 for n in (1, 900, 2, 3000, 0, 40, 1)]
 
 
-def build(out, documents, source, *, fingerprint="ab" * 32, vocab_size=70_000, tokenizer="t"):
-    return build_index(
-        [np.asarray(d, dtype=np.int64) for d in documents],
-        out,
-        vocab_size=vocab_size,
-        tokenizer=tokenizer,
-        tokenizer_fingerprint=fingerprint,
-        sources=source,
-    )
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def build(out, documents, sources, **changes):
+    return conftest.build(out, documents, sources=sources, **{"vocab_size": 70_000} | changes)
 
 
 def test_merge_equals_counting_at_once(tmp_path, monkeypatch):
@@ -66,7 +56,7 @@ def test_merge_is_associative_and_commutative(shards, tmp_path_factory):
 
 def test_other_tokenizers_are_refused_by_name(tmp_path):
     a = build(tmp_path / "a", DOCUMENTS, ["a"], tokenizer="gpt2").folder
-    b = build(tmp_path / "b", DOCUMENTS, ["b"], tokenizer="pythia", fingerprint="cd" * 32).folder
+    b = build(tmp_path / "b", DOCUMENTS, ["b"], tokenizer="pythia", tokenizer_fingerprint="cd" * 32).folder
     with pytest.raises(MismatchError, match=r"gpt2.*pythia"):
         merge_indexes([a, b], tmp_path / "c")
     assert not (tmp_path / "c").exists()

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-import tokenizers
 
 from argap.bigram_index import ray_tasks
 from argap.bigram_index.build import build_from_source
@@ -16,6 +15,8 @@ from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
 from argap.tokenizer import load_tokenizer
+from tests.bigram_index.conftest import contents
+from tests.conftest import word_tokenizer
 
 WORDS = [f"w{i}" for i in range(40)]
 RNG = np.random.default_rng(5)
@@ -24,10 +25,7 @@ RNG = np.random.default_rng(5)
 @pytest.fixture
 def corpus(tmp_path):
     """A tokenizer, and a text of 300 documents, some of them empty."""
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    (tmp_path / "words").mkdir()
-    backend.save(str(tmp_path / "words" / "tokenizer.json"))
+    word_tokenizer(WORDS, unknown="w0").save(tmp_path / "words")
     texts = [" ".join(WORDS[i] for i in RNG.integers(0, 40, n)) for n in RNG.integers(0, 50, 300)]
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     return str(tmp_path / "text.jsonl"), str(tmp_path / "words")
@@ -37,10 +35,6 @@ def job(corpus, tmp_path, **changes):
     data, tokenizer = corpus
     given = {"data": (data,), "tokenizer": tokenizer, "work": str(tmp_path / "work"), "shards": 20}
     return Job(**given | changes)
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture

@@ -10,16 +10,17 @@ import time
 
 import numpy as np
 import pytest
-import tokenizers
 
 from argap.bigram_index import megatron, token_cache
-from argap.bigram_index.build import build_from_source, build_index, tokens_beside
+from argap.bigram_index.build import build_from_source, tokens_beside
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.shard import Shard, repeated, unite
 from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.tokenizer import load_tokenizer
+from tests.bigram_index.conftest import contents
+from tests.conftest import index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
 RNG = np.random.default_rng(4)
@@ -28,11 +29,7 @@ DOCUMENTS = [RNG.zipf(1.4, n).clip(max=40) for n in (5, 1, 0, 300, 2, 77, 0, 0, 
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="</s>"))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    (tmp_path / "words").mkdir()
-    backend.save(str(tmp_path / "words" / "tokenizer.json"))
-    (tmp_path / "words" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    word_tokenizer(WORDS, unknown="</s>", eos="</s>").save(tmp_path / "words")
     return load_tokenizer(tmp_path / "words")
 
 
@@ -49,14 +46,7 @@ def from_source(tokenizer, out, *specs, shard="0/1", **options):
 
 
 def from_documents(tokenizer, out, documents, sources):
-    return build_index(
-        documents, out, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint, sources=[str(s) for s in sources],
-    )  # fmt: skip
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return index_of(documents, out, tokenizer, sources=[str(s) for s in sources])
 
 
 @pytest.fixture

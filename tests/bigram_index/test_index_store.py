@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 
 from argap.atomic import read_json
-from argap.bigram_index.build import build_index
 from argap.bigram_index.manifest import read_manifest, write_manifest
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
+from tests.bigram_index import conftest
+from tests.bigram_index.conftest import contents
 
 RNG = np.random.default_rng(1)
 DOCUMENTS = [RNG.zipf(1.2, n).clip(max=300) - 1 for n in (1, 500, 2, 3000, 0, 40)]
@@ -23,13 +24,8 @@ ORACLE = Counter(p for d in DOCUMENTS for p in pairwise(d.tolist()))
 
 
 def build(out, documents=DOCUMENTS, **changes):
-    given = {
-        "vocab_size": 300,
-        "tokenizer": "words",
-        "tokenizer_fingerprint": "ab" * 32,
-        "sources": ["corpus"],
-    }
-    return build_index(documents, out, **given | changes)
+    given = {"vocab_size": 300, "tokenizer": "words", "sources": ["corpus"]}
+    return conftest.build(out, documents, **given | changes)
 
 
 @pytest.fixture
@@ -90,9 +86,7 @@ def test_part_and_group_ends_do_not_depend_on_the_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.count.merge_runs.__defaults__", (211,))
     cut = build(tmp_path / "cut")
     assert len(whole.manifest.parts) == -(-len(ORACLE) // 300) > 1
-    files = sorted(p.name for p in whole.folder.iterdir())
-    assert files == sorted(p.name for p in cut.folder.iterdir())
-    assert all((whole.folder / f).read_bytes() == (cut.folder / f).read_bytes() for f in files)
+    assert contents(whole.folder) == contents(cut.folder)
     assert [cut.count([a], [b]).item() for a, b in ORACLE] == list(ORACLE.values())
 
 

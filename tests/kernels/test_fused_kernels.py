@@ -9,7 +9,8 @@ import torch
 from argap.kernels import rotary as rotations
 from argap.kernels.gated_norm import gated_norm, gated_norm_reference
 from argap.kernels.gated_product import ACTIVATIONS, gated_product, gated_product_reference
-from argap.kernels.rms_norm import rms_norm, rms_norm_reference
+from argap.kernels.residual_norm import residual_norm, residual_norm_reference
+from argap.kernels.token_shift import token_shift, token_shift_reference
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
@@ -23,30 +24,55 @@ def drawn(*size: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
 
 
 @DTYPES
+@pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 63), (65, 40), (7, 960), (2, 2049)])
-def test_rms_norm(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+def test_residual_norm(rows: int, width: int, centered: bool, dtype: torch.dtype, device: torch.device) -> None:
     torch.manual_seed(width)
-    x, residual = (3 * drawn(rows, width, device=device, dtype=dtype) for _ in range(2))
-    weight = drawn(width, device=device, dtype=dtype)
-    normed, total = rms_norm(x, weight, 1e-5, residual)
+    x, residual = (1 + 3 * drawn(rows, width, device=device, dtype=dtype) for _ in range(2))
+    weight, bias = (drawn(width, device=device, dtype=dtype) for _ in range(2))
+    options: Any = {"centered": True, "bias": bias} if centered else {}
+    wide: Any = {"centered": True, "bias": bias.double()} if centered else {}
+    normed, total = residual_norm(x, weight, 1e-5, residual, **options)
     assert torch.equal(total, x + residual)
     for found, rows_in in (
         (normed, x.double() + residual.double()),  # normed before it is rounded
-        (rms_norm(x, weight, 1e-5, None)[0], x.double()),
+        (residual_norm(x, weight, 1e-5, None, **options)[0], x.double()),
     ):
-        expected, _ = rms_norm_reference(rows_in, weight.double(), 1e-5)
+        expected, _ = residual_norm_reference(rows_in, weight.double(), 1e-5, **wide)
         assert found.dtype == dtype
         assert relative_error(found, expected) < TOLERANCE[dtype]
 
 
-def test_rms_norm_is_the_definition() -> None:
+@pytest.mark.parametrize("centered", [False, True])
+def test_residual_norm_is_the_definition(centered: bool) -> None:
     torch.manual_seed(0)
     x, residual = torch.randn(2, 3, 5, dtype=torch.float64), torch.randn(2, 3, 5, dtype=torch.float64)
-    weight = torch.randn(5, dtype=torch.float64)
-    normed, total = rms_norm(x, weight, 0.5, residual)
-    expected = weight * (x + residual) / ((x + residual).square().mean(-1, keepdim=True) + 0.5).sqrt()
+    weight, bias = torch.randn(2, 5, dtype=torch.float64)
+    normed, total = residual_norm(x, weight, 0.5, residual, bias=bias if centered else None, centered=centered)
+    s = x + residual
+    torch.testing.assert_close(total, s, rtol=1e-12, atol=0)
+    if centered:
+        s = s - s.mean(-1, keepdim=True)
+    expected = weight * s / (s.square().mean(-1, keepdim=True) + 0.5).sqrt() + (bias if centered else 0)
     torch.testing.assert_close(normed, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(total, x + residual, rtol=1e-12, atol=0)
+
+
+@DTYPES
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (9, 40), (63, 300)])
+def test_token_shift(length: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(length)
+    x = drawn(2, length, width, device=device, dtype=dtype)
+    weights = [drawn(width, device=device, dtype=dtype) for _ in range(3)]
+    expected = token_shift_reference(x.double(), [weight.double() for weight in weights])
+    for found, wide in zip(token_shift(x, weights), expected, strict=True):
+        assert found.dtype == dtype
+        assert relative_error(found, wide) < TOLERANCE[dtype]
+
+
+def test_token_shift_is_the_definition() -> None:
+    x = torch.tensor([[[2.0], [10.0]]], dtype=torch.float64)  # two positions of one channel
+    (found,) = token_shift(x, [torch.tensor([0.25], dtype=torch.float64)])
+    assert found.flatten().tolist() == [0.25 * 2, 0.25 * 10 + 0.75 * 2]
 
 
 @DTYPES
@@ -161,7 +187,7 @@ def test_two_runs_and_any_batch_give_the_same_bits(device: torch.device) -> None
     torch.manual_seed(3)
     x, residual, weight = (torch.randn(*s, device=device) for s in ((6, 96), (6, 96), (96,)))
     for found, alone in zip(
-        rms_norm(x, weight, 1e-5, residual), rms_norm(x[:2], weight, 1e-5, residual[:2]), strict=True
+        residual_norm(x, weight, 1e-5, residual), residual_norm(x[:2], weight, 1e-5, residual[:2]), strict=True
     ):
         assert torch.equal(found[:2], alone)
     assert torch.equal(gated_product(x, residual)[:2], gated_product(x[:2], residual[:2]))
@@ -172,7 +198,7 @@ def test_two_runs_and_any_batch_give_the_same_bits(device: torch.device) -> None
 
 def test_an_input_that_needs_a_gradient_runs_the_reference() -> None:
     x, y, w = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((2, 4), (2, 4), (4,)))
-    assert torch.autograd.gradcheck(lambda x, y, w: rms_norm(x, w, 1e-5, y), (x, y, w))
+    assert torch.autograd.gradcheck(lambda x, y, w: residual_norm(x, w, 1e-5, y), (x, y, w))
     assert torch.autograd.gradcheck(
         lambda x, y, w: gated_product(x, y, "silu", gate_bias=w, skip=w, skipped=x), (x, y, w)
     )

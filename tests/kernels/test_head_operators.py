@@ -11,16 +11,17 @@ from argap.kernels.delta_rule import delta_rule, delta_rule_reference
 from argap.kernels.gla import gla, gla_reference
 from argap.kernels.linear_attention import linear_attention, linear_attention_reference
 from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference
+from tests.kernels.conftest import TOLERANCE, relative_error
 
-BATCH, HEADS, LENGTH = 2, 3, 127
+BATCH, HEADS, LENGTH = 2, 2, 127
 Operator = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def with_decay(kind: str) -> Operator:
-    """Linear attention with decays from 1 to e^−50; g ``[B, H, T, K]`` lies between 0 and 1, mostly near 0."""
+    """Linear attention with decays from e^−0.02 to e^−50; g ``[B, H, T, K]`` lies between 0 and 1, mostly near 0."""
 
     def operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, **options: Any) -> Any:
-        of_heads = torch.tensor([0.0, -0.02, -50.0], device=q.device)
+        of_heads = torch.tensor([-0.02, -50.0], device=q.device)
         rates = {"none": None, "of a head": of_heads, "of a position": -50 * g[..., 0]}[kind]
         return linear_attention(q, k, v, log_decay=rates, normalize=kind == "of a head", **options)
 
@@ -77,9 +78,10 @@ def test_the_state_carries_over_a_split_sequence(name: str, tensors: list[torch.
     whole, last = OPERATORS[name](*tensors)
     first, middle = OPERATORS[name](*(x[:, :, :70] for x in tensors))
     second, end = OPERATORS[name](*(x[:, :, 70:] for x in tensors), state=middle)
-    tolerance = 1e-2 if "strong" in name else 1e-4  # sums of log decays down to −6000 have errors of 6000·2⁻²⁴
-    torch.testing.assert_close(torch.cat([first, second], dim=2), whole, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(end, last, rtol=tolerance, atol=tolerance)
+    # Sums of log decays down to −6000 have rounding errors of 6000·2⁻²⁴.
+    tolerance = 1e-3 if "strong" in name else TOLERANCE[torch.float32]
+    assert relative_error(torch.cat([first, second], dim=2), whole) < tolerance
+    assert relative_error(end, last) < tolerance
 
 
 @pytest.mark.usefixtures("kernels_run")
@@ -114,7 +116,7 @@ def test_on_a_gpu_the_kernels_run(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_offsets_beyond_31_bits(name: str) -> None:
     q = torch.rand(66, 8192, 64, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
     if q.shape[1] != HEADS and "of a head" in name:
-        pytest.skip("its decays are those of three heads")
+        pytest.skip("its decays are those of two heads")
     assert q.numel() > 2**31
     y = OPERATORS[name](q, q, q, q)[0]
     assert torch.equal(y[-1:], OPERATORS[name](*(q[-1:],) * 4)[0])

@@ -73,6 +73,14 @@ def test_two_runs_and_any_strides_give_the_same_bits(device: torch.device) -> No
         assert torch.equal(kernel(x, taps, bias), kernel(x, taps, bias.clone(memory_format=torch.contiguous_format)))
 
 
+def test_a_result_by_channel_has_the_same_bits(device: torch.device) -> None:
+    torch.manual_seed(2)
+    x, taps = torch.randn(2, 70, WIDTH, device=device), torch.randn(3, WIDTH, device=device)
+    found = kernel(x, taps, by_channel=True)
+    assert found.permute(2, 0, 1).is_contiguous()
+    assert torch.equal(found, kernel(x, taps))
+
+
 def test_what_wants_a_gradient_takes_the_reference() -> None:
     x = torch.randn(1, 5, 3, dtype=torch.float64, requires_grad=True)
     taps = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)

@@ -86,5 +86,5 @@ def test_nothing_kept_is_copied(mixer: Mixer) -> None:
     with torch.inference_mode():
         mixer(torch.randn(2, 70, WIDTH))
     other = copy.deepcopy(mixer)
-    assert mixer.spectra._spectra  # pyright: ignore[reportAttributeAccessIssue]
-    assert not other.spectra._spectra  # pyright: ignore[reportAttributeAccessIssue]
+    assert mixer.spectra._kept  # pyright: ignore[reportAttributeAccessIssue]
+    assert not other.spectra._kept  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,15 +1,18 @@
 """Content of the figures and tables of sweeps and of MQAR scores of pretrained models."""
 
+from math import log
 from typing import cast
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
+from msgspec import convert
 
 from argap.atomic import write_json
 from argap.errors import ArgapError
 from argap.reports.mqar_figures import accuracy_figure, pretrained_figure, solve_text, write_sweep
+from argap.synthetics.pretrained_test import PretrainedScores
 from argap.synthetics.selection import smallest_solving
 from argap.synthetics.store import COLUMNS
 
@@ -114,10 +117,19 @@ def test_a_broken_folder_gives_a_one_line_error(grid, table, said, tmp_path):
 def test_pretrained_models_are_drawn_with_their_intervals():
     def row(model, pairs, part, ppl, accuracy):
         ends = {"ppl_ci95": [ppl / 2, ppl * 3], "accuracy_ci95": [accuracy - 0.1, accuracy + 0.2]}
-        return {"model": model, "pairs": pairs, "slice": part, "ppl": ppl, "accuracy": accuracy, **ends}
+        return {
+            "n": 1,
+            "nll": log(ppl),
+            "model": model,
+            "pairs": pairs,
+            "slice": part,
+            "ppl": ppl,
+            "accuracy": accuracy,
+        } | ends
 
     rows = [row("m", pairs, part, 8.0, 0.5) for pairs in (16, 32) for part in ("ar", "other")]
-    figure = pretrained_figure({"rows": rows, "length": 1024, "between": "' the'"})
+    where = {"device": "cpu", "dtype": "torch.float32", "versions": {}, "git": None}
+    figure = pretrained_figure(convert({"format": 2, "rows": rows, "between": "' the'", **where}, PretrainedScores))
     ppl, accuracy = figure.axes
     for axes, low, high in ((ppl, 4.0, 24.0), (accuracy, 0.4, 0.7)):
         (bars,) = axes.containers

@@ -1,6 +1,5 @@
 """Figures of every type of result: content, and identical bytes on every run."""
 
-import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -44,17 +43,20 @@ def height(axes: Axes) -> float:
 
 
 def test_figures_are_deterministic(make_gap: Maker, tmp_path: Path) -> None:
-    gap = make_gap({"base_conv": 1.2})
+    """Every figure as SVG, one in every format."""
+    gap, alone, formats = make_gap({"base_conv": 1.2}), make_gap({}), ("svg", "png", "pdf")
 
-    def digests(folder: Path) -> dict[str, str]:
-        assert sorted(draw_all(gap, folder, ("svg", "png", "pdf"))) == NAMES
-        return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+    def drawn(folder: Path) -> dict[str, bytes]:
+        assert sorted(draw_all(gap, folder / "all")) == NAMES
+        assert list(draw_all(alone, folder / "one", formats)) == ["nll_by_frequency"]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.glob("*/*")}
 
-    first = digests(tmp_path / "a")
-    assert sorted(first) == sorted(f"{name}.{suffix}" for name in NAMES for suffix in ("svg", "png", "pdf"))
-    assert b"/FontFile2" in (tmp_path / "a" / "gap_by_distance.pdf").read_bytes()  # text, not outlines
+    first = drawn(tmp_path / "a")
+    one = [f"one/nll_by_frequency.{suffix}" for suffix in formats]
+    assert sorted(first) == sorted([*(f"all/{name}.svg" for name in NAMES), *one])
+    assert b"/FontFile2" in first["one/nll_by_frequency.pdf"]  # text, not outlines
     with mpl.rc_context({"lines.linewidth": 9, "svg.hashsalt": "user"}):  # a user's settings do not show
-        assert digests(tmp_path / "b") == first
+        assert drawn(tmp_path / "b") == first
 
 
 def test_a_lone_reference_has_no_gap_figure(tmp_path: Path, make_gap: Maker) -> None:

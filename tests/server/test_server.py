@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -166,6 +167,24 @@ def changed(edit: Any) -> Any:
             "no log-probs of the prompt in its answer;",
         ),
         ("prompt_logprobs", lambda n, b, g: (200, "", "[]"), "an answer without choices"),
+        (
+            "prompt_logprobs",
+            lambda n, b, g: (200, "", '{"choices": [{"index": "a"}]}'),
+            r"`\$\.choices\[0\]\.index`",
+        ),
+        (
+            "prompt_logprobs",
+            lambda n, b, g: (200, "", '{"choices": [], "usage": []}'),
+            r"Expected `object.*`\$\.usage`",
+        ),
+        ("prompt_logprobs", lambda n, b, g: (200, "", "[" * 10**5), "no JSON where JSON was expected, 3 times"),
+        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"][3].update({"x": {"rank": 1}})), "Expected `int`"),
+        (
+            "prompt_logprobs",
+            changed(lambda c: c["prompt_logprobs"][3].update({str(2**31): {"rank": 1}})),
+            "Expected `int",
+        ),
+        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, True)), "`float.*got `bool`"),
         ("prompt_logprobs", lambda n, b, g: (400, "", '{"error": {"message": "x" }}'), r"status 400 \(x\); expected a"),
         ("prompt_logprobs", lambda n, b, g: (302, "", "http://127.0.0.1:1/"), "status 302, a redirect"),
         ("prompt_logprobs", lambda n, b, g: (404, "", "{}"), "status 404"),
@@ -302,21 +321,25 @@ def test_ctrl_c_ends_the_requests_and_keeps_shards(server, place, tmp_path, monk
 
     def slow(number: int, body: dict[str, Any], good: Any) -> None:
         if number > 9:
-            release.wait(20)
+            release.wait(90)
 
     server.completions.fault = slow
     code = (
-        "import argap.runs, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "import argap.runs, signal, sys; argap.runs.SHARD_TOKENS = 64\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "from argap.cli import main; sys.argv = ['argap', *sys.argv[1:]]; main()"
     )
     command = f"score {server.url} --model tiny --tokenizer {place}/t --ref {place}/reference --data {place}/text.jsonl"
     command += f" --seq-len 32 --device cpu --batch-size 1 --concurrency 1 --out {tmp_path}/out"
     process = subprocess.Popen([sys.executable, "-c", code, *command.split()], stderr=subprocess.PIPE, text=True)
-    while len(server.completions.requests) < 10 and process.poll() is None:
-        threading.Event().wait(0.05)
-    process.send_signal(2)
-    _, said = process.communicate(timeout=15)
-    release.set()
+    try:
+        while len(server.completions.requests) < 10 and process.poll() is None:
+            threading.Event().wait(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        release.set()
     assert process.returncode == 130, said
     assert "interrupted; finished shards are kept" in said
     assert token_parts(tmp_path / "out" / "tiny")

@@ -11,10 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tokenizers
 import yaml
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from typer.testing import CliRunner
 
 from argap.atomic import read_json, write_json
@@ -26,6 +23,7 @@ from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
+from tests.conftest import word_tokenizer
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = "The {} of {} came to {} on day {}. "
@@ -211,21 +209,23 @@ def test_ray_gives_the_same_result(place, tmp_path):
 
 
 def test_two_processes_train_and_score_together(place, tmp_path):
+    """One of two models is there already."""
     shutil.copy(place / "suite.yaml", tmp_path)
+    work = tmp_path / "runs" / "suite" / "tiny"
+    shutil.copytree(place / "work" / "tiny", work)
+    for part in (".", "runs", "trajectories"):
+        shutil.rmtree(work / part / "base_conv")
+    (work / "mqar" / "base_conv.json").unlink()
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "argap"]
     members = ["--member", "attention", "--member", "base_conv"]
     command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    first, again = (
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
-        for _ in range(2)
-    )
-    for done in (first, again):
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("## tiny") == 1  # only the main process prints
-    assert again.stderr.count("trained and scored already") == 2
-    trained = json.loads((tmp_path / "runs" / "suite" / "tiny" / "attention" / "train.json").read_text())
-    assert trained["processes"] == 2
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("## tiny") == 1  # only the main process prints
+    assert done.stderr.count("trained and scored already") == 1
+    trained = {name: json.loads((work / name / "train.json").read_text()) for name in ("attention", "base_conv")}
+    assert [trained[name]["processes"] for name in trained] == [1, 2]
     found = read_size(tmp_path / "results" / "suite" / "tiny")
     alone = read_size(place / "out" / "tiny")
     assert found.gap.fingerprint == alone.gap.fingerprint
@@ -233,7 +233,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
         assert row.overall.nll == pytest.approx(other.overall.nll, rel=1e-4)
     recall = found.mqar()
     assert recall is not None
-    assert {row["model"] for row in recall["rows"]} == {"attention", "base_conv"}
+    assert set(recall.models) == {"attention", "base_conv"}
 
 
 def test_missing_ray_says_how_to_install_it(place, monkeypatch):
@@ -318,11 +318,8 @@ def test_an_index_of_other_exposures_is_built_again(place, tmp_path, capsys):
 
 def test_each_size_has_windows_and_an_index_of_its_tokenizer(place, tmp_path):
     """The same text under two tokenizers: windows and index belong to one size."""
-    words = {word: k for k, word in enumerate(["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))])}
-    whole = tokenizers.Tokenizer(WordLevel(words, unk_token="<unk>"))
-    whole.pre_tokenizer = WhitespaceSplit()
-    whole.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    words = ["<eos>", "<unk>", *sorted(set((text(1) + text(8)).split()))]
+    word_tokenizer(words, unknown="<unk>", eos="<eos>").save(tmp_path)
     values = yaml.safe_load((place / "suite.yaml").read_text())
     values["sizes"]["words"] = {"tokenizer": str(tmp_path), "hidden_size": 16, "num_layers": 2}
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))

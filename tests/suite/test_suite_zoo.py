@@ -11,6 +11,7 @@ from argap.models.configuration import as_spec
 from argap.models.presets import ARCHITECTURES
 from argap.suite.config import Entry, load_suite
 from argap.train import read_log, train
+from argap.train.records import StepLine
 
 FOLDER = Path(__file__).parents[2] / "suites" / "zoo"
 ENTRIES = load_suite(FOLDER / "zoo.yaml").entries("toy")
@@ -49,6 +50,6 @@ def test_fifty_steps_lower_the_loss(entry: Entry, place: Path) -> None:
     names and values is one of 20 to a model that recalls nothing, 4·ln 20 / 12 = 1.0."""
     assert entry.config.total_steps == 50
     train(entry.config, place / entry.name, device="cpu", tokens=place / "tokens")
-    losses = [line["loss"] for line in read_log(place / entry.name / "log.jsonl") if "loss" in line]
+    losses = [line.loss for line in read_log(place / entry.name / "log.jsonl") if isinstance(line, StepLine)]
     assert losses[0] > 3.5
     assert losses[-1] < 1.6

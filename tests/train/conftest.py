@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tests.conftest import word_tokenizer
 
 WORDS = 60
 
@@ -13,12 +14,8 @@ WORDS = 60
 @pytest.fixture(scope="session")
 def toy_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer folder with one token per word, ``w0 … w59``, and ``<eos>`` (60)."""
-    vocabulary = {f"w{i}": i for i in range(WORDS)} | {"<eos>": WORDS}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     folder = tmp_path_factory.mktemp("tokenizer")
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    word_tokenizer([*(f"w{i}" for i in range(WORDS)), "<eos>"], unknown="<eos>", eos="<eos>").save(folder)
     return folder
 
 

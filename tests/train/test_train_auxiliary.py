@@ -11,6 +11,7 @@ from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.parallel import Parallel
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
+from argap.train.records import StepLine
 from argap.train.windows import Windows
 
 LEARNED = {"name": "selected_attention", "select": "learned", "k": 2, "noise": 0.0}
@@ -43,10 +44,13 @@ def test_the_gradient_is_of_the_sum_of_losses(toy_values: dict, micro: int) -> N
 
 def test_the_auxiliary_loss_is_logged_and_falls(toy_values: dict, tmp_path: Path) -> None:
     record = train(toy(toy_values, eval_data=toy_values["data"]), tmp_path, device="cpu")
-    lines = [line for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
+    lines = [line for line in read_log(tmp_path / "log.jsonl") if isinstance(line, StepLine)]
     # Scores start near ½: 16 of them sum to 8, 6 more than k = 2.
-    assert 0.2 < lines[0]["auxiliary_loss"] < 0.4
-    assert lines[-1]["auxiliary_loss"] < lines[0]["auxiliary_loss"] - 0.1
-    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    first, last = lines[0], lines[-1]
+    assert first.auxiliary_loss is not None
+    assert last.auxiliary_loss is not None
+    assert 0.2 < first.auxiliary_loss < 0.4
+    assert last.auxiliary_loss < first.auxiliary_loss - 0.1
+    assert last.loss < first.loss - 0.5
     assert record.finished is not None
-    assert record.finished.eval_loss == pytest.approx(lines[-1]["loss"], abs=0.5)  # without the other
+    assert record.finished.eval_loss == pytest.approx(last.loss, abs=0.5)  # without the other

@@ -45,4 +45,4 @@ def test_a_full_disk_in_the_writer_of_safetensors_is_one_line(
     train(config, out, device="cpu")
     whole, again = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", out))
     assert all(torch.equal(whole[name], again[name]) for name in whole)
-    assert [line["step"] for line in read_log(out / "log.jsonl")] == list(range(4, 41, 4))
+    assert [line.step for line in read_log(out / "log.jsonl")] == list(range(4, 41, 4))

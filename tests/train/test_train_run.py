@@ -16,8 +16,10 @@ from safetensors.torch import load_file
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, MismatchError
+from argap.records import as_json
 from argap.train import TrainConfig, load_config, read_log, train
 from argap.train.loop import Trainer
+from argap.train.records import StepLine
 from argap.train.windows import Windows
 
 
@@ -27,7 +29,9 @@ def toy(values: dict, **changes) -> TrainConfig:
 
 def curve(folder: Path) -> list[tuple]:
     """Everything in the log that a resumed run must reproduce: all but the times."""
-    return [tuple(v for k, v in line.items() if k != "tokens_per_s") for line in read_log(folder / "log.jsonl")]
+    return [
+        tuple(v for k, v in as_json(line).items() if k != "tokens_per_s") for line in read_log(folder / "log.jsonl")
+    ]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -71,16 +75,16 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
 
     config = toy(toy_values, save_dtype="bfloat16", eval_data=toy_values["data"])
     record = train(config, tmp_path, device="cpu")
-    steps = [line for line in read_log(tmp_path / "log.jsonl") if "loss" in line]
-    assert [line["step"] for line in steps] == list(range(4, 41, 4))
-    assert list(steps[0]) == ["step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s"]
-    assert steps[-1]["tokens"] == 40 * 8 * 16
-    assert steps[0]["loss"] > 3.8  # ln 64 = 4.16 at the start
-    assert steps[-1]["loss"] < steps[0]["loss"] - 1
+    steps = [line for line in read_log(tmp_path / "log.jsonl") if isinstance(line, StepLine)]
+    assert [line.step for line in steps] == list(range(4, 41, 4))
+    assert list(as_json(steps[0])) == ["step", "tokens", "loss", "lr", "grad_norm", "tokens_per_s"]
+    assert steps[-1].tokens == 40 * 8 * 16
+    assert steps[0].loss > 3.8  # ln 64 = 4.16 at the start
+    assert steps[-1].loss < steps[0].loss - 1
     assert record.finished is not None
-    assert record.finished.loss == steps[-1]["loss"]
+    assert record.finished.loss == steps[-1].loss
     assert record.finished.eval_loss is not None
-    assert record.finished.eval_loss < steps[0]["loss"] - 1
+    assert record.finished.eval_loss < steps[0].loss - 1
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert sum(p.numel() for p in model.parameters()) == record.parameters
@@ -200,7 +204,7 @@ def test_a_changed_configuration_is_refused(toy_values: dict, tmp_path: Path) ->
         train(toy(toy_values, lr=0.02), tmp_path, device="cpu")
     record = train(toy(toy_values, lr=0.02, steps=5), tmp_path, device="cpu", overwrite=True)
     assert record.config["lr"] == 0.02
-    assert [line["step"] for line in read_log(tmp_path / "log.jsonl")] == [4, 5]
+    assert [line.step for line in read_log(tmp_path / "log.jsonl")] == [4, 5]
     assert not (tmp_path / "checkpoints").exists()
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from argap.errors import ArgapError
+from argap.records import as_json
 from argap.result import open_result
 from argap.trackers import Trackers, check_trackers, log_result, metrics_of
 from argap.train import load_config, read_log, train
@@ -28,7 +29,7 @@ def test_training_is_in_the_tracker_as_in_the_log(toy_tokenizer: Path, toy_corpu
     }  # fmt: skip
     out = tmp_path / "out"
     train(load_config(None, values), out, device="cpu", log_to=["tensorboard"])
-    found, lines = read_back(out), read_log(out / "log.jsonl")
+    found, lines = read_back(out), [as_json(line) for line in read_log(out / "log.jsonl")]
     for name, key in (
         ("train/loss", "loss"),
         ("train/lr", "lr"),

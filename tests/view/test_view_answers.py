@@ -111,6 +111,13 @@ def test_a_window_has_every_token_with_its_figures(client, result):
         assert made[name][1:] == rows[name].tolist()
     assert made["ids"][1:] == rows["token"].tolist()
     assert made["document"] == rows["document"][0]
+    assert (
+        own["rank"] == pq.read_table(result.folder / "m2" / "tokens", filters=[("window", "=", 3)])["rank"].to_pylist()
+    )
+    assert own["rank"][:1] == [None]
+    assert [rank == 1 for rank in own["rank"]] == own["right"]
+    without = ask(client, "window", window=3, model="m-1", reference="ref")["models"]
+    assert [each.get("rank") is None for each in without] == [True, False]  # m-1 was scored without ranks
 
 
 def test_every_window_is_found_wherever_the_shards_end(client, result):

@@ -18,13 +18,9 @@ from argap.token_batches import TokenReader
 from argap.view.answers import Answers
 from argap.view.app import view_app
 from argap.view.serve import listen
-from tests.view.browser import Browser, Page, find_chromium
+from tests.view.browser import Page
 from tests.view.conftest import HOSTILE
 
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM"
-)
 TOKEN = "a-token"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
@@ -50,13 +46,6 @@ def serving(folder: Path) -> Iterator[str]:
 def address(token_result):
     with serving(token_result) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -184,10 +173,8 @@ def test_a_bin_leads_to_its_tokens_and_a_link_to_the_same_window(page, browser, 
 
 def test_hover_and_keys_show_a_token(page, address, token_result):
     result = open_result(token_result)
-    rows = result.tokens(
-        "repeated AND train_count <= 2", columns=["window", "pos", "distance", "nll"], limit=1
-    ).to_pylist()
-    (hit,) = rows
+    columns = ["window", "pos", "distance", "nll", "token", "top1"]
+    (hit,) = result.tokens("repeated AND train_count <= 2 AND top1.m2 <> token", columns=columns, limit=1).to_pylist()
     page.open(f"{address}#view=tokens&model=m2&window={hit['window']}&pos=1")
     page.wait_for("document.querySelector('.flow .current') !== null")
     page.hover(f".flow bdi:nth-child({hit['pos'] + 1})")
@@ -196,6 +183,11 @@ def test_hover_and_keys_show_a_token(page, address, token_result):
     assert f"{hit['nll']['m2']:.2f}" in card
     assert f"{hit['nll']['ref']:.2f}" in card
     assert f"{hit['distance']} token" in card
+    assert page.texts(".inspector .rank")[0] == str(2 + hit["token"] % 8)
+    page.evaluate("location.hash = location.hash.replace('m2', 'm-1')")
+    page.wait_for("document.querySelector('.inspector .rank')?.innerText === '—'")
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('.inspector .rank').innerText !== '—'")
     assert page.evaluate("document.querySelectorAll('.arcs path').length") == 1
     page.press("n")
     page.wait_for("document.activeElement.classList.contains('hit')")

@@ -11,21 +11,12 @@ import pytest
 
 from argap.view.serve import listen
 
-COMMAND = [sys.executable, "-m", "argap", "view"]
-
-
-def refused(*arguments: object) -> str:
-    """What the command says on stderr; it must fail with one line."""
-    done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
 
 def test_it_serves_until_interrupted_without_torch(token_result):
     code = (
-        "import sys\n"
+        "import signal, sys\n"
         "from argap.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"sys.argv = ['argap', 'view', {str(token_result)!r}, '--port', '0']\n"
         "try: main()\n"
         "finally: print('torch:', 'torch' in sys.modules, file=sys.stderr)"
@@ -54,9 +45,14 @@ def test_it_serves_until_interrupted_without_torch(token_result):
     assert said.endswith("torch: False\n")
 
 
-def test_refusals_are_one_line(token_result, tmp_path):
-    assert "no gap.json there; expected a folder that `argap score` or `argap compare` wrote" in refused(tmp_path)
+def test_refusals_are_one_line(token_result, tmp_path, run_command):
+    code, out, said = run_command("view", str(tmp_path))
+    assert (code, out, said.count("\n")) == (1, "", 1)
+    assert "no gap.json there; expected a folder that `argap score` or `argap compare` wrote" in said
     with listen(0) as taken:
         port = taken.getsockname()[1]
-        said = refused(token_result, "--port", port)
-        assert said == f"argap: --port {port}: Address already in use on 127.0.0.1; use --port 0 for one that is free\n"
+        assert run_command("view", str(token_result), "--port", str(port)) == (
+            1,
+            "",
+            f"argap: --port {port}: Address already in use on 127.0.0.1; use --port 0 for one that is free\n",
+        )

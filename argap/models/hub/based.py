@@ -8,23 +8,22 @@ the mixers' options in it, ``transformer.layers.N.mixer``, head and embedding on
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, first_half, second_half, taps, tensors
+from argap.models.hub.family import Family, Options, WeightMap, first_half, padded, second_half, taps, tensors
 
 EMBEDDING = "lm_head.weight"
-BACKBONE: dict[str, tuple[Any, ...]] = {
-    "rms_norm": (True,),
-    "activation_function": ("swiglu",),
-    "rotary_emb_fraction": (1, None),
-    "rotary_emb_interleaved": (False,),
-    "rotary_emb_scale_base": (None,),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "max_position_embeddings": (0, None),
-    "tie_word_embeddings": (True,),
-    "parallel_block": (False,),
-    "prenorm": (True,),
+BACKBONE = {
+    "rms_norm": True,
+    "activation_function": "swiglu",
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+    "parallel_block": False,
+    "prenorm": True,
 }
-"""What the released models have in common; a checkpoint of anything else is refused."""
+"""What the released models, and those of `argap.models.hub.flash_gpt`, have in common; a checkpoint of anything else is
+refused."""
 READING = "fixed_decay_reading"
 """How ``fixed_decay: true`` is read; `argap.convert.convert` sets it. Two versions of the authors' linear attention
 differ: based/models/mixers/linear_attn.py multiplies the scores by γ_h^(i − j), γ_h = 1 − 2^(decay_const − h), with
@@ -35,21 +34,29 @@ READINGS = ("ignore", "apply")
 
 
 def _configure(options: Options) -> ArgapConfig:
-    for name, accepted in BACKBONE.items():
-        options.only(name, *accepted)
+    options.fixed(**BACKBONE)
+    options.only("rotary_emb_fraction", 1, None)
+    options.only("max_position_embeddings", 0, None)
     if options.get("fixed_decay", False) and options.get(READING) not in READINGS:
         options.refuse("fixed_decay", True, "false, or `fixed_decay=ignore` or `fixed_decay=apply` of `argap convert`")
     width, layers = options.size("n_embd"), options.size("n_layer")
-    padding = options.size("pad_vocab_size_multiple", 8)
     by_layer = dict.fromkeys(options.get("alt_mixer_layers", []), _linear_attention(options, width))
     by_layer |= dict.fromkeys(options.get("alt_mixer_2_layers", []), _window(options))
     convolution = _convolution(options)
+    mixers = [by_layer.get(layer, convolution) for layer in range(layers)]
+    return backbone(
+        options, options.size("vocab_size"), options.size("pad_vocab_size_multiple", 8), options.size("n_inner"), mixers
+    )
+
+
+def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixers: list[dict[str, Any]]) -> ArgapConfig:
+    """The configuration of a GPT of FlashAttention with these mixers; ``multiple``: of the embedding's rows."""
     return ArgapConfig(
-        vocab_size=-(-options.size("vocab_size") // padding) * padding,
-        hidden_size=width,
-        intermediate_size=options.size("n_inner"),
-        num_hidden_layers=layers,
-        mixers=[by_layer.get(layer, convolution) for layer in range(layers)],
+        vocab_size=padded(vocabulary, multiple),
+        hidden_size=options.size("n_embd"),
+        intermediate_size=inner,
+        num_hidden_layers=options.size("n_layer"),
+        mixers=mixers,
         rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
         **{**options.shared(), "tie_word_embeddings": True},
     )
@@ -93,7 +100,8 @@ def _window(options: Options) -> dict[str, Any]:
     }
 
 
-def _weights(options: Options, config: ArgapConfig) -> WeightMap:
+def weights(options: Options, config: ArgapConfig) -> WeightMap:
+    """The backbone of FlashAttention's GPT, and the mixers of this family."""
     sources = {
         "model.embed_tokens.weight": tensors(EMBEDDING),
         "model.norm.weight": tensors("transformer.ln_f.weight"),
@@ -150,4 +158,4 @@ def rename(name: str) -> str | None:
     return EMBEDDING if name == "transformer.embeddings.word_embeddings.weight" else name
 
 
-BASED = Family("based", "github.com/HazyResearch/based", _configure, _weights, rename)
+BASED = Family("based", "github.com/HazyResearch/based", _configure, weights, rename)

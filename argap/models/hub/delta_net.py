@@ -14,12 +14,8 @@ KEY_NORMS = {"l2": "l2", "sum": "l1"}
 
 def _mixer(options: Options) -> dict[str, Any]:
     heads, key_norm = options.size("num_heads", 16), options.get("qk_norm", "l2")
-    for name in ("expand_k", "expand_v"):
-        options.only(name, 1.0)
-    for name in ("use_gate", "allow_neg_eigval", "share_conv_kernel", "use_elu"):
-        options.only(name, False)
-    for name in ("use_beta", "use_output_norm"):
-        options.only(name, True)
+    options.fixed(expand_k=1.0, expand_v=1.0, use_beta=True, use_output_norm=True)
+    options.fixed(use_gate=False, allow_neg_eigval=False, share_conv_kernel=False, use_elu=False)
     options.only("qk_norm", *KEY_NORMS)
     options.only("qk_activation", "silu", "relu", "elu", "identity")
     return {

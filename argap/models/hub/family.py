@@ -38,6 +38,11 @@ class Options:
         if name in self._values and self._values[name] not in accepted:
             self.refuse(name, self._values[name], " or ".join(map(repr, accepted)))
 
+    def fixed(self, **accepted: Any) -> None:
+        """Raises `ArgapError` unless each option is absent or has the one value that the native model takes."""
+        for name, value in accepted.items():
+            self.only(name, value)
+
     def refuse(self, name: str, value: Any, expected: str) -> NoReturn:
         """Raises the `ArgapError` of an option whose value has no native form."""
         raise ArgapError(
@@ -90,6 +95,11 @@ def first_half(weight: torch.Tensor) -> torch.Tensor:
 def second_half(weight: torch.Tensor) -> torch.Tensor:
     """The lower rows."""
     return weight.chunk(2)[1]
+
+
+def padded(size: int, multiple: int) -> int:
+    """``size``, rounded up to a ``multiple``."""
+    return -(-size // multiple) * multiple
 
 
 def _as_it_is(name: str) -> str | None:

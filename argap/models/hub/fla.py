@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, second_half, taps, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, second_half, taps, tensors
 
 SOURCE = "flash-linear-attention 0.6"
 NORM_EPS = 1e-6
@@ -81,10 +81,9 @@ def _mlp(options: Options, prefix: str) -> WeightMap:
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
     """The MLP's width: as given, else ⅔ of so many times the width, up to the next multiple of 256."""
-    given = options.get("intermediate_size")
-    if given is not None:
+    if options.get("intermediate_size") is not None:
         return options.size("intermediate_size")
-    return -(-int(width * options.get("hidden_ratio", ratio) * 2 / 3) // 256) * 256
+    return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)
 
 
 def attention_layers(options: Options) -> dict[int, dict[str, Any]]:

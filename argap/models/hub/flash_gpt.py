@@ -11,29 +11,20 @@ does ``rotary_size``.
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.based import EMBEDDING, rename
-from argap.models.hub.family import Family, Options, WeightMap, first_half, second_half, tensors
+from argap.models.hub.based import BACKBONE, backbone, rename, weights
+from argap.models.hub.family import Family, Options, WeightMap, padded, tensors
 
-BACKBONE: dict[str, tuple[Any, ...]] = {
-    "rms_norm": (True,),
-    "activation_function": ("swiglu",),
-    "rotary_emb_interleaved": (False,),
-    "rotary_emb_scale_base": (None,),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "max_position_embeddings": (0,),
-    "tie_word_embeddings": (True,),
-    "parallel_block": (False,),
-    "prenorm": (True,),
-    "use_alibi": (False,),
-    "attn_dwconv": (False,),
-    "mlp_fc1_bias": (False,),
-    "mlp_fc2_bias": (False,),
-    "out_proj_bias": (False,),
-    "lm_head_bias": (False,),
-    "norm_head": (False,),
-    "word_embed_proj_dim": (None,),
-    "mlp_type": ("base", None),
+FIXED: dict[str, Any] = {
+    **BACKBONE,
+    "max_position_embeddings": 0,
+    "use_alibi": False,
+    "attn_dwconv": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "out_proj_bias": False,
+    "lm_head_bias": False,
+    "norm_head": False,
+    "word_embed_proj_dim": None,
 }
 """Options with one native form."""
 REQUIRED = (
@@ -49,13 +40,12 @@ MLP_MULTIPLE = 256
 
 
 def _configure(options: Options) -> ArgapConfig:
-    for name, accepted in BACKBONE.items():
-        options.only(name, *accepted)
+    options.fixed(**FIXED)
+    options.only("mlp_type", "base", None)
     for name in REQUIRED:
         if options.get(name) is None:
-            options.refuse(name, None, repr(BACKBONE[name][0]))
+            options.refuse(name, None, repr(FIXED[name]))
     width, heads = options.size("n_embd"), options.size("n_head")
-    padding = options.size("pad_vocab_size_multiple", 1)
     inner = options.size("n_inner", int(8 * width / 3))
     rotary = int(options.get("rotary_emb_fraction", 0.0) * (width // heads))
     left, _ = options.get("window_size", (-1, -1))
@@ -69,36 +59,17 @@ def _configure(options: Options) -> ArgapConfig:
         "rope_theta": float(options.get("rotary_emb_base", 10_000.0)),
         "window": None if left < 0 else left + 1,
     }
-    return ArgapConfig(
-        vocab_size=-(-options.size("vocab_size", 50257) // padding) * padding,
-        hidden_size=width,
-        intermediate_size=-(-inner // MLP_MULTIPLE) * MLP_MULTIPLE,
-        num_hidden_layers=options.size("n_layer"),
-        mixers=[mixer],
-        rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
-        **{**options.shared(), "tie_word_embeddings": True},
-    )
+    vocabulary, multiple = options.size("vocab_size", 50257), options.size("pad_vocab_size_multiple", 1)
+    return backbone(options, vocabulary, multiple, padded(inner, MLP_MULTIPLE), [mixer])
 
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
-    sources = {
-        "model.embed_tokens.weight": tensors(EMBEDDING),
-        "model.norm.weight": tensors("transformer.ln_f.weight"),
+    biases = {
+        f"model.layers.{layer}.mixer.qkv.bias": tensors(f"transformer.layers.{layer}.mixer.Wqkv.bias")
+        for layer, spec in enumerate(config.mixers)
+        if spec["qkv_bias"]
     }
-    for layer, spec in enumerate(config.mixers):
-        ours, theirs = f"model.layers.{layer}", f"transformer.layers.{layer}"
-        sources |= {
-            f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm1.weight"),
-            f"{ours}.mlp_norm.weight": tensors(f"{theirs}.norm2.weight"),
-            f"{ours}.mixer.qkv.weight": tensors(f"{theirs}.mixer.Wqkv.weight"),
-            f"{ours}.mixer.out.weight": tensors(f"{theirs}.mixer.out_proj.weight"),
-            f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=first_half),
-            f"{ours}.mlp.gate.weight": tensors(f"{theirs}.mlp.fc1.weight", change=second_half),
-            f"{ours}.mlp.down.weight": tensors(f"{theirs}.mlp.fc2.weight"),
-        }
-        if spec["qkv_bias"]:
-            sources[f"{ours}.mixer.qkv.bias"] = tensors(f"{theirs}.mixer.Wqkv.bias")
-    return sources
+    return weights(options, config) | biases
 
 
 FLASH_GPT = Family("flash_gpt", "github.com/HazyResearch/based", _configure, _weights, rename)

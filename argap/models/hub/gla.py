@@ -9,13 +9,8 @@ from argap.models.hub.fla import NORM_EPS, convolutions, fla_family, no_groups, 
 def _mixer(options: Options) -> dict[str, Any]:
     heads = options.size("num_heads", 4)
     no_groups(options, heads)
-    options.only("expand_v", 1.0)
-    options.only("feature_map", None)
-    options.only("clamp_min", None)
-    options.only("use_gk", True)
-    options.only("use_gv", False)
-    options.only("use_output_gate", True)
-    options.only("elementwise_affine", True)
+    options.fixed(expand_v=1.0, feature_map=None, clamp_min=None)
+    options.fixed(use_gk=True, use_gv=False, use_output_gate=True, elementwise_affine=True)
     return {
         "name": "gla",
         "heads": heads,

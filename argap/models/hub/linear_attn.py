@@ -18,10 +18,7 @@ def _mixer(options: Options) -> dict[str, Any]:
     feature_map = options.get("feature_map", "elementwise_product")
     if feature_map not in FEATURE_MAPS:
         options.refuse("feature_map", feature_map, " or ".join(FEATURE_MAPS))
-    options.only("expand_v", 1.0)
-    for name in ("norm_q", "norm_k", "norm_feature_map"):
-        options.only(name, False)
-    options.only("elementwise_affine", True)
+    options.fixed(expand_v=1.0, norm_q=False, norm_k=False, norm_feature_map=False, elementwise_affine=True)
     key_size = round(options.size("hidden_size", 2048) * options.get("expand_k", 1.0)) // heads
     return {
         "name": "linear_attention",

@@ -5,23 +5,15 @@ HazyResearch/based, whose ``mamba-360m`` and ``mamba-1b`` are of the same class)
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, taps, tensors
+from argap.models.hub.family import Family, Options, WeightMap, padded, taps, tensors
 
 
 def _configure(options: Options) -> ArgapConfig:
     width, expand = options.size("hidden_size", 768), options.size("expand", 2)
-    options.only("use_bias", False)
-    options.only("use_conv_bias", True)
+    options.fixed(use_bias=False, use_conv_bias=True, intermediate_size=expand * width)
     options.only("hidden_act", "silu", "swish")
-    options.only("intermediate_size", expand * width)
     rank = options.get("time_step_rank", "auto")
-    mixer = {
-        "name": "mamba",
-        "states": options.size("state_size", 16),
-        "expand": expand,
-        "short_kernel": options.size("conv_kernel", 4),
-        "step_rank": None if rank == "auto" else rank,
-    }
+    mixer = _mixer(options.size("state_size", 16), expand, options.size("conv_kernel", 4), rank)
     return ArgapConfig(
         vocab_size=options.size("vocab_size", 50280),
         hidden_size=width,
@@ -31,6 +23,12 @@ def _configure(options: Options) -> ArgapConfig:
         rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
         **{"tie_word_embeddings": True, **options.shared()},
     )
+
+
+def _mixer(states: int, expand: int, kernel: int, rank: Any) -> dict[str, Any]:
+    """``rank``: of the step size, a number or ``auto``."""
+    own = None if rank == "auto" else rank
+    return {"name": "mamba", "states": states, "expand": expand, "short_kernel": kernel, "step_rank": own}
 
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
@@ -65,26 +63,13 @@ def _configure_published(options: Options) -> ArgapConfig:
             options.refuse(f"ssm_cfg.{name}", value, repr(fixed[name]))
         if name not in {**known, "layer": None, **dict.fromkeys(ONLY_INITIAL)}:
             options.refuse("ssm_cfg", mixer, f"the keys {', '.join(known)}")
-    options.only("rms_norm", True)
-    options.only("d_intermediate", 0)
-    options.only("attn_layer_idx", [])
-    options.only("attn_cfg", {})
-    options.only("tie_embeddings", True)
-    padding, vocabulary = options.size("pad_vocab_size_multiple", 8), options.size("vocab_size", 50277)
-    rank = mixer.get("dt_rank", "auto")
+    options.fixed(rms_norm=True, d_intermediate=0, attn_layer_idx=[], attn_cfg={}, tie_embeddings=True)
+    given = known | mixer
     return ArgapConfig(
-        vocab_size=-(-vocabulary // padding) * padding,
+        vocab_size=padded(options.size("vocab_size", 50277), options.size("pad_vocab_size_multiple", 8)),
         hidden_size=options.size("d_model", 1024),
         num_hidden_layers=options.size("n_layer", 48),
-        mixers=[
-            {
-                "name": "mamba",
-                "states": mixer.get("d_state", 16),
-                "expand": mixer.get("expand", 2),
-                "short_kernel": mixer.get("d_conv", 4),
-                "step_rank": None if rank == "auto" else rank,
-            }
-        ],
+        mixers=[_mixer(given["d_state"], given["expand"], given["d_conv"], given["dt_rank"])],
         mlp="none",
         rms_norm_eps=1e-5,
         **{**options.shared(), "tie_word_embeddings": True},

@@ -9,11 +9,8 @@ from argap.models.hub.fla import NORM_EPS, fla_family, no_groups
 def _mixer(options: Options) -> dict[str, Any]:
     heads, expansion = options.size("num_heads", 8), options.get("expand_v", 2.0)
     no_groups(options, heads)
-    options.only("expand_k", 1.0)
-    options.only("feature_map", None)
-    options.only("use_short_conv", False)
-    options.only("use_output_gate", True)
-    options.only("elementwise_affine", True)
+    options.fixed(expand_k=1.0, feature_map=None, use_short_conv=False)
+    options.fixed(use_output_gate=True, elementwise_affine=True)
     if expansion != int(expansion):
         options.refuse("expand_v", expansion, "a whole number")
     return {

@@ -1,7 +1,7 @@
 // One token in detail.
 
 import { fill, h, name } from "./dom.js";
-import { chance, nats, plural, signed, times, whole } from "./numbers.js";
+import { DASH, chance, nats, plural, signed, times, whole } from "./numbers.js";
 import { threshold } from "./state.js";
 
 export function inspector({ jump }) {
@@ -34,14 +34,16 @@ function card(window, pos, jump) {
     return [pair, length, h("p", {}, "First token of the window: context only, not scored."), h("p.faint", {}, `position 0 · id ${window.ids[pos]}`)];
   }
   const single = own === other;
+  const shown = single ? [own] : [own, other];
+  const ranked = shown.some((each) => each.rank);
   return [
     pair,
     length,
     h("p.badges", {}, hit ? h("span.badge.is-hit", {}, threshold() === null ? "repeated" : "AR hit") : h("span.badge", {}, repeated ? "repeated, not a hit" : "not repeated")),
     h("table.pairwise", {},
-      h("thead", {}, h("tr", {}, h("td"), h("th", { scope: "col" }, "NLL"), h("th", { scope: "col" }, "prob."), h("th.left", { scope: "col" }, "top-1"))),
-      h("tbody", {}, (single ? [own] : [own, other]).map((each) => h("tr", {}, h("th.left", { scope: "row" }, name(each.model)), h("td", {}, nats(each.nll[pos], 2)), h("td", {}, chance(each.nll[pos])), h("td.left", {}, each.right[pos] ? h("span.right", {}, "right") : h("bdi.wrong", { title: "its most likely token" }, inline(each.top1[pos]) || "∅"))))),
-      !single && h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "Δ NLL"), h("td", {}, signed(nll - other.nll[pos])), h("td.left", { colspan: 2 }, "nats")))),
+      h("thead", {}, h("tr", {}, h("td"), h("th", { scope: "col" }, "NLL"), h("th", { scope: "col" }, "prob."), ranked && h("th", { scope: "col" }, "rank"), h("th.left", { scope: "col" }, "top-1"))),
+      h("tbody", {}, shown.map((each) => h("tr", {}, h("th.left", { scope: "row" }, name(each.model)), h("td", {}, nats(each.nll[pos], 2)), h("td", {}, chance(each.nll[pos])), ranked && h("td.rank", {}, each.rank ? whole(each.rank[pos]) : DASH), h("td.left", {}, each.right[pos] ? h("span.right", {}, "right") : h("bdi.wrong", { title: "its most likely token" }, inline(each.top1[pos]) || "∅"))))),
+      !single && h("tfoot", {}, h("tr", {}, h("th.left", { scope: "row" }, "Δ NLL"), h("td", {}, signed(nll - other.nll[pos])), h("td.left", { colspan: ranked ? 3 : 2 }, "nats")))),
     h("dl.labels", {},
       h("dt", {}, "earlier in the window"), h("dd", {}, repeated ? [plural(window.distance[pos], "token"), " back", window.occurrences[pos] > 1 ? `, ${times(window.occurrences[pos])} in all` : ""] : "no"),
       h("dt", {}, "seen in training"), h("dd", {}, count === undefined ? "not counted" : times(count)),

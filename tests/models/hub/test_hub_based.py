@@ -107,6 +107,7 @@ def test_another_option_is_refused(tmp_path, weights, native, options: dict[str,
         native(save(tmp_path, weights, **options))
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_fixed_decay_may_be_read_as_ignored(tmp_path, weights, native, ids) -> None:
     """Their later linear attention takes the decay and does nothing with it: then the logits are those without."""
     from argap.convert import convert

@@ -37,7 +37,7 @@ def drawn(request) -> dict[str, Any]:
     }
 
 
-def close(found: torch.Tensor | None, expected: torch.Tensor | None) -> None:
+def assert_close(found: torch.Tensor | None, expected: torch.Tensor | None) -> None:
     assert found is not None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -53,8 +53,8 @@ def test_gla(drawn, fla_models) -> None:
     given = {"q": q, "k": k, "v": v, "gk": decay}
     y, after = naive_recurrent_gla(**inside(given), initial_state=state, output_final_state=True)
     found, kept = gla(q * KEY**-0.5, k, v, decay, state=state)
-    close(found.transpose(1, 2), y)
-    close(kept, after)
+    assert_close(found.transpose(1, 2), y)
+    assert_close(kept, after)
 
 
 def test_delta_rule(drawn, fla_models) -> None:
@@ -64,8 +64,8 @@ def test_delta_rule(drawn, fla_models) -> None:
     unit = F.normalize(k, dim=-1)
     y, after = delta_rule_recurrence(q, unit, v, beta, initial_state=state)
     found, kept = delta_rule(q * KEY**-0.5, unit, v, beta, state=state)
-    close(found, y)
-    close(kept, after)
+    assert_close(found, y)
+    assert_close(kept, after)
 
 
 def test_retention(drawn, fla_models) -> None:
@@ -74,7 +74,7 @@ def test_retention(drawn, fla_models) -> None:
     q, k, v = (drawn[name] for name in ("q", "k", "v"))
     rates = torch.log1p(-(2.0 ** (-5 - torch.arange(HEADS))))
     found, _ = linear_attention(q * KEY**-0.5, k, v, log_decay=rates)
-    close(found, naive_retention(q, k, v))
+    assert_close(found, naive_retention(q, k, v))
 
 
 def test_linear_attention(drawn, fla_models) -> None:
@@ -85,8 +85,8 @@ def test_linear_attention(drawn, fla_models) -> None:
         **inside({"q": q, "k": k, "v": v}), initial_state=state, output_final_state=True
     )
     found, kept = linear_attention(q * KEY**-0.5, k, v, state=state)
-    close(found.transpose(1, 2), y)
-    close(kept, after)
+    assert_close(found.transpose(1, 2), y)
+    assert_close(kept, after)
 
 
 def test_normalised_linear_attention(drawn, fla_models) -> None:
@@ -95,4 +95,4 @@ def test_normalised_linear_attention(drawn, fla_models) -> None:
     q, k, v = F.elu(drawn["q"]) + 1, F.elu(drawn["k"]) + 1, drawn["v"]
     y, _ = naive_recurrent_linear_attn(**inside({"q": q, "k": k, "v": v}), normalize=True)
     found, _ = linear_attention(q, k, v, normalize=True)
-    close(found.transpose(1, 2), y)
+    assert_close(found.transpose(1, 2), y)

@@ -131,6 +131,7 @@ def test_a_published_checkpoint_converts_and_has_the_logits_of_a_plain_reading(
         torch.testing.assert_close(stepped(model, ids), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 def test_rotary_positions_over_all_of_a_head_differ(tmp_path, native, ids) -> None:
     """The half matters: the comparison above would notice its absence."""
     weights = attention_weights()
@@ -142,6 +143,7 @@ def test_rotary_positions_over_all_of_a_head_differ(tmp_path, native, ids) -> No
     assert (half - whole).abs().max() > 0.1
 
 
+@pytest.mark.usefixtures("pickles_read_here")
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -1,0 +1,104 @@
+"""RMSNorm or LayerNorm of a residual stream, with the addition that precedes it in the same pass.
+
+A program owns a row: it reads the stream and what a layer adds to it once, and writes their sum and the normed sum.
+
+Legend: N rows (batch and positions), D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, tl
+
+# By the width: a wide row needs more threads to stay in registers.
+LAUNCHES = LaunchTable(
+    "residual_norm", {"any": {"narrow": Launch({}, warps=4, stages=1), "wide": Launch({}, warps=8, stages=1)}}
+)
+NARROW, LARGEST = 2048, 16384
+"""The widest narrow row, and the widest that the kernel takes."""
+
+
+def residual_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    centered: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """s = x + residual and its norm, w ⊙ s / √(mean(s²) + eps) + b.
+
+    Args:
+        x: ``[..., D]``.
+        weight: w, ``[D]``.
+        eps: added to the mean square.
+        residual: ``[..., D]``; None: 0.
+        bias: b, ``[D]``; None: 0. Comes with ``centered``.
+        centered: take s less its mean in the norm (LayerNorm instead of RMSNorm).
+
+    Returns:
+        The normed rows and s, both like ``x``.
+
+    Runs one kernel with float32 arithmetic on a GPU if no gradient is needed and all dtypes are equal, which norms s
+    before s is rounded; otherwise the reference, which norms the rounded s.
+    """
+    vectors = [v for v in (weight, bias) if v is not None]
+    alike = all(v.dtype == x.dtype for v in vectors)
+    alike = alike and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape))
+    fits = alike and x.dtype != torch.float64 and x.shape[-1] <= LARGEST and not torch.is_autocast_enabled("cuda")
+    if not (fits and runs_kernels(x, residual, *vectors)):
+        return residual_norm_reference(x, weight, eps, residual, bias=bias, centered=centered)
+    x, D = x.contiguous(), x.shape[-1]
+    residual, bias = (None if given is None else given.contiguous() for given in (residual, bias))
+    y = x.new_empty(x.shape)
+    total = x if residual is None else x.new_empty(x.shape)
+    launch = LAUNCHES.at(x.device, "narrow" if D <= NARROW else "wide")
+    if y.numel():
+        _norm_kernel[(x.numel() // D,)](
+            *(x, residual, weight.contiguous(), bias, y, total, eps),
+            D=D,
+            BD=block_size(D),
+            CENTERED=centered,
+            **launch.arguments(),
+        )
+    return y, total
+
+
+def residual_norm_reference(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    centered: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`residual_norm` by torch's operations; differentiable."""
+    total = x if residual is None else x + residual
+    if centered:
+        return F.layer_norm(total, weight.shape, weight, bias, eps), total
+    return F.rms_norm(total, weight.shape, weight, eps), total
+
+
+@jit
+def _norm_kernel(x, residual, weight, bias, y, total, eps, D: tl.constexpr, BD: tl.constexpr, CENTERED: tl.constexpr):
+    # One row. Offsets may exceed 2³¹.
+    o_d = tl.arange(0, BD)
+    m_d = o_d < D
+    o_row = tl.program_id(0).to(tl.int64) * D + o_d
+    # 1. The sum.
+    b_x = tl.load(x + o_row, mask=m_d, other=0.0).to(tl.float32)
+    if residual is not None:
+        b_x += tl.load(residual + o_row, mask=m_d, other=0.0).to(tl.float32)
+        tl.store(total + o_row, b_x.to(total.dtype.element_ty), mask=m_d)
+    # 2. The norm.
+    if CENTERED:
+        b_x = tl.where(m_d, b_x - tl.sum(b_x, axis=0) / D, 0.0)
+    b_y = b_x * (1 / tl.sqrt(tl.sum(b_x * b_x, axis=0) / D + eps))
+    b_y *= tl.load(weight + o_d, mask=m_d, other=0.0).to(tl.float32)
+    if bias is not None:
+        b_y += tl.load(bias + o_d, mask=m_d, other=0.0).to(tl.float32)
+    tl.store(y + o_row, b_y.to(y.dtype.element_ty), mask=m_d)

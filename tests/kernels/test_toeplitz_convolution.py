@@ -1,0 +1,94 @@
+"""The long convolution by products with a Toeplitz matrix against the reference in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import argap.kernels.toeplitz_convolution as module
+from argap.kernels.launch import Launch, LaunchTable, new_by_channel
+from argap.kernels.long_convolution import long_convolution_reference
+from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
+from argap.models import convolution
+from argap.models.hyena import Hyena
+from tests.kernels.conftest import TOLERANCE, relative_error
+
+BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
+SQUARE, WIDE = Launch({"BM": 32, "BN": 64, "BK": 64}), Launch({"BM": 64, "BN": 128, "BK": 64})
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Launch:
+    launch = getattr(request, "param", SQUARE)
+    rows = {"any": launch}
+    monkeypatch.setattr(module, "LAUNCHES", LaunchTable("", {"any": rows, "hopper": rows}))
+    for used in (module, convolution):
+        monkeypatch.setattr(used, "runs_kernels", lambda *tensors: not torch.is_grad_enabled())
+    return launch
+
+
+def drawn(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``[B, T, D]``, in memory ``[D, B, T]``."""
+    x = torch.randn(size).to(device, dtype)
+    return new_by_channel(x).copy_(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
+@pytest.mark.parametrize("launch", [SQUARE, WIDE], ids=["square", "wide"], indirect=True)
+@pytest.mark.parametrize(
+    ("batch", "length", "taps"), [(1, 1, 1), (3, 63, 63), (1, 64, 1), (2, 65, 65), (8, 256, 100), (3, 272, 272)]
+)
+def test_it_is_the_reference(
+    batch: int, length: int, taps: int, launch: Launch, dtype: torch.dtype, device: torch.device
+) -> None:
+    torch.manual_seed(length)
+    x, gate = (drawn(batch, length, 3, dtype=dtype, device=device) for _ in range(2))
+    filters, skip = torch.randn(taps, 3, device=device), torch.randn(3, device=device).to(dtype)
+    convolved = long_convolution_reference(x.double(), filters.double())
+    copies = shifted_taps(filters, length, dtype)
+    found = toeplitz_convolution(x, copies)
+    assert found.dtype == dtype
+    assert found.stride() == new_by_channel(x).stride()
+    assert relative_error(found, convolved) < TOLERANCE[dtype]
+    expected = gate.double() * (convolved + skip.double() * x.double())
+    found = toeplitz_convolution(x, copies, gate, skip)
+    assert relative_error(found, expected) < TOLERANCE[dtype]
+    assert torch.equal(found, toeplitz_convolution(x.contiguous(), copies, gate.contiguous(), skip))
+
+
+def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
+    torch.manual_seed(2)
+    mixer = Hyena(8, 256).half().to(device)
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(2, 256, 8).half().to(device)
+    with torch.inference_mode():
+        found = mixer(x)
+        kept: Any = mixer.spectra._kept
+        expected = mixer.double()(x.double())
+    assert [one.func for one in kept] == [toeplitz_convolution] * mixer.order
+    assert relative_error(found, expected) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.gpu  # the interpreter's products round by a row's position in its tile
+def test_a_sequence_has_the_same_bits_alone_in_a_batch_and_cut_short(launch: Launch, device: torch.device) -> None:
+    torch.manual_seed(1)
+    x, taps = drawn(3, 272, 4, dtype=torch.float16, device=device), torch.randn(272, 4, device=device)
+    found = toeplitz_convolution(x, shifted_taps(taps, 272, x.dtype))
+    assert torch.equal(found[1:2], toeplitz_convolution(x[1:2], shifted_taps(taps, 272, x.dtype)))
+    assert torch.equal(found[:, :100], toeplitz_convolution(x[:, :100], shifted_taps(taps, 100, x.dtype)))
+
+
+@torch.no_grad()
+def test_it_is_taken_for_16_bits_and_lengths_that_gain(launch: Launch) -> None:
+    x = torch.zeros(1, 256, 4, dtype=torch.float16)
+    assert takes_products(x)
+    for other in (x.float(), x[:, :255], x[:, :240], x.expand(1, 256, 4).repeat(1, 17, 1)):
+        assert not takes_products(other)
+
+
+def test_without_a_launch_it_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAUNCHES", LaunchTable("", {"any": {}, "hopper": {}}))
+    assert not takes_products(torch.zeros(1, 256, 4, dtype=torch.float16))

@@ -1,0 +1,123 @@
+"""Ranks of the true tokens against a full softmax, their column in the files, and runs with and without it."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import argap
+from argap import batches, heads, runs
+from argap.checkpoint import find_checkpoint
+from argap.corpus import open_corpus
+from argap.errors import ArgapError, MismatchError
+from argap.evaluation import build_evaluation_set
+from argap.heads import of_targets
+from argap.runs import RANK, SCHEMA
+from tests.test_scorer import run, save_model
+
+
+@pytest.fixture(scope="module")
+def data(tokenizer):
+    return build_evaluation_set(open_corpus("stdlib:heldout"), tokenizer, seq_len=64, limit_tokens=2 * 64 + 30)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    return {kind: save_model(kind, tmp_path_factory.mktemp(kind)) for kind in ("gpt2", "gemma2", "granite")}
+
+
+def test_equal_logits_rank_by_id_as_top1_takes_the_lowest():
+    logits = torch.tensor([[1.0, 3.0, 3.0, 2.0]]).expand(4, 4)
+    found = of_targets(logits, torch.arange(4), rank=True)
+    assert found.rank is not None
+    assert found.rank.tolist() == [4, 1, 2, 3]
+    assert found.top1.tolist() == [1, 1, 1, 1]
+    ruled_out = of_targets(torch.tensor([[0.0, -torch.inf, -torch.inf]]), torch.tensor([2]), rank=True)
+    assert (ruled_out.logprob.tolist(), ruled_out.rank.tolist()) == ([-np.inf], [3])  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def columns(folder: Path) -> dict[str, np.ndarray]:
+    table = pq.read_table(folder / "tokens")
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def bounds(folder: Path, data, width: float) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest rank of each token, by a float64 softmax over the whole vocabulary: tokens whose
+    log-probs differ from its own by less than ``width`` may come before it or after it."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    low, high = np.full((2, len(data.tokens)), -1)
+    for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        ids = torch.from_numpy(data.tokens[start:end].astype(np.int64))
+        with torch.no_grad():
+            logprobs = model(ids[None]).logits[0, :-1].double().log_softmax(-1)
+        own = logprobs.gather(1, ids[1:, None])
+        low[start + 1 : end] = 1 + (logprobs > own + width).sum(1).numpy()
+        high[start + 1 : end] = (logprobs > own - width).sum(1).numpy()  # itself among them
+    return low, high
+
+
+@pytest.mark.parametrize(("kind", "head"), [("gpt2", True), ("gemma2", True), ("granite", True), ("gpt2", False)])
+def test_ranks_are_those_of_a_full_softmax(folders, data, tmp_path, monkeypatch, kind, head):
+    """Also where rows and vocabulary take several parts, and where the model gives its own logits."""
+    monkeypatch.setattr(heads, "LOGITS", 5 * 8192)
+    if not head:
+        monkeypatch.setattr(batches, "find_head", lambda model, ids: None)
+    checkpoint = find_checkpoint(folders[kind])
+    finished = run(checkpoint, data, tmp_path / "ranked", rank=True)
+    assert finished.finished.head == ("chunked" if head else "model")
+    found, plain = columns(tmp_path / "ranked"), columns(run(checkpoint, data, tmp_path / "plain").folder)
+    scored = data.position > 0
+    low, high = bounds(folders[kind], data, 2e-5)
+    assert (low[scored] <= found["rank"][scored]).all()
+    assert (found["rank"][scored] <= high[scored]).all()
+    if kind != "gemma2":  # whose cap makes many logits nearly equal
+        assert (high - low).max() < 40  # of 8,192
+    np.testing.assert_array_equal(found["rank"][scored] == 1, (found["top1"] == found["token"])[scored])
+    np.testing.assert_allclose(found["logprob"], plain["logprob"], atol=1e-5, rtol=0)
+    assert np.isnan(found["rank"][~scored]).all()
+
+
+def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
+    checkpoint = find_checkpoint(folders["gpt2"])
+    assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(SCHEMA)
+    ranked = run(checkpoint, data, tmp_path / "ranked", rank=True)
+    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(RANK))
+    assert ranked.record.identity.rank
+
+
+def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkeypatch):
+    checkpoint = find_checkpoint(folders["gpt2"])
+    monkeypatch.setattr(runs, "SHARD_TOKENS", 64)
+    run(checkpoint, data, tmp_path / "ranked", rank=True)
+    parts = sorted((tmp_path / "ranked" / "tokens").iterdir())
+    before = [part.read_bytes() for part in parts]
+    parts[1].unlink()
+    run(checkpoint, data, tmp_path / "ranked", rank=True)
+    assert [part.read_bytes() for part in parts] == before
+    with pytest.raises(MismatchError, match="holds a run with rank True, asked for False"):
+        run(checkpoint, data, tmp_path / "ranked")
+    run(checkpoint, data, tmp_path / "plain")
+    with pytest.raises(MismatchError, match="holds a run with rank False, asked for True"):
+        run(checkpoint, data, tmp_path / "plain", rank=True)
+    run(checkpoint, data, tmp_path / "plain", bos=3, overwrite=True)
+    with pytest.raises(MismatchError, match="holds a run with bos 3, asked for None"):
+        run(checkpoint, data, tmp_path / "plain")
+
+
+def test_a_server_has_no_logits_to_rank(folders, tmp_path):
+    with pytest.raises(ArgapError, match="tiny: `rank`: a server gives no logits to rank"):
+        argap.score(
+            "http://127.0.0.1:1/v1",
+            str(folders["gpt2"]),
+            model_name="tiny",
+            tokenizer=str(folders["gpt2"]),
+            data="stdlib:heldout",
+            seq_len=64,
+            limit_tokens=100,
+            out=tmp_path / "out",
+            rank=True,
+        )
+    assert not (tmp_path / "out" / "tiny").exists()
