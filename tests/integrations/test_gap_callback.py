@@ -146,7 +146,11 @@ def test_measuring_leaves_no_trace(place):
     weights, gradients = ([x.detach().clone() for x in given] for given in (model.parameters(), grads(model)))
     state = torch.get_rng_state()
     types = [type(module) for module in model.modules()]
+    draws = []  # as a model does that samples its features
+    hook = model.base_model.register_forward_hook(lambda *_: draws.append(torch.rand(1)))
     gap.measure(model)
+    hook.remove()
+    assert draws
     assert [module.training for module in model.modules()] == modes
     assert [type(module) for module in model.modules()] == types
     assert all(map(torch.equal, model.parameters(), weights))
