@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from argap.atomic import read_json, replacing, replacing_folder, write_json
+from argap.atomic import parse_json, read_json, replacing, replacing_folder, write_json
 from argap.errors import ArgapError, FormatError
 
 
@@ -55,13 +55,17 @@ def test_json_has_no_nan(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00\xff"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00\xff", "[" * 10**5, r'{"x": "\ud800"}', r'{"\udfff\ud800": 1}'])
 def test_broken_json_is_named(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(FormatError, match=r"a\.json: "):
         read_json(tmp_path / "a.json")
     with pytest.raises(FormatError, match="no such file"):
         read_json(tmp_path / "b.json")
+
+
+def test_two_escaped_surrogates_are_a_character():
+    assert parse_json(r'{"x": "\ud83d\ude00", "y": "\\ud800"}') == {"x": "\U0001f600", "y": "\\ud800"}
 
 
 def replace_folder(target: Path, error: BaseException | None = None, **options) -> None:

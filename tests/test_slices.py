@@ -273,6 +273,8 @@ def test_what_a_function_raises_is_raised(result):
         ("ATTACH '/tmp/leak.db'", "Type with name ATTACH does not exist"),
         ("INSTALL httpfs", "does not parse"),
         ("LOAD httpfs", "does not parse"),
+        ("piece = '\ud800'", "cannot be parsed"),
+        (f"1{' + 1' * 900} > 0", "cannot be parsed (nested too deeply)"),
         ("SET threads = 1", "does not parse"),
         ("PRAGMA threads = 1", "does not parse"),
         ("", "is empty"),
