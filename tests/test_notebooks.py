@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -21,7 +22,7 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell replaces it
     monkeypatch.setattr(sys, "path", [*sys.path])
-    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    shell: Any = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     shell.display_formatter.active_types = shell.display_formatter.format_types
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells
