@@ -256,7 +256,7 @@ def test_sharded_weights_are_refused_as_training_begins(place, tmp_path, sharded
         callback.on_train_begin(args, trainer.state, trainer.control)
 
 
-def test_refusals(place, tmp_path):
+def test_what_cannot_be_measured_is_refused(place, tmp_path):
     folder, tokenizer = place
     model = make(0, tokenizer.vocab_size)
     trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]))
