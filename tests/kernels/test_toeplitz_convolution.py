@@ -12,6 +12,7 @@ from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toe
 from argap.models import convolution
 from argap.models.hyena import Hyena
 from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.models.conftest import redraw
 
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 SQUARE, WIDE = Launch({"BM": 32, "BN": 64, "BK": 64}), Launch({"BM": 64, "BN": 128, "BK": 64})
@@ -61,8 +62,7 @@ def test_it_is_the_reference(
 def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
     torch.manual_seed(2)
     mixer = Hyena(8, 256).half().to(device)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    redraw(mixer, 0.3)
     x = torch.randn(2, 256, 8).half().to(device)
     with torch.inference_mode():
         found = mixer(x)
