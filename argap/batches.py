@@ -157,8 +157,7 @@ class Batches:
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(self.device))
-        uncounted = int(offsets[windows.stop] - offsets[windows.start]) - counted
-        return Shard(self.data, windows, batches, self.rank, arrived, uncounted)
+        return Shard(self.data, windows, batches, self.rank, arrived, self.data.count_in(windows) - counted)
 
     @contextmanager
     def _workers(self, count: int) -> Iterator[Callable[[list[int]], list[Batch]]]:

@@ -166,10 +166,25 @@ def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _check_trusted(checkpoint: Checkpoint, trust_remote_code: bool) -> None:
-    if "auto_map" in read_config(checkpoint) and not trust_remote_code:
-        raise ArgapError(
-            f"{checkpoint.name}: the checkpoint runs code of its own; allow it with `trust_remote_code=True`"
-        )
+    if trust_remote_code:
+        return
+    config = read_config(checkpoint)
+    code = "code of its own" if "auto_map" in config else _kernel_of_hub(config)
+    if code is not None:
+        raise ArgapError(f"{checkpoint.name}: the checkpoint runs {code}; allow it with `trust_remote_code=True`")
+
+
+def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:
+    """The first repository that a configuration, or one inside it, names as its implementation of attention or
+    experts: transformers fetches such a kernel and runs it."""
+    waiting: list[tuple[Any, bool]] = [(config, False)]
+    while waiting:
+        value, named = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(item, named or str(key).endswith("_implementation")) for key, item in value.items()]
+        elif named and isinstance(value, str) and "/" in value:
+            return f"the kernel {value!r} of the hub"
+    return None
 
 
 def _load_by_transformers(

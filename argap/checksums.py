@@ -30,7 +30,7 @@ def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
 
 def are_recorded(folder: Path, paths: Iterable[Path]) -> bool:
     """Whether all of ``paths`` below ``folder`` have a checksum. Raises `FormatError` for a broken file of them."""
-    recorded = _recorded(folder)
+    recorded = read_checksums(folder)
     return all(path.relative_to(folder).as_posix() in recorded for path in paths)
 
 
@@ -45,23 +45,29 @@ def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterato
 
     A file is checked once in a process as long as its size and time of change stay.
     """
-    recorded = _recorded(folder)
+    recorded = read_checksums(folder)
     for path in paths:
-        checksum = recorded.get(path.relative_to(folder).as_posix())
-        if checksum is not None and path.is_file():
-            status = path.stat()
-            version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, checksum)
-            if version not in _whole and _digest(path) != checksum:
-                raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
-            _whole.add(version)
+        if path.is_file():
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=remedy)
         yield path
+
+
+def check_file(path: Path, checksum: str | None, *, remedy: str = "") -> None:
+    """Raise `FormatError` for a file whose checksum is another than the recorded one; None: none was recorded."""
+    if checksum is None:
+        return
+    status = path.stat()
+    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, checksum)
+    if version not in _whole and _digest(path) != checksum:
+        raise FormatError(f"{path}: damaged, its checksum is not the one in {FILE}{remedy and f'; {remedy}'}")
+    _whole.add(version)
 
 
 _whole: set[tuple[int, int, int, int, str]] = set()
 """Versions of files that were checked."""
 
 
-def _recorded(folder: Path) -> dict[str, str]:
+def read_checksums(folder: Path) -> dict[str, str]:
     """The checksum of each file, by its name below ``folder``; empty where there are none."""
     if not (folder / FILE).is_file():
         return {}

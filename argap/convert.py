@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from argap.atomic import read_json, replacing_folder, write_json
 from argap.checkpoint import DOWNLOADED, PICKLES, download, pickles_of
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError
 from argap.progress import say
 from argap.records import Record, write_record
 from argap.resumable import environment
@@ -119,14 +119,9 @@ def _published_family(folder: Path, source: str) -> "Family | None":
 def _pickles(folder: Path) -> list[Path]:
     """The pickles that make the model. Raises `ArgapError` where there is none, or more than one to choose from."""
     if (folder / PICKLE_INDEX).is_file():
-        parts = read_json(folder / PICKLE_INDEX).get("weight_map")
-        if not isinstance(parts, dict):
-            raise FormatError(f"{folder / PICKLE_INDEX}: no weight_map; expected the index of a sharded checkpoint")
-        files = [folder / name for name in sorted(set(parts.values()))]
-        for path in files:
-            if path.parent != folder or not path.is_file():
-                raise FormatError(f"{folder / PICKLE_INDEX}: names {path.name}; no such file beside it")
-        return files
+        from argap.models.hub.load import indexed_files
+
+        return indexed_files(folder / PICKLE_INDEX)
     if (folder / PICKLE).is_file():
         return [folder / PICKLE]
     if any(folder.glob("*.safetensors")):

@@ -70,6 +70,10 @@ class EvaluationSet:
         """The tokens of consecutive windows."""
         return slice(int(self.offsets[windows.start]), int(self.offsets[windows.stop]))
 
+    def count_in(self, windows: range) -> int:
+        """Number of tokens in consecutive windows."""
+        return int(self.offsets[windows.stop] - self.offsets[windows.start])
+
     def window_of(self, windows: range) -> np.ndarray:
         """int32: the window of each token of consecutive windows."""
         return np.repeat(np.arange(windows.start, windows.stop, dtype=np.int32), self._lengths(windows))

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from argap.atomic import read_json, write_json
+from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
 from argap.records import EvaluationSpec, SourceRecord, as_json
 
@@ -56,6 +57,8 @@ def add_reference(name: str, reference: Reference) -> None:
     """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
+    for source in reference.data:
+        check_recordable(source)
     _write({**_own(), name: reference})
 
 

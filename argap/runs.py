@@ -8,7 +8,7 @@ Where models of different tokenizers are compared (`argap.segments`), the rows a
 log-prob of a segment is that of its last token; the others have null.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.checksums import check_files
+from argap.checksums import check_file, check_files, read_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, write_parquet
@@ -128,21 +128,34 @@ def write_shard(
     write_parquet(path, table, split_by_byte=FLOATS)
 
 
-def is_whole_shard(path: Path, rows: int) -> bool:
-    """Whether a finished shard of ``rows`` rows is there, every byte as it was written, so that a rerun may skip it.
+def missing_shards(folder: Path, data: EvaluationSet, shards: Mapping[int, range]) -> dict[int, range]:
+    """Those of ``shards``, windows by number, that a run in ``folder`` has still to score (`whole_parts`)."""
+    paths = {number: shard_path(folder, number) for number in shards}
+    whole = whole_parts(folder, {paths[number]: data.count_in(windows) for number, windows in shards.items()})
+    return {number: windows for number, windows in shards.items() if paths[number] not in whole}
 
-    Names a shard that is there and damaged.
+
+def whole_parts(folder: Path, rows: Mapping[Path, int]) -> set[Path]:
+    """The parts that are there, every byte as it was written, so that a rerun of the work in ``folder`` skips them.
+
+    ``rows``: of each part, by its path. Names a part that is there and damaged.
     """
-    if not path.is_file():
-        return False
+    there, whole = [path for path in rows if path.is_file()], set[Path]()
     try:
-        check_files(path.parents[1], [path])
-        if (count := len(read_parquet(path))) != rows:
-            raise FormatError(f"{path}: {count} rows, expected {rows}")
+        recorded = read_checksums(folder) if there else {}
     except FormatError as error:
-        say(f"{error}; it is made again")
-        return False
-    return True
+        say(f"{error}; its {len(there)} parts are made again")
+        return whole
+    for path in there:
+        try:
+            check_file(path, recorded.get(path.relative_to(folder).as_posix()))
+            if (count := len(read_parquet(path))) != rows[path]:
+                raise FormatError(f"{path}: {count} rows, expected {rows[path]}")
+        except FormatError as error:
+            say(f"{error}; it is made again")
+        else:
+            whole.add(path)
+    return whole
 
 
 def read_logprobs(run: Run) -> tuple[np.ndarray, np.ndarray]:

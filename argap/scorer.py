@@ -32,7 +32,7 @@ from argap.runs import (
     Run,
     begin_run,
     finish_run,
-    is_whole_shard,
+    missing_shards,
     no_logprob,
     read_run,
     shard_path,
@@ -111,11 +111,12 @@ def score(
     parallel.wait()  # for the main process to begin the run, or to see that it is finished
     if not parallel.is_main:
         run = read_run(folder)
-    shards = shards_of(data)
-    if run.finished and all(_is_whole(folder, k, data, windows) for k, windows in enumerate(shards)):
+    own = {k: windows for k, windows in enumerate(shards_of(data)) if k % parallel.world == parallel.rank}
+    missing = missing_shards(folder, data, own)
+    left = int(parallel.sum(torch.tensor(len(missing), device=device)))  # of all processes
+    if run.finished and not left:
         return run
     check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
-    own = {k: windows for k, windows in enumerate(shards) if k % parallel.world == parallel.rank}
     with _loaded(checkpoint, record.identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
         batches = Batches(
@@ -123,7 +124,7 @@ def score(
         )
         started = time.monotonic()
         try:
-            done = _score_shards(batches, own, folder, model_name)
+            done = _score_shards(batches, missing, folder, model_name)
         except KeyboardInterrupt:
             say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
             raise
@@ -209,12 +210,9 @@ def _identity(
     )
 
 
-def _score_shards(batches: Batches, shards: dict[int, range], folder: Path, name: str) -> int:
+def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, name: str) -> int:
     """Write the shards that are not there yet; returns how many tokens were scored."""
-    data = batches.data
-    sizes = {k: int(data.offsets[windows.stop] - data.offsets[windows.start]) for k, windows in shards.items()}
-    missing = {k: windows for k, windows in shards.items() if not _is_whole(folder, k, data, windows)}
-    to_do = sum(sizes[k] for k in missing)
+    to_do = sum(batches.data.count_in(windows) for windows in missing.values())
     writing: deque[Future[None]] = deque()
     with (
         progress(f"scoring {name}", to_do) as advance,
@@ -235,11 +233,6 @@ def _write(shard: Shard, path: Path, name: str, advance: Callable[[int], None]) 
     check_logprobs(logprob, shard.data, shard.windows, name)
     write_shard(path, shard.data, shard.windows, logprob, top1, shard.ranks())
     advance(shard.uncounted)
-
-
-def _is_whole(folder: Path, number: int, data: EvaluationSet, windows: range) -> bool:
-    rows = int(data.offsets[windows.stop] - data.offsets[windows.start])
-    return is_whole_shard(shard_path(folder, number), rows)
 
 
 def check_vocabulary(model: "PreTrainedModel", data: EvaluationSet, name: str) -> None:

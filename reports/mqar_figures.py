@@ -178,7 +178,8 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
             if look[name].colour == GREY:
                 drawn |= {"label": "_", "zorder": 1.8}
-            axes.errorbar(at, values, (values - low, high - values), markersize=4.5, linewidth=1.6, **drawn)
+            beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
+            axes.errorbar(at, values, beyond, markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
         axes.set_xscale("log", base=2)
         _powers(axes, sorted({row.pairs for row in rows}))

@@ -1,5 +1,6 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
+from collections.abc import Mapping
 from math import log
 from statistics import fmean, stdev
 from typing import Any
@@ -96,7 +97,7 @@ def recall_table(result: SizeResult) -> Table | None:
     return Table(columns, tuple(rows), (note,), best_in(rows, values))
 
 
-def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
+def _recall_cell(nll: Mapping[tuple[str, int, str], float], model: str, pairs: int) -> str:
     other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
     return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 

@@ -18,6 +18,7 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import build_evaluation_set
 from argap.heads import find_head
+from argap.models.hub.load import INDEX, indexed_files
 from argap.runs import open_run, read_logprobs
 from argap.tokenizer import load_tokenizer
 from tests.gguf_files import small_llama, write_gguf
@@ -61,6 +62,27 @@ def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
     model = load_model(find_checkpoint(place / "full" / "q8.gguf"), dtype=torch.float32, device="cpu")
     own = small_llama().lm_head.weight.detach()
     assert float((model.lm_head.weight.detach() - own).abs().max()) < float(own.abs().max()) / 127
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("{", "not readable as JSON"),
+        ("{}", "missing required field `weight_map`"),
+        ('{"weight_map": {"x": 3}}', "Expected `str`, got `int`"),
+        ('{"weight_map": {}}', "names no file"),
+        (
+            '{"weight_map": {"x": "../../full/model.safetensors"}}',
+            r"names \.\./\.\./full/model\.safetensors; no such file",
+        ),
+        ('{"weight_map": {"x": "other.safetensors"}}', r"names other\.safetensors; no such file beside it"),
+    ],
+)
+def test_an_index_of_weights_is_believed_in_its_folder_only(tmp_path, index: str, said: str) -> None:
+    (tmp_path / INDEX).write_text(index)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(FormatError, match=rf"model\.safetensors\.index\.json: .*{said}"):
+        indexed_files(tmp_path / INDEX)
 
 
 def test_a_gguf_file_that_is_none_and_one_that_is_not_there_are_named(place, tmp_path) -> None:

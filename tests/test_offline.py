@@ -30,6 +30,8 @@ def test_no_command_asks_the_network(tmp_path: Path) -> None:
         "ASKED": str(tmp_path / "asked"),
         "HF_HOME": str(tmp_path / "empty"),  # nothing was downloaded before
         "ARGAP_HOME": str(tmp_path / "home"),
+        "HF_TOKEN": "hf_tokenofthehub",
+        "ARGAP_API_KEY": "a-key-of-a-server",
     }
     probe = [sys.executable, "-c", "import socket; socket.create_connection(('127.0.0.1', 9))"]
     assert subprocess.run(probe, env=environment, capture_output=True, check=False).returncode == 1
@@ -59,3 +61,7 @@ for command in commands:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.html").is_file()
     assert not (tmp_path / "asked").exists(), (tmp_path / "asked").read_text()
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    for secret in (environment["HF_TOKEN"], environment["ARGAP_API_KEY"]):
+        assert secret not in done.stdout + done.stderr
+        assert not any(secret.encode() in content for content in written)

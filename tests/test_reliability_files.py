@@ -127,6 +127,17 @@ def test_a_damaged_shard_is_named_and_made_again(data: EvaluationSet, tmp_path: 
     read_logprobs(run)
 
 
+def test_broken_checksums_are_read_once_and_all_parts_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
+    scored(data, tmp_path)
+    whole = {path: path.read_bytes() for path in (*token_parts(tmp_path), tmp_path / FILE)}
+    (tmp_path / FILE).write_text("{")
+    scored(data, tmp_path)
+    said = capsys.readouterr().err
+    assert said.count(f"{FILE}: not readable as JSON") == 1
+    assert f"its {len(whole) - 1} parts are made again" in said
+    assert {path: path.read_bytes() for path in whole} == whole
+
+
 def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet, tmp_path: Path, capsys) -> None:
     scored(data, tmp_path)
     (tmp_path / FILE).unlink()

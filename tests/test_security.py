@@ -13,9 +13,11 @@ import yaml
 
 from argap import atomic
 from argap.corpus import jsonl, open_corpus
+from argap.corpus.remote import check_recordable
 from argap.errors import ArgapError, FormatError
 from argap.plain_yaml import parse_yaml, read_yaml
 from argap.records import CheckpointRecord, Record
+from argap.references import Reference, add_reference
 from argap.resumable import begin, plain_name
 from argap.suite.config import load_suite
 from argap.synthetics.sweep import load_sweep
@@ -171,6 +173,31 @@ def test_a_tokenizer_that_names_code_is_refused_without_running_it(tmp_path: Pat
     with trusting(), contextlib.suppress(Exception):  # the planted class reads no files, but it was imported
         load_tokenizer(planted)
     assert (tmp_path / "created").exists()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://me:hidden@bucket/text",
+        "https://hidden@host/text.jsonl",
+        "https://host/text.jsonl?X-Amz-Signature=hidden",
+        "https://host/text.jsonl?part=1&token=hidden",
+    ],
+)
+def test_an_address_with_credentials_is_neither_read_nor_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("ARGAP_HOME", str(tmp_path))
+    for use in (lambda: open_corpus(address), lambda: add_reference("x", Reference(checkpoint="c", data=(address,)))):
+        with pytest.raises(ArgapError, match="with credentials in it, which every record would keep") as caught:
+            use()
+        assert "hidden" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["az://texts@account/x", "hf://datasets/me/x@main/a.jsonl", "s3://b/x?versionId=3"])
+def test_an_address_without_credentials_may_be_recorded(address: str) -> None:
+    check_recordable(address)
 
 
 @pytest.fixture

@@ -36,6 +36,9 @@ LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|comm
 """What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
+HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD)$")
+"""The names of environment variables whose values are never printed."""
+SHORTEST_SECRET = 8
 
 
 @contextmanager
@@ -70,7 +73,7 @@ def fail(error: BaseException, flags: Mapping[str, str]) -> int:
     if line is None:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         code, line = INTERNAL, f"internal error ({reason}), please report it{_written(error)}"
-    print(f"argap: {SECRET.sub('***', line)}", file=sys.stderr)
+    print(f"argap: {_without_secrets(line)}", file=sys.stderr)
     return code
 
 
@@ -105,4 +108,11 @@ def _written(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     command = " ".join(["argap", *sys.argv[1:]])
-    return SECRET.sub("***", f"{command}\n\n{''.join(traceback.format_exception(error))}")
+    return _without_secrets(f"{command}\n\n{''.join(traceback.format_exception(error))}")
+
+
+def _without_secrets(text: str) -> str:
+    for name, value in os.environ.items():
+        if HOLDS_SECRET.search(name) and len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, "***")
+    return SECRET.sub("***", text)

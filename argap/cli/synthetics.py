@@ -203,7 +203,8 @@ def score(
     from argap.device import DTYPES, resolve_dtype, use_device
     from argap.errors import ArgapError
     from argap.reports.mqar_figures import write_pretrained
-    from argap.synthetics.pretrained_scores import PretrainedTest, score_pretrained
+    from argap.synthetics.pretrained_scores import score_pretrained
+    from argap.synthetics.pretrained_test import PretrainedTest
 
     numbers = pairs.split(",")
     if not all(number.strip().isdecimal() for number in numbers):

@@ -1,5 +1,6 @@
 """Corpora on object stores that fsspec reaches (``s3://``, ``gs://``), with the interface of local paths."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,17 +10,33 @@ from typing import cast
 
 from argap.errors import ArgapError
 
+CREDENTIALS = re.compile(
+    r"^https?://[^/?#]*@|://[^/?#]*:[^/?#]*@|[?&][^=&]*(?:sig|signature|token|key|secret|password|credential)=",
+    re.IGNORECASE,
+)
+"""A user name or password before the host, or a signature or key behind the path."""
+
 
 def is_remote(spec: str) -> bool:
     """Whether ``spec`` is ``protocol://...``."""
     return "://" in spec
 
 
+def check_recordable(spec: str) -> None:
+    """Raise `ArgapError`, without the address, for one with credentials: runs and indexes record what they read."""
+    if is_remote(spec) and CREDENTIALS.search(spec):
+        raise ArgapError(
+            f"an address of {spec.partition('://')[0]} with credentials in it, which every record would keep; give "
+            "them in the store's own configuration or environment variables"
+        )
+
+
 def remote_path(spec: str) -> Path:
     """An object with the methods of `Path` that readers use: ``open``, ``rglob``, ``stat``.
 
-    Raises `ArgapError` for a protocol that is unknown or whose package is not installed.
+    Raises `ArgapError` for a protocol that is unknown or whose package is not installed, and as `check_recordable`.
     """
+    check_recordable(spec)
     try:
         from upath import UPath
     except ImportError:

@@ -22,7 +22,7 @@ from argap.recall.examples import Example, TaskData, contains, whole_word
 from argap.recall.prompts import Prompt, ProtocolRecord
 from argap.records import Record, as_json, read_record
 from argap.resumable import begin, finish, folder_name
-from argap.runs import is_whole_shard
+from argap.runs import whole_parts
 from argap.tokenizer import Tokenizer
 
 SHARD = 32
@@ -189,11 +189,12 @@ def collect_samples(
     record = read_record(folder / "run.json", RecallRun)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
+    paths = [_shard_path(folder, number) for number in range(len(shards))]
+    whole = whole_parts(folder, dict(zip(paths, map(len, shards), strict=True)))
     answered = 0
     with progress(f"{record.model}, {record.task}", len(order), "examples") as advance:
-        for number, rows in enumerate(shards):
-            path = _shard_path(folder, number)
-            if not is_whole_shard(path, len(rows)):
+        for path, rows in zip(paths, shards, strict=True):
+            if path not in whole:
                 write_parquet(path, pa.Table.from_pylist([as_json(s) for s in answer(rows)], schema=SCHEMA))
                 answered += len(rows)
             advance(len(rows))

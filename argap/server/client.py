@@ -176,7 +176,7 @@ class Client:
             raise ArgapError(f"{self.address}: an answer of more than {LARGEST:,} bytes; reduce `batch_size`")
         try:
             return json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             what = "HTML" if answer.lstrip()[:1] == b"<" else "no JSON"
             raise Transient(f"{what} where JSON was expected") from None
 
@@ -185,7 +185,7 @@ class Client:
         if answer.lstrip()[:1] == b"<":
             return " (HTML)"
         text = answer.decode(errors="replace")
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, RecursionError):
             body = json.loads(text)
             error = body.get("error", body) if isinstance(body, dict) else body
             text = error.get("message") or error.get("detail") or text if isinstance(error, dict) else error

@@ -12,11 +12,13 @@ some servers scale log-probs by it.
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from argap.errors import ArgapError, MismatchError
+from argap.records.record import Record
 from argap.server.client import Client
 from argap.tokenizer import Tokenizer
 
@@ -24,15 +26,51 @@ LARGEST = 1e-4
 """The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 FLOOR = -9000.0
 """Servers write the logarithm of 0, −∞, which JSON cannot hold, as -9999 or less."""
+SAID = 2000
+"""Characters of an answer that may be quoted."""
 NEW_TOKENS = 4
 """A character has at most four bytes."""
 COMMON = {"max_tokens": 1, "temperature": 1.0, "stream": False}
 UNREADABLE = re.compile("\ufffd|^bytes:|^<0x[0-9A-Fa-f]{2}>$|^$")
 """Texts of a token that stand for a piece of a character, or for none."""
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
-ECHOED = ("tokens", "token_logprobs", "top_logprobs")
-"""Lists of an echo, each with an entry for each token."""
+class TokenScore(Record, frozen=True):
+    """What a position of ``prompt_logprobs`` says of one token."""
+
+    logprob: float | None = None
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+class Echo(Record, frozen=True):
+    """``logprobs`` of an echo: lists with an entry for each token."""
+
+    tokens: list[str | None] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class Choice(Record, frozen=True):
+    """The answer to one prompt."""
+
+    index: int = 0
+    prompt_logprobs: list[dict[TokenId, TokenScore] | None] | None = None
+    logprobs: Echo | None = None
+
+
+class Usage(Record, frozen=True):
+    """What the server counted."""
+
+    prompt_tokens: int | None = None
+
+
+class Answer(Record, frozen=True):
+    """The keys of an answer that are read; others are ignored."""
+
+    choices: list[Choice]
+    usage: Usage | None = None
 
 
 class NoLogprobs(ArgapError):
@@ -75,7 +113,7 @@ class Dialect(NamedTuple):
                 f"{where}: read {own + added} tokens, {own} were sent in {len(windows)} windows; does it cut the "
                 "prompt, or have another tokenizer?"
             )
-        choices = _choices(answer, len(windows), client)
+        choices = _choices(answer, len(windows), where)
         read = _of_ids if self.logprobs == "prompt_logprobs" else _of_texts
         if self.sends is not None:
             pairs = zip(choices, windows, strict=True)
@@ -86,53 +124,56 @@ class Dialect(NamedTuple):
         """Whether the server reads one more token than ``window`` has."""
         return tokens_added(self._request(client, model, [window], tokenizer), [window]) == 1
 
-    def _request(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Any:
+    def _request(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> Answer:
         before = [] if self.sends is None else [self.sends]
         prompts: Any = [[*before, *ids] for ids in windows]
         if self.prompts == "text":  # a special token's text: a server that reads it as text has read too many tokens
             prompts = ["".join(map(tokenizer.token_text, before)) + tokenizer.decode(ids) for ids in windows]
             prompts = prompts[0] if len(prompts) == 1 else prompts
         asked = {"prompt_logprobs": 1} if self.logprobs == "prompt_logprobs" else {"echo": True, "logprobs": 1}
-        return client.post("completions", {"model": model, "prompt": prompts, **COMMON, **asked})
+        answer = client.post("completions", {"model": model, "prompt": prompts, **COMMON, **asked})
+        try:
+            return msgspec.convert(answer, Answer, strict=True, str_keys=True)
+        except msgspec.ValidationError as error:
+            said = client.said(str(answer)[:SAID].encode(errors="replace"))
+            raise NoLogprobs(
+                f"{client.address}: an answer without choices as completions have them: {error}{said}"
+            ) from None
 
 
 DIALECTS = (Dialect("prompt_logprobs", "token ids"), Dialect("echo", "token ids"), Dialect("echo", "text"))
 
 
-def without_first(choice: dict[str, Any], bos: int, ids: Sequence[int], tokenizer: Tokenizer) -> dict[str, Any]:
+def without_first(choice: Choice, bos: int, ids: Sequence[int], tokenizer: Tokenizer) -> Choice:
     """A choice without the entry of the BOS that was sent. llama-cpp-python leaves it out of an echo by itself."""
-    if isinstance(given := choice.get("prompt_logprobs"), list):
-        return choice | {"prompt_logprobs": [None, *given[2:]]}
-    given = choice.get("logprobs")
-    lists = {name: given.get(name) for name in ECHOED} if isinstance(given, dict) else {}
-    texts = lists.get("tokens")
-    if not isinstance(texts, list) or len(texts) < len(ids) + 2 or not _same_text(tokenizer, bos, texts[0]):
+    if choice.prompt_logprobs is not None:
+        return msgspec.structs.replace(choice, prompt_logprobs=[None, *choice.prompt_logprobs[2:]])
+    echo = choice.logprobs or Echo()
+    texts = echo.tokens or [None]
+    if len(texts) < len(ids) + 2 or not _same_text(tokenizer, bos, texts[0]):
         return choice
-    kept = {name: values[1:] if isinstance(values, list) else values for name, values in lists.items()}
-    return choice | {"logprobs": kept}
+    kept = Echo(*(None if values is None else values[1:] for values in msgspec.structs.astuple(echo)))
+    return msgspec.structs.replace(choice, logprobs=kept)
 
 
-def tokens_added(answer: Any, windows: Sequence[Sequence[int]]) -> int | None:
+def tokens_added(answer: Answer, windows: Sequence[Sequence[int]]) -> int | None:
     """Tokens that the server read beyond those of ``windows``; None where it does not count them."""
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    read = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    return read - sum(map(len, windows)) if isinstance(read, int) and read > 0 else None
+    read = (answer.usage.prompt_tokens if answer.usage else None) or 0
+    return read - sum(map(len, windows)) if read > 0 else None
 
 
-def _choices(answer: Any, count: int, client: Client) -> list[dict[str, Any]]:
+def _choices(answer: Answer, count: int, where: str) -> list[Choice]:
     """The choices of an answer in the order of the prompts."""
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-        raise NoLogprobs(f"{client.address}: an answer without choices{client.said(str(answer).encode())}")
-    if sorted(choice.get("index", 0) for choice in choices) != list(range(count)):
-        raise MismatchError(f"{client.address}: {len(choices)} choices for {count} prompts; use `batch_size=1`")
-    return sorted(choices, key=lambda choice: choice.get("index", 0))
+    choices = sorted(answer.choices, key=lambda choice: choice.index)
+    if [choice.index for choice in choices] != list(range(count)):
+        raise MismatchError(f"{where}: {len(choices)} choices for {count} prompts; use `batch_size=1`")
+    return choices
 
 
-def _of_ids(choice: dict[str, Any], ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
+def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
     """``prompt_logprobs``: null, then for each position a mapping from ids to log-prob, rank and text."""
-    given = choice.get("prompt_logprobs")
-    if not isinstance(given, list):
+    given = choice.prompt_logprobs
+    if given is None:
         raise NoLogprobs(f"{where}: no prompt_logprobs in its answer")
     if len(given) != len(ids):
         raise MismatchError(f"{where}: {len(given)} log-probs for {len(ids)} tokens")
@@ -140,38 +181,35 @@ def _of_ids(choice: dict[str, Any], ids: Sequence[int], tokenizer: Tokenizer, wh
     for position, (token, entry) in enumerate(zip(ids, given, strict=True)):
         if position == 0:
             continue
-        own = entry.get(str(token)) if isinstance(entry, dict) else None
-        if not isinstance(own, dict):
-            found = ", ".join(map(str, entry)) if isinstance(entry, dict) else str(entry)
+        if entry is None or token not in entry:
+            found = ", ".join(map(str, entry or ["null"]))
             raise MismatchError(f"{where}: position {position}: expected token {token}, found {found[:80]}")
-        _check_text(tokenizer, token, own.get("decoded_token"), position, where)
-        scored.logprob[position] = _checked(own.get("logprob"), position, where)
+        _check_text(tokenizer, token, entry[token].decoded_token, position, where)
+        scored.logprob[position] = _checked(entry[token].logprob, position, where)
         for key, other in entry.items():
-            if isinstance(other, dict) and other.get("rank") == 1:
-                scored.top1[position], scored.best[position] = int(key), _checked(other.get("logprob"), position, where)
+            if other.rank == 1:
+                scored.top1[position], scored.best[position] = key, _checked(other.logprob, position, where)
     return scored
 
 
-def _of_texts(choice: dict[str, Any], ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
+def _of_texts(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:
     """``echo``: the texts and log-probs of the prompt's tokens, and those of the new one behind them."""
-    given = choice.get("logprobs")
-    texts, values = (given.get(name) if isinstance(given, dict) else None for name in ("tokens", "token_logprobs"))
-    if not isinstance(texts, list) or not isinstance(values, list) or len(values) <= 1 < len(ids):
+    echo = choice.logprobs or Echo()
+    texts, values, tops = echo.tokens, echo.token_logprobs, echo.top_logprobs or []
+    if texts is None or values is None or len(values) <= 1 < len(ids):
         raise NoLogprobs(f"{where}: no log-probs of the prompt in its answer")
     if len(texts) != len(values) or not 0 <= len(values) - len(ids) <= NEW_TOKENS:
         raise MismatchError(
             f"{where}: {len(values)} log-probs for {len(ids)} tokens and one or more new ones; does it add a BOS, cut "
             "the prompt, or have another tokenizer?"
         )
-    tops = given.get("top_logprobs") if isinstance(given, dict) else None
     scored = _empty(len(ids))
     for position, token in enumerate(ids):
         _check_text(tokenizer, token, texts[position], position, where)
         if position == 0:
             continue
         scored.logprob[position] = own = _checked(values[position], position, where)
-        best = tops[position] if isinstance(tops, list) and position < len(tops) else None
-        if isinstance(best, dict) and best:
+        if best := tops[position] if position < len(tops) else None:
             scored.best[position] = max(_checked(value, position, where) for value in best.values())
             if own >= scored.best[position]:
                 scored.top1[position] = token
@@ -182,22 +220,20 @@ def _empty(length: int) -> Scored:
     return Scored(np.full(length, np.nan), np.full(length, -1, dtype=np.int32), np.full(length, np.nan))
 
 
-def _checked(value: Any, position: int, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value > LARGEST:
-        raise ArgapError(
-            f"{where}: position {position}: log-prob {str(value)[:40]}; expected a natural logarithm of at most 0"
-        )
-    return -math.inf if value <= FLOOR else float(value)
+def _checked(value: float | None, position: int, where: str) -> float:
+    if value is None or math.isnan(value) or value > LARGEST:
+        raise ArgapError(f"{where}: position {position}: log-prob {value}; expected a natural logarithm of at most 0")
+    return -math.inf if value <= FLOOR else value
 
 
-def _check_text(tokenizer: Tokenizer, token: int, found: Any, position: int, where: str) -> None:
+def _check_text(tokenizer: Tokenizer, token: int, found: str | None, position: int, where: str) -> None:
     """Raise `MismatchError` where the server's text of a token is another one than the tokenizer's.
 
     Servers write the space before a word in several ways, and pieces of characters and special tokens in many: the
     first is levelled, the others are not compared.
     """
     expected = tokenizer.pieces[token]
-    if token in tokenizer.special or _same_text(tokenizer, token, found):
+    if found is None or token in tokenizer.special or _same_text(tokenizer, token, found):
         return
     raise MismatchError(
         f"{where}: position {position}: expected token {token} ({expected!r}), found {found[:40]!r}; is "
@@ -205,9 +241,9 @@ def _check_text(tokenizer: Tokenizer, token: int, found: Any, position: int, whe
     )
 
 
-def _same_text(tokenizer: Tokenizer, token: int, found: Any) -> bool:
+def _same_text(tokenizer: Tokenizer, token: int, found: str | None) -> bool:
     expected = tokenizer.pieces[token]
-    if not isinstance(found, str) or found == f"token_id:{token}":
+    if found is None or found == f"token_id:{token}":
         return True
     return bool(UNREADABLE.search(found) or UNREADABLE.search(expected)) or _plain(found) == _plain(expected)
 

@@ -26,7 +26,7 @@ from argap.runs import (
     Run,
     begin_run,
     finish_run,
-    is_whole_shard,
+    missing_shards,
     shard_path,
     shards_of,
     write_shard,
@@ -103,9 +103,7 @@ def score_server(
     )
     run = begin_run(folder, record, overwrite=overwrite)
     shards = dict(enumerate(shards_of(data)))
-    missing = {
-        k: windows for k, windows in shards.items() if not is_whole_shard(shard_path(folder, k), _rows(data, windows))
-    }
+    missing = missing_shards(folder, data, shards)
     if run.finished and not missing:
         return run
     started, client = time.monotonic(), Client(server.address)
@@ -116,7 +114,7 @@ def score_server(
     batch = _windows_per_request(batch_size, dialect, data)
     work = _Work(client, server.model, dialect, data, tokenizer, batch)
     _score_shards(work, missing, folder, concurrency, model_name)
-    seconds, done = time.monotonic() - started, sum(_rows(data, windows) for windows in missing.values())
+    seconds, done = time.monotonic() - started, sum(data.count_in(windows) for windows in missing.values())
     return finish_run(run, _result(server, work, seconds, done, folder, len(shards)))
 
 
@@ -148,7 +146,7 @@ def _score_shards(work: _Work, missing: dict[int, range], folder: Path, concurre
     waiting: deque[tuple[int, list[tuple[list[int], Future[list[Scored]]]]]] = deque()
     pool = ThreadPoolExecutor(concurrency, thread_name_prefix="server")
     try:
-        with progress(f"scoring {name}", sum(_rows(work.data, windows) for windows in missing.values())) as advance:
+        with progress(f"scoring {name}", sum(work.data.count_in(windows) for windows in missing.values())) as advance:
             for number, windows in missing.items():
                 waiting.append((number, [(batch, pool.submit(work.ask, batch)) for batch in work.batches(windows)]))
                 if len(waiting) == SHARDS_AHEAD:
@@ -174,7 +172,7 @@ def _write(
     number, requests = shard
     windows, offsets = missing[number], work.data.offsets
     start = offsets[windows.start]
-    logprob = np.full(_rows(work.data, windows), np.nan, dtype=np.float32)
+    logprob = np.full(work.data.count_in(windows), np.nan, dtype=np.float32)
     top1 = np.full(len(logprob), -1, dtype=np.int32)
     for batch, future in requests:
         for w, scored in zip(batch, future.result(), strict=True):
@@ -249,7 +247,3 @@ def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) ->
 
 def _ids(data: EvaluationSet, window: int) -> list[int]:
     return data.tokens[data.offsets[window] : data.offsets[window + 1]].tolist()
-
-
-def _rows(data: EvaluationSet, windows: range) -> int:
-    return int(data.offsets[windows.stop] - data.offsets[windows.start])

@@ -13,7 +13,7 @@ import yaml
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import check_loadable, find_checkpoint, load_model
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
@@ -21,6 +21,7 @@ from argap.models.attention import Attention
 from argap.train import load_config
 from argap.train.model import build_model
 from argap.trust import call_with_trust, trusting
+from tests.gguf_files import small_llama
 
 TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
 MIXER = "planted:Planted"
@@ -92,6 +93,30 @@ def test_a_checkpoint_is_refused_before_the_import(checkpoint: Path, created: Pa
         AutoModelForCausalLM.from_pretrained(checkpoint)
     with pytest.raises(ArgapError, match=REFUSED):
         AutoModelForCausalLM.from_config(ArgapConfig.from_pretrained(checkpoint))
+    assert not created.exists()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attn_implementation": "me/planted"},
+        {"_attn_implementation": "paged|me/planted"},
+        {"experts_implementation": {"": "me/planted"}},
+        {"text_config": {"attn_implementation": "me/planted"}},
+    ],
+)
+def test_a_kernel_of_the_hub_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict) -> None:
+    """transformers downloads the kernel that a configuration names, and runs it."""
+    created = tmp_path / "created"
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **k: created.touch())
+    monkeypatch.setattr("transformers.modeling_utils.PreTrainedModel.set_attn_implementation", lambda *a, **k: None)
+    small_llama().save_pretrained(tmp_path / "llama")
+    path = tmp_path / "llama" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | asked))
+    found = find_checkpoint(tmp_path / "llama")
+    for load in (lambda: load_model(found, dtype=torch.float32, device="cpu"), lambda: check_loadable(found)):
+        with pytest.raises(ArgapError, match=r"llama: the checkpoint runs the kernel '.*me/planted' of the hub; allow"):
+            load()
     assert not created.exists()
 
 

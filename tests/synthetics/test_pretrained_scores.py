@@ -9,9 +9,11 @@ import torch
 from typer.testing import CliRunner
 
 from argap.cli import app
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.synthetics.pretrained_scores import PretrainedTest, _examples, _measure, _slices, score_pretrained
+from argap.records import as_json
+from argap.synthetics.pretrained_scores import _examples, _measure, _slices, score_pretrained
+from argap.synthetics.pretrained_test import PretrainedTest, read_scores
 from argap.synthetics.tasks.examples import IGNORED
 from argap.train.model import copy_tokenizer, save_model
 
@@ -123,3 +125,18 @@ def test_the_command_scores_the_demo(tmp_path):
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())
     assert [row["model"] for row in written["rows"]] == ["attention"] * 6 + ["hybrid"] * 6
+    broken = tmp_path / "broken.json"
+    for change, said in (
+        ({"rows": []}, "rows: expected those of at least one model"),
+        ({"rows": [{"model": "m"}]}, "missing required field"),
+        ({"rows": [row | {"nll": float("nan")} for row in written["rows"]]}, "nll"),
+        ({"rows": written["rows"][1:]}, "attention has no answers on 2 pairs"),
+        ({"pairs": [2, 10**30]}, "pairs"),
+        ({"length": None}, "length"),
+        ({"format": 3}, "newer argap"),
+    ):
+        broken.write_text(json.dumps(written | change))
+        with pytest.raises(FormatError, match=rf"broken\.json: .*{said}"):
+            read_scores(broken)
+    broken.write_text(json.dumps(written))
+    assert json.loads(json.dumps(as_json(read_scores(broken)))) == written

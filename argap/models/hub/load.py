@@ -1,6 +1,5 @@
 """A checkpoint of a known family as a native model: configured, filled by the weight map, and checked."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,22 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.family import Family, Options, WeightMap, tensors
 from argap.models.modeling import ArgapForCausalLM
+from argap.records.record import Record, read_record
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 HEAD = "lm_head.weight"
+
+
+class WeightIndex(Record, frozen=True):
+    """The index of a checkpoint whose weights are in several files."""
+
+    weight_map: dict[str, str]
+    """The file of each tensor."""
 
 
 def native_config(name: str, family: Family, config: Mapping[str, Any]) -> ArgapConfig:
@@ -60,6 +67,17 @@ def stored_dtype(folder: Path, name: str) -> torch.dtype:
                 if len(file.get_slice(key).get_shape()) == 2 and (value := file.get_tensor(key)).is_floating_point():
                     return value.dtype
     return torch.float32
+
+
+def indexed_files(index: Path) -> list[Path]:
+    """The files that an index of weights names. Raises `FormatError` for one that is not beside it."""
+    names = sorted(set(read_record(index, WeightIndex).weight_map.values()))
+    if not names:
+        raise FormatError(f"{index}: names no file; expected the index of a sharded checkpoint")
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise FormatError(f"{index}: names {name}; no such file beside it")
+    return [index.parent / name for name in names]
 
 
 def _fill(model: ArgapForCausalLM, shards: "_Shards", sources: WeightMap, name: str) -> dict[str, torch.Tensor]:
@@ -115,8 +133,7 @@ class _Shards:
 def _files(folder: Path, name: str) -> list[Path]:
     """The weight files that make the model, as transformers picks them."""
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return [folder / file for file in sorted(set(index["weight_map"].values()))]
+        return indexed_files(folder / INDEX)
     if not (folder / SINGLE).is_file():
         raise ArgapError(f"{name}: neither {SINGLE} nor {INDEX} there")
     return [folder / SINGLE]
