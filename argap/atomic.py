@@ -28,6 +28,8 @@ STALE_SECONDS = 24 * 3600.0
 """Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
 """How libraries written in Rust report the system's errors."""
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""The escape of a surrogate; two of them make a character, and one alone cannot be written as UTF-8."""
 SEAL = "checksum"
 """Key of a JSON object with the checksum of all others."""
 
@@ -192,10 +194,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, without its seal. Raises `FormatError` naming the file where it is missing, not an object,
     or not what its checksum says. An object without a checksum is read too."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(value, dict):
         raise FormatError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -204,6 +206,19 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path}: damaged, or changed by hand: its {SEAL} is not that of its contents; without that "
             "key it is read as it is"
         )
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value. Raises `ValueError`, also where it is nested too deeply to be read, or holds half a character."""
+    try:
+        value = json.loads(text)
+        if HALF_CHARACTER.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start]!r} is half a character") from None
     return value
 
 

@@ -105,6 +105,7 @@ def _acquire(folder: Path) -> int | None:
                     f"{folder}: in use by {holder or 'another process'}; wait until it has ended, or choose another "
                     "folder"
                 ) from None
+            path.unlink(missing_ok=True)
             say(f"{folder}: no lock ({error.strerror}); do not run two commands on it at once")
             return None
         os.close(handle)

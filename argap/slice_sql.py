@@ -5,7 +5,6 @@ aggregates and window functions are refused, and the connection neither reads fi
 settings.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from argap.atomic import parse_json
 from argap.errors import ArgapError
 from argap.interrupt import current
 from argap.plain_conditions import Evaluated, plain_condition
@@ -108,8 +108,11 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
 
     def tree(expression: str) -> dict[str, Any]:
         query = f"SELECT (\n{expression}\n) FROM {TABLE}"
-        ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-        return json.loads(text)
+        try:
+            ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+            return parse_json(text)
+        except (duckdb.Error, ValueError) as error:
+            raise _refusal(where, f"cannot be parsed ({str(error).splitlines()[0]})", schema) from None
 
     parsed, plain = tree(where), tree("true")
     if not where.strip():
@@ -131,11 +134,13 @@ def _bare(tree: Any) -> Any:
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a syntax tree."""
-    if isinstance(tree, dict):
-        yield tree
-    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from _objects(value)
+    """Every object of a syntax tree, which may be deep."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def reason(error: duckdb.Error) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from argap.atomic import read_json, replacing, replacing_folder, write_json
+from argap.atomic import parse_json, read_json, replacing, replacing_folder, write_json
 from argap.errors import ArgapError, FormatError
 
 
@@ -55,13 +55,17 @@ def test_json_has_no_nan(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00\xff"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00\xff", "[" * 10**5, r'{"x": "\ud800"}', r'{"\udfff\ud800": 1}'])
 def test_broken_json_is_named(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(FormatError, match=r"a\.json: "):
         read_json(tmp_path / "a.json")
     with pytest.raises(FormatError, match="no such file"):
         read_json(tmp_path / "b.json")
+
+
+def test_two_escaped_surrogates_are_a_character():
+    assert parse_json(r'{"x": "\ud83d\ude00", "y": "\\ud800"}') == {"x": "\U0001f600", "y": "\\ud800"}
 
 
 def replace_folder(target: Path, error: BaseException | None = None, **options) -> None:
@@ -112,9 +116,9 @@ def test_the_next_writer_removes_what_a_killed_process_left(tmp_path):
 
 
 def test_the_sole_writer_removes_what_another_machine_left(tmp_path):
-    left = tmp_path / ".folder.1-0123456789abcdef.tmp"
+    left = tmp_path / ".folder.999999999-0123456789abcdef.tmp"  # no process of this machine has the number
     left.mkdir()
     replace_folder(tmp_path / "folder")
-    assert left.exists()  # another process may be writing it
+    assert left.exists()  # another machine's process may be writing it
     replace_folder(tmp_path / "folder", sole_writer=True)
     assert not left.exists()

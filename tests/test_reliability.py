@@ -36,6 +36,11 @@ def raising(error: BaseException) -> Callable[[], None]:
         (MemoryError(), 1, "argap: out of memory; use less text, shorter windows or a smaller batch"),
         (OSError(errno.ENOSPC, "No space left", "x.json"), 1, "argap: x.json: No space left"),
         (PermissionError(errno.EACCES, "Permission denied", "x.json"), 1, "argap: x.json: Permission denied"),
+        (
+            UnicodeEncodeError("utf-8", "caf\udce9", 3, 4, "surrogates not allowed"),
+            1,
+            "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -143,6 +148,32 @@ def enter(folder: Path) -> None:
         assert (folder / LOCK).is_file()
 
 
+def test_a_file_system_without_locks_is_named_and_written(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("fcntl.flock", refusing(errno.ENOLCK))
+    with alone_in(tmp_path / "out"):
+        (tmp_path / "out" / "file").touch()
+    said = capsys.readouterr().err
+    assert said == f"{tmp_path / 'out'}: no lock (No locks available); do not run two commands on it at once\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+
+
+def test_a_lock_that_another_machine_holds_is_refused(tmp_path: Path, monkeypatch) -> None:
+    """NFS reports it by another number than a local file system."""
+    (tmp_path / LOCK).write_text("process 7 on node3 since 2026-01-02 03:04:05 +0000")
+    for number in (errno.EWOULDBLOCK, errno.EACCES):
+        monkeypatch.setattr("fcntl.flock", refusing(number))
+        with pytest.raises(ArgapError, match=r"in use by process 7 on node3 since .*; wait until it has ended"):
+            enter(tmp_path)
+    assert (tmp_path / LOCK).is_file()
+
+
+def refusing(number: int) -> Callable[..., None]:
+    def flock(handle: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -227,6 +258,14 @@ def test_an_interrupt_before_the_command_begins_is_no_traceback(monkeypatch, cap
         main()
     assert left.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_work_begins(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["argap", "index", "count", "nowhere", os.fsdecode(b"caf\xe9")])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "argap: a name or a text with '\\udce9', which is not Unicode; expected UTF-8\n"
 
 
 def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> None:

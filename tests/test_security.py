@@ -105,6 +105,7 @@ def bomb(levels: int) -> str:
         ("a: 1\n---\nb: 2", "a second document"),
         ("a: [1", "not readable as YAML"),
         ('a: "\\UFFFFFFFF"', "not readable as YAML"),
+        ('a: {b: "\\ud800"}', "not readable as YAML"),
         ("a: 0x_", "line 1: a: '0x_', which is not a number"),
         ("a: \x00", "not readable as YAML"),
         ("a: " + "x" * 1_000_001, "expected YAML of at most 1,000,000"),

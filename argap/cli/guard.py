@@ -86,6 +86,8 @@ def _expected(error: BaseException, flags: Mapping[str, str]) -> str | None:
         return f"out of memory{reason and f' ({reason})'}; use less text, shorter windows or a smaller batch"
     if "WORLD_SIZE" in os.environ and LOST.search(str(error)):
         return "another process of torchrun has ended; run the same command again, which resumes what is finished"
+    if isinstance(error, UnicodeEncodeError):
+        return f"a name or a text with {error.object[error.start : error.end]!r}, which is not Unicode; expected UTF-8"
     if isinstance(error, OSError) and error.errno in MACHINE:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"

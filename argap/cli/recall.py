@@ -1,6 +1,5 @@
 """``argap recall``: measure how well models extract information from their context."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -145,10 +144,11 @@ def recall(
 
 def _mapping(text: str | None) -> dict[str, Any]:
     """A JSON object from the command line."""
+    from argap.atomic import parse_json
     from argap.errors import ArgapError
 
     try:
-        value = json.loads(text or "{}")
+        value = parse_json(text or "{}")
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -1,5 +1,6 @@
 """The items of a corpus: documents of text, shards of tokens, and a tally of both."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,13 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+
+from argap.atomic import HALF_CHARACTER
+
+ESCAPES = re.compile(
+    r"(?P<whole>\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Escapes of JSON; not ``whole`` is the surrogate that is half a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,20 @@ class Tally:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
-            with self._lock:
-                self.invalid_utf8 += 1
-            return data.decode("utf-8", errors="replace")
+            return self._counted(data.decode("utf-8", errors="replace"))
+
+    def decode_json(self, data: bytes) -> str:
+        """`decode` of JSON, where the escape of half a character, a surrogate without its other, is invalid too."""
+        text = self.decode(data)
+        if HALF_CHARACTER.search(text) is None:
+            return text
+        whole = ESCAPES.sub(lambda escape: escape["whole"] or r"\ufffd", text)
+        return text if whole == text else self._counted(whole)
+
+    def _counted(self, replaced: str) -> str:
+        with self._lock:
+            self.invalid_utf8 += 1
+        return replaced
 
     def remarks(self) -> list[str]:
         """One line for each remark."""

@@ -2,12 +2,12 @@
 
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from argap.atomic import parse_json
 from argap.corpus.document import Tally, TextDocument
 from argap.errors import FormatError
 
@@ -94,7 +94,7 @@ def _unpacked(raw: BinaryIO, suffix: str) -> BinaryIO:
 
 def _parse(line: bytes, path: Path, number: int, tally: Tally) -> dict[str, Any]:
     try:
-        row = json.loads(tally.decode(line))
+        row = parse_json(tally.decode_json(line))
     except ValueError as error:
         raise FormatError(f"{path}, line {number}: not JSON ({error})") from None
     if not isinstance(row, dict):

@@ -43,7 +43,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
                     position = f"{path}#{number}" if source is None else f"{source}#{number}"
                     yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), position, kept)
                     number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from argap.atomic import parse_json
 from argap.errors import ArgapError
 
 KEY = "ARGAP_API_KEY"
@@ -175,8 +176,8 @@ class Client:
         if len(answer) > LARGEST:
             raise ArgapError(f"{self.address}: an answer of more than {LARGEST:,} bytes; reduce `batch_size`")
         try:
-            return json.loads(answer)
-        except (ValueError, RecursionError):
+            return parse_json(answer.decode())
+        except ValueError:
             what = "HTML" if answer.lstrip()[:1] == b"<" else "no JSON"
             raise Transient(f"{what} where JSON was expected") from None
 
@@ -185,8 +186,8 @@ class Client:
         if answer.lstrip()[:1] == b"<":
             return " (HTML)"
         text = answer.decode(errors="replace")
-        with suppress(ValueError, RecursionError):
-            body = json.loads(text)
+        with suppress(ValueError):
+            body = parse_json(text)
             error = body.get("error", body) if isinstance(body, dict) else body
             text = error.get("message") or error.get("detail") or text if isinstance(error, dict) else error
         line = " ".join(str(text).split())

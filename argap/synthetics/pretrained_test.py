@@ -1,9 +1,13 @@
 """Recall of KV pairs by models trained on text: the settings of the test and its scores, read without torch."""
 
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from argap.configuration import Count, Length, Seed, check_ranges
+from argap.errors import FormatError
 from argap.records import Interval, Record, read_record
 
 FORMAT = 2
@@ -31,12 +35,12 @@ class PretrainedTest(Record, frozen=True, omit_defaults=False):
 class Measures(Record, frozen=True):
     """Means over the tokens of a slice, with 95% intervals over examples."""
 
-    n: int
-    nll: float
+    n: Count
+    nll: Annotated[float, msgspec.Meta(ge=0, le=1e300)]
     """In nats."""
-    ppl: float
+    ppl: Annotated[float, msgspec.Meta(ge=0, le=1e300)]
     ppl_ci95: Interval
-    accuracy: float
+    accuracy: Annotated[float, msgspec.Meta(ge=0, le=1)]
     """Of the most probable token."""
     accuracy_ci95: Interval
 
@@ -45,7 +49,7 @@ class ScoreRow(Measures, frozen=True, kw_only=True):
     """One model, number of KV pairs and slice."""
 
     model: str
-    pairs: int
+    pairs: Count
     slice: Literal["ar", "other", "pairs"]
     """``ar``: the values after the queries; ``other``: the fill token or text between the pairs, the other tokens of
     figure 7; ``pairs``: the first keys and values and the queries, which nothing predicts."""
@@ -70,5 +74,13 @@ class PretrainedScores(PretrainedTest, frozen=True, kw_only=True):
 
 
 def read_scores(path: Path, *, remedy: str = "") -> PretrainedScores:
-    """The scores in ``path``. Raises `FormatError` for a missing or broken file."""
-    return read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
+    """The scores in ``path``. Raises `FormatError` for a missing or broken file, and for a model that has no answers on
+    one of the numbers of pairs."""
+    scores = read_record(path, PretrainedScores, newest=FORMAT, remedy=remedy)
+    answered = {(row.model, row.pairs) for row in scores.rows if row.slice == "ar"}
+    for model, pairs in product(scores.models, scores.pairs):
+        if (model, pairs) not in answered:
+            raise FormatError(f"{path}: {model} has no answers on {pairs} pairs{remedy and f'; {remedy}'}")
+    if not answered:
+        raise FormatError(f"{path}: rows: expected those of at least one model{remedy and f'; {remedy}'}")
+    return scores

@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 from argap.atomic import read_json, replacing_folder, write_json
 from argap.checksums import check_files, write_checksums
 from argap.errors import FormatError
-from argap.train.model import copy_tokenizer, save_model
+from argap.tokenizer import copy_tokenizer
+from argap.train.model import save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

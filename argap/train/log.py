@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from argap.atomic import write_text
+from argap.atomic import parse_json, write_text
 from argap.errors import FormatError
 from argap.progress import say
 from argap.records import as_json
@@ -76,7 +76,7 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
     lines = []
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
+            line = parse_json(text.decode())
             lines.append(msgspec.convert(line, EvaluationLine if "eval_loss" in line else StepLine, strict=True))
         except (ValueError, TypeError) as error:
             if number == len(texts):

@@ -54,7 +54,7 @@ def lost_most(
     query = f"SELECT {chosen} FROM {TABLE} WHERE (\n{condition.sql}\n) {order}"
     reader = TokenReader(table, list(dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])))
     portions: list[pa.Table] = []
-    for portion in each_portion(reader, lambda *given: queried(given[0], given[1], query, {})):
+    for portion in each_portion(reader, lambda batches, interrupt: queried(batches, interrupt, query, {})):
         portions.append(portion)
         if in_order and sum(map(len, portions)) >= limit:
             break

@@ -49,6 +49,7 @@ SUITE = {
     "sizes": {"tiny": {"hidden_size": 16, "num_layers": 2}},
     "train": {key: value for key, value in TRAIN.items() if key not in ("hidden_size", "num_layers")},
     "evaluation": {"data": ["text/val.jsonl"], "seq_len": 32},
+    "mqar": {"pairs": [2, 4], "examples": 2, "length": 32},
 }
 SLICES = [
     {"name": "rare", "where": "repeated AND train_count < 10", "title": "Rare", "note": "A note."},

@@ -18,10 +18,10 @@ SEAL = "checksum"
 UNSEALED = "without its checksum"
 """In the description of a change to JSON whose checksum was removed first, as in the files of an earlier argap."""
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 2, 0.5, 10**12, 10**30, 1e308, "", "x", "NaN", "../../x", "=1+1", "a\nb", [], [1], {},
+    None, True, -1, 0, 2, 0.5, 10**12, 10**30, 1e308, "", "x", "NaN", "../../x", "=1+1", "a\nb", "\ud800", [], [1], {},
     {"x": None},
 )  # fmt: skip
-"""What a value of JSON or YAML is replaced by: other types, sizes, and names."""
+"""What a value of JSON or YAML is replaced by: other types, sizes, and names, and half a character."""
 
 
 def mutate(rng: Random, path: Path) -> str:
@@ -97,11 +97,11 @@ def _positions(value: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def mutate_bytes(rng: Random, content: bytes) -> tuple[str, bytes]:
-    """A byte changed, a stretch removed, doubled or zeroed, or the end cut off."""
+    """A byte changed, a stretch removed, doubled or zeroed, very many brackets opened, or the end cut off."""
     if not content:
         return "a byte added", b"x"
     at, length = rng.randrange(len(content)), rng.randint(1, 40)
-    action = rng.randrange(5)
+    action = rng.randrange(6)
     if action == 0:
         return f"byte {at} changed", content[:at] + bytes([content[at] ^ rng.randint(1, 255)]) + content[at + 1 :]
     if action == 1:
@@ -110,6 +110,8 @@ def mutate_bytes(rng: Random, content: bytes) -> tuple[str, bytes]:
         return f"bytes from {at} doubled", content[: at + length] + content[at:]
     if action == 3:
         return f"bytes from {at} zeroed", content[:at] + bytes(len(content[at : at + length])) + content[at + length :]
+    if action == 4:
+        return f"brackets at {at}", content[:at] + b"[" * 10**5 + content[at:]
     return f"cut at {at}", content[:at]
 
 

@@ -84,6 +84,49 @@ def test_invalid_utf8_is_counted_and_read(tmp_path):
     assert "1 documents contain invalid UTF-8" in corpus.tally.remarks()[0]
 
 
+@pytest.mark.parametrize(
+    ("escaped", "read"),
+    [
+        (r"a \ud800 b", "a \ufffd b"),
+        (r"\udc00\ud800", "\ufffd\ufffd"),
+        (r"\ud800\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\\\ud800", "\\\ufffd"),
+    ],
+)
+def test_half_a_character_is_invalid_too(tmp_path, escaped, read):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"text": "whole"}}\n{{"text": "{escaped}", "domain": "{escaped}"}}\n')
+    corpus = open_corpus(path)
+    assert texts(corpus) == ["whole", read]
+    assert domains(corpus) == ["rows", read]
+    assert corpus.tally.invalid_utf8 == 2  # read twice
+    with pytest.raises(FormatError, match="line 2: not valid UTF-8"):
+        jsonl.valid_rows(path)
+
+
+def test_escapes_of_whole_characters_are_read_as_they_are(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(r'{"text": "\ud83d\ude00 \\ud800 \u00e9"}' + "\n")
+    corpus = open_corpus(path)
+    assert texts(corpus) == ["\U0001f600 \\ud800 \u00e9"]
+    assert corpus.tally.invalid_utf8 == 0
+
+
+def test_a_line_that_is_nested_too_deeply_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "whole"}\n' + "[" * 10**5 + "\n")
+    with pytest.raises(FormatError, match=r"rows\.jsonl, line 2: not JSON \(nested too deeply\)"):
+        texts(open_corpus(path))
+
+
+def test_a_domain_of_invalid_utf8_is_named(tmp_path):
+    path = tmp_path / "rows.parquet"
+    invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": ["whole"], "domain": invalid}), path)
+    with pytest.raises(FormatError, match=r"rows\.parquet: not a complete Parquet file"):
+        texts(open_corpus(path))
+
+
 def test_invalid_utf8_is_refused_where_rows_are_more_than_text(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"key": "whole"}\n{"key": "\xff"}\n')

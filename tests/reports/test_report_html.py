@@ -283,11 +283,11 @@ def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
 
 
 def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: Maker) -> None:
-    losses = {"worst": 1.4, "best": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
+    losses = {"bad": 1.4, "good": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
     gap = make_gap(losses)
     text = write(tmp_path, gap)
-    low, high = (f"{gap.deltas[name]:.3f}" for name in ("best", "worst"))
-    assert f"<h1>9 models against attention: gaps from {low} (best) to {high} nats per token (worst)</h1>" in text
+    low, high = (f"{gap.deltas[name]:.3f}" for name in ("good", "bad"))
+    assert f"<h1>9 models against attention: gaps from {low} (good) to {high} nats per token (bad)</h1>" in text
     listed = re.findall(r'<li><b title="(\w+)">', text)
     assert listed == sorted(losses, key=losses.__getitem__)
     # Tables of parts show four models at a time: three groups of nine.
