@@ -18,21 +18,12 @@ from argap.errors import ArgapError
 from argap.progress import say
 from argap.records import Record, write_record
 from argap.resumable import environment
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.tokenizer import copy_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "generation_config.json",
-)
 
 
 class ConversionRecord(Record, frozen=True):
@@ -90,7 +81,12 @@ def convert(
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
             _write_native(published, temporary, source, family, config)
             shutil.rmtree(published)
-        _write_tokenizer(folder, temporary, chosen)
+        if (folder / "generation_config.json").is_file():
+            shutil.copyfile(folder / "generation_config.json", temporary / "generation_config.json")
+        if chosen is None:
+            copy_tokenizer(folder, temporary)
+        else:
+            chosen.save(temporary)
         write_record(temporary / "conversion.json", record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
@@ -162,15 +158,6 @@ def _write_native(published: Path, out: Path, source: str, family: "Family", con
 
     model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
     model.save_pretrained(out)
-
-
-def _write_tokenizer(folder: Path, out: Path, chosen: Tokenizer | None) -> None:
-    if chosen is not None:
-        chosen.save(out)
-        return
-    for name in TOKENIZER_FILES:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, out / name)
 
 
 def _sha256(path: Path) -> str:

@@ -16,12 +16,12 @@ from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
-from argap.records import INFINITE, SliceResult
+from argap.records import INFINITE, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, quoted
 from argap.slice_sums import each_portion, queried
 from argap.slices import slices_of_cells
 from argap.token_batches import TokenReader
-from argap.token_columns import LOGPROB
+from argap.token_columns import LOGPROB, UNIT
 from argap.token_slices import Slice, score_slices
 from argap.tokens import TokenTable
 
@@ -32,6 +32,10 @@ HYPOTHESIS = "A slice that was found is a hypothesis: it was chosen among many. 
 SEED = 1234
 GOLDEN = 2654435761
 """⌊2³² / φ⌋: its multiples spread evenly over 32 bits, so that both halves get about as many documents."""
+LIMIT = 50_000_000
+"""Tokens beyond which documents are drawn."""
+DRAWN = 2**16
+"""Tokens of the stretches of documents that are drawn: in one piece, so that what lies between costs little."""
 GROUPS = 2**20
 """Combinations of features that are added up at a time, so that sums of portions do not fill the memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
@@ -56,13 +60,23 @@ class Discovery(NamedTuple):
     """The conditions above the leaves, by contribution."""
     tokens: bool
     """Whether the tree was grown on the tokens; else on the cells, and splits at the bounds of their bins."""
+    sample: Sample | None = None
+    """The documents that were drawn; None: all were read."""
 
     @property
     def slices(self) -> list[SliceResult]:
         return [*self.leaves, *self.wider]
 
 
-def discover(result: "Result", model: str, *, depth: int = 3, min_share: float = 0.005, leaves: int = 5) -> Discovery:
+def discover(
+    result: "Result",
+    model: str,
+    *,
+    depth: int = 3,
+    min_share: float = 0.005,
+    leaves: int = 5,
+    limit_tokens: int | None = LIMIT,
+) -> Discovery:
     """As `argap.result.Result.discover` says, as records that have the reference and ``model``."""
     compared = [name for name in result.models if name != result.reference]
     if model not in compared:
@@ -74,13 +88,16 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
             f"`min_share` {min_share}, `depth` {depth}, `leaves` {leaves}: expected a share above 0 and below 0.5, at "
             "least one condition in a row, and at least two leaves"
         )
+    if limit_tokens is not None and limit_tokens < 1:
+        raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
     try:
         table = result.token_table
     except ArgapError:
         table = None  # a committed result has cells alone
     if result.evaluation.unit == "byte":
         table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
-    half = _of_cells(result, model) if table is None else _of_tokens(result, table, model)
+    drawn = np.empty(0, dtype=bool) if table is None else draw(table.scored_of_document, limit_tokens)
+    half = _of_cells(result, model) if table is None else _of_tokens(result, table, model, drawn)
     if not np.isfinite(half.lost).all():
         raise ArgapError(f"{model}: no finite gap to {result.reference} ({INFINITE}), so nothing to explain")
     if not half.lost.sum() > 0:
@@ -91,7 +108,12 @@ def discover(result: "Result", model: str, *, depth: int = 3, min_share: float =
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
     wheres = {name: node.sql(half.features) for name, node in named.items()}
     whole, *others = [_of(each, result.reference, model) for each in half.score(named, wheres)]
-    return _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
+    found = _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
+    if table is None or drawn.all():
+        return found
+    n = table.scored_of_document
+    sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
+    return found._replace(sample=sample)
 
 
 class _Half(NamedTuple):
@@ -126,18 +148,19 @@ def _of_cells(result: "Result", model: str) -> _Half:
     return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
 
 
-def _of_tokens(result: "Result", table: TokenTable, model: str) -> _Half:
+def _of_tokens(result: "Result", table: TokenTable, model: str, drawn: np.ndarray) -> _Half:
     bins = _bins(result) | {"occurrences": OCCURRENCES}
-    if (documents := result.record.documents) is not None:
-        _check_halves(fitting(np.arange(documents)), result)
+    fit = fitting(np.arange(len(drawn)))
+    _check_halves(fit[drawn][: result.record.documents], result)
     kept = kept_features(table.documents)
-    sums = _sums(table, table.models.index(model), bins, kept)
+    units = np.where(drawn & fit, 0, -1).astype(np.int32)
+    sums = _sums(table, table.models.index(model), bins, kept, units)
     codes, features = _features(sums, bins, kept)
 
     def score(_: dict[str, Node], wheres: dict[str, str]) -> list[SliceResult]:
         slices = [Slice(*each) for each in wheres.items()]
         whole, _hits, *scored = score_slices(
-            table, slices, threshold=result.threshold, empty=True, among=lambda documents: ~fitting(documents)
+            table, slices, threshold=result.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
         )
         return [whole, *scored]
 
@@ -156,15 +179,26 @@ def _bins(result: "Result") -> dict[str, tuple[int, ...]]:
 
 
 def fitting(documents: np.ndarray) -> np.ndarray:
-    """bool: whether the tree is grown on a document. `FITTING` says the same in SQL."""
+    """bool: whether the tree is grown on a document."""
     return (documents.astype(np.int64) * GOLDEN + SEED) % 2**32 < 2**31
 
 
-FITTING = f"(document::BIGINT * {GOLDEN} + {SEED}) % {2**32} < {2**31}"
+def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
+    """bool ``[D]``: documents with about ``limit`` of the ``n [D]`` tokens together; None: all.
+
+    Stretches of consecutive documents are drawn, `DRAWN` tokens or one document each, all with the same probability:
+    shares and means over the tokens that are drawn need no weights.
+    """
+    if limit is None or n.sum() <= limit:
+        return np.ones(len(n), dtype=bool)
+    stretch = (np.cumsum(n) - n) // DRAWN
+    return (np.random.default_rng(SEED).random(stretch[-1] + 1) < limit / n.sum())[stretch]
 
 
-def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept: list[KeptFeature]) -> pd.DataFrame:
-    """Tokens and what the model loses, by combination of all features, in the half that the tree is grown on."""
+def _sums(
+    table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept: list[KeptFeature], units: np.ndarray
+) -> pd.DataFrame:
+    """Tokens and what the model loses, by combination of all features, in documents whose unit is not -1."""
     parts = [f"{sql} AS {name}" for name, sql in FLAGS.items()]
     parts += [f'{each.bin} AS "kept {k}"' for k, each in enumerate(kept)]
     for name, highs in bins.items():
@@ -174,9 +208,9 @@ def _sums(table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept:
         parts.append(f"{above} AS {name}")
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
     parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
-    query = f"SELECT {', '.join(parts)} FROM {TABLE} WHERE {FITTING} GROUP BY ALL ORDER BY ALL"
-    columns = ["document", "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
-    reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"])
+    query = f'SELECT {", ".join(parts)} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
+    columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
+    reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
     found: list[pa.Table] = []
     for portion in each_portion(reader, lambda *given: queried(given[0], given[1], query, {})):
         found.append(portion)

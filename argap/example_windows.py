@@ -55,6 +55,18 @@ class Candidate(NamedTuple):
         return -self.loss, self.row, self.model
 
 
+class _Portion(NamedTuple):
+    """Some tokens. Legend: N tokens."""
+
+    tokens: np.ndarray
+    labels: Labels
+    ar_hit: np.ndarray
+    """bool ``[N]``."""
+    document: np.ndarray
+    """int32 ``[N]``."""
+    scores: dict[str, Scores]
+
+
 class ExampleChooser:
     """Chooses excerpts by `RULE` from the tokens of whole windows, given some at a time and in order.
 
@@ -79,26 +91,11 @@ class ExampleChooser:
 
     def add(self, tokens: np.ndarray, labels: Labels, scores: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
         """``tokens``: int32 ``[N]``, the ids. ``scores``: for each model the arrays of `Scores`, in their order."""
-        document = self._documents(tokens, labels)
-        ar_hit = labels.ar_hit(self._threshold)
-        found = self._candidates(labels, document, ar_hit, scores)
-        kept = self.shortened(sorted([*self._kept, *found], key=lambda each: each.order))
-        pairs = {model: Scores(*pair) for model, pair in scores.items()}
+        known = {model: Scores(*pair) for model, pair in scores.items()}
+        portion = _Portion(tokens, labels, labels.ar_hit(self._threshold), self._documents(tokens, labels), known)
+        kept = self.shortened(sorted([*self._kept, *self._candidates(portion)], key=lambda each: each.order))
         self._kept = [
-            each
-            if each.window is not None
-            else each._replace(
-                window=_window(
-                    _Hit(each.row - self._rows, self._models[each.model]),
-                    tokens,
-                    labels,
-                    ar_hit,
-                    document,
-                    pairs,
-                    self._tokenizer,
-                )
-            )
-            for each in kept
+            each if each.window is not None else each._replace(window=self._window(each, portion)) for each in kept
         ]
         self._rows += len(tokens)
 
@@ -121,24 +118,19 @@ class ExampleChooser:
         self._ended += int(ends.sum())
         return document.astype(np.int32)
 
-    def _candidates(
-        self,
-        labels: Labels,
-        document: np.ndarray,
-        ar_hit: np.ndarray,
-        scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    ) -> list[Candidate]:
+    def _candidates(self, of: _Portion) -> list[Candidate]:
         """The best hit of each stratum in each document."""
-        rows = np.flatnonzero(ar_hit & labels.scored & (np.exp(scores[self._reference][0]) >= KNOWN))
+        labels, reference = of.labels, of.scores[self._reference].logprob
+        rows = np.flatnonzero(of.ar_hit & labels.scored & (np.exp(reference) >= KNOWN))
         if not self._models or not len(rows):
             return []
-        loss = np.stack([scores[self._reference][0][rows] - scores[m][0][rows] for m in self._models], axis=1)
+        loss = np.stack([reference[rows] - of.scores[m].logprob[rows] for m in self._models], axis=1)
         order = np.flatnonzero((loss.ravel() > 0) & (loss.ravel() >= self._least))
         order = order[np.argsort(-loss.ravel()[order], kind="stable")]
         hit, model = np.divmod(order, len(self._models))
         row = rows[hit]
         band = distance_bins(labels.record.evaluation.seq_len).index(labels.distance[row])
-        pairs = np.stack([labels.domain[row], band, document[row]], axis=1)
+        pairs = np.stack([labels.domain[row], band, of.document[row]], axis=1)
         first = np.unique(pairs, axis=0, return_index=True)[1]
         return [
             Candidate(
@@ -146,7 +138,7 @@ class ExampleChooser:
                 self._rows + int(row[k]),
                 int(model[k]),
                 (labels.domains[labels.domain[row[k]]], int(band[k])),
-                int(document[row[k]]),
+                int(of.document[row[k]]),
                 None,
             )
             for k in first.tolist()
@@ -179,12 +171,41 @@ class ExampleChooser:
                 chosen.append(each)
         return chosen
 
+    def _window(self, hit: Candidate, of: _Portion) -> ExampleWindow:
+        """The tokens around a hit, with their labels and scores."""
+        row, labels = hit.row - self._rows, of.labels
+        distance = int(labels.distance[row])
+        first, last = _window_bounds(labels, row)
+        near = distance + LEAD <= FARTHEST
+        before = max(BEFORE, distance + LEAD) if near else BEFORE
+        rows = slice(max(first, row - before), min(last, row + AFTER + 1))
+        return ExampleWindow(
+            window=int(labels.window[row]),
+            document=hit.document,
+            domain=hit.stratum[0],
+            source=labels.record.sources[hit.document],
+            model=self._models[hit.model],
+            start=int(labels.position[rows.start]),
+            tokens=tuple(token_texts(of.tokens[rows], self._tokenizer)),
+            repeated=tuple(labels.repeated[rows].tolist()),
+            ar_hit=tuple(of.ar_hit[rows].tolist()),
+            distance=tuple(labels.distance[rows].tolist()),
+            train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
+            logprob={m: tuple(_number(p) for p in each.logprob[rows].tolist()) for m, each in of.scores.items()},
+            top1_correct={m: tuple((each.top1[rows] == of.tokens[rows]).tolist()) for m, each in of.scores.items()},
+            focus=row - rows.start,
+            earlier=None if near else self._snippet(row - distance, first, of),
+        )
 
-class _Hit(NamedTuple):
-    """A chosen AR hit: its row among the tokens given and the model that does worse than the reference there."""
-
-    row: int
-    model: str
+    def _snippet(self, row: int, first: int, of: _Portion) -> EarlierOccurrence:
+        """The earlier occurrence of a hit's bigram, ending at ``row``, for a hit too far away to show both together."""
+        before, after = SNIPPET
+        rows = slice(max(first, row - before), row + after + 1)
+        return EarlierOccurrence(
+            start=int(of.labels.position[rows.start]),
+            tokens=tuple(token_texts(of.tokens[rows], self._tokenizer)),
+            focus=row - rows.start,
+        )
 
 
 def choose_examples(
@@ -206,51 +227,6 @@ def choose_examples(
     chooser = ExampleChooser(list(scores), tokenizer, reference=reference, threshold=threshold, count=count)
     chooser.add(tokens, labels, scores)
     return chooser.examples()
-
-
-def _window(
-    hit: _Hit,
-    tokens: np.ndarray,
-    labels: Labels,
-    ar_hit: np.ndarray,
-    document: np.ndarray,
-    scores: dict[str, Scores],
-    tokenizer: Tokenizer,
-) -> ExampleWindow:
-    """The tokens around a hit, with their labels and scores."""
-    distance = int(labels.distance[hit.row])
-    first, last = _window_bounds(labels, hit.row)
-    near = distance + LEAD <= FARTHEST
-    before = max(BEFORE, distance + LEAD) if near else BEFORE
-    rows = slice(max(first, hit.row - before), min(last, hit.row + AFTER + 1))
-    return ExampleWindow(
-        window=int(labels.window[hit.row]),
-        document=int(document[hit.row]),
-        domain=labels.domains[labels.domain[hit.row]],
-        source=labels.record.sources[document[hit.row]],
-        model=hit.model,
-        start=int(labels.position[rows.start]),
-        tokens=tuple(token_texts(tokens[rows], tokenizer)),
-        repeated=tuple(labels.repeated[rows].tolist()),
-        ar_hit=tuple(ar_hit[rows].tolist()),
-        distance=tuple(labels.distance[rows].tolist()),
-        train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
-        logprob={m: tuple(_number(p) for p in s.logprob[rows].tolist()) for m, s in scores.items()},
-        top1_correct={m: tuple((s.top1[rows] == tokens[rows]).tolist()) for m, s in scores.items()},
-        focus=hit.row - rows.start,
-        earlier=None if near else _snippet(hit.row - distance, first, tokens, labels, tokenizer),
-    )
-
-
-def _snippet(row: int, first: int, tokens: np.ndarray, labels: Labels, tokenizer: Tokenizer) -> EarlierOccurrence:
-    """The earlier occurrence of a hit's bigram, ending at ``row``, for a hit too far away to show both together."""
-    before, after = SNIPPET
-    rows = slice(max(first, row - before), row + after + 1)
-    return EarlierOccurrence(
-        start=int(labels.position[rows.start]),
-        tokens=tuple(token_texts(tokens[rows], tokenizer)),
-        focus=row - rows.start,
-    )
 
 
 def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Everything here is a pure function of sums of log-probs, in float64.
 import math
 from typing import NamedTuple
 
-from argap.records import Case
+from argap.records import Case, ClosedShare
 
 
 class GapDueToAR(NamedTuple):
@@ -50,19 +50,18 @@ def perplexity(nll: float) -> float | None:
         return None
 
 
-class Closed(NamedTuple):
-    """The share of a base model's gap to the reference that a model closes, ``(B − m) / (B − R)``."""
+def share_closed(nll: float | None, base: float | None, reference: float | None) -> ClosedShare | None:
+    """The share of the gap of a base model to the reference that a model closes, from their NLLs (nats).
 
-    ppl: float | None
-    nll: float | None
-
-
-def share_closed(nll: float, base: float, reference: float) -> Closed:
-    """In perplexity and in NLL (nats); None where the base has no gap to close, or no finite perplexity."""
+    In perplexity and in NLL; None where the base has no gap to close, or no finite perplexity. Without one of the NLLs
+    there is no share at all.
+    """
+    if nll is None or base is None or reference is None:
+        return None
     if not base > reference:
-        return Closed(None, None)
+        return ClosedShare(None, None)
     own, worst, best = perplexity(nll), perplexity(base), perplexity(reference)
-    return Closed(
+    return ClosedShare(
         ppl=None if own is None or worst is None or best is None else (worst - own) / (worst - best),
         nll=(base - nll) / (base - reference),
     )

@@ -18,6 +18,8 @@ REMEDY = "repeat its `argap score` command"
 KEYS = ["window", "pos"]
 ROWS = 2**17
 """Of one part of a run."""
+GAP = 2**14
+"""Tokens that cost less when they are read than the cut does."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,24 @@ class Rows:
     def tokens(self) -> np.ndarray:
         """int32 ``[N]``: ids, where they were asked for."""
         return self.runs[0]["token"].to_numpy()
+
+    def among(self, wanted: np.ndarray) -> Iterator["Rows"]:
+        """The stretches that begin and end with a wanted window (bool ``[W]``, by window). Those less than `GAP` tokens
+        apart are one, with what lies between."""
+        starts = np.flatnonzero(self.pos == 0)
+        held = wanted[self.window[starts]]
+        if held.all() or not held.any():
+            yield from [self] if held.all() else []
+            return
+        changes = np.append(starts, len(self.pos))[np.flatnonzero(np.diff(held, prepend=False, append=False))]
+        firsts, ends = changes[::2], changes[1::2]
+        apart = firsts[1:] - ends[:-1] >= GAP
+        for first, end in zip(firsts[np.append(True, apart)], ends[np.append(apart, True)], strict=True):
+            yield Rows(
+                self.labels.slice(first, end - first),
+                tuple(run.slice(first, end - first) for run in self.runs),
+                self.start + int(first),
+            )
 
 
 def read_rows(

@@ -211,8 +211,7 @@ def check_closed() -> list[ClosedCheck]:
         names = (claim.model, BASE, REFERENCE)
         printed = [getattr(rows[claim.scale, name], claim.tokens) for name in names]
         # Linear-fractional in each of the three, as in `check_gap`.
-        closed = [share_closed(*(log(ppl) for ppl in corner)) for corner in _corners(printed)]
-        values = [getattr(c, claim.measure) for c in closed]
+        values = [getattr(share_closed(*(log(ppl) for ppl in corner)), claim.measure) for corner in _corners(printed)]
         return Range(min(values), max(values))
 
     return [ClosedCheck(claim, bounds(claim)) for claim in CLOSED_CLAIMS]

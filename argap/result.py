@@ -166,15 +166,25 @@ class Result:
 
         return select(self.token_table, where, models=models, columns=columns, limit=limit)
 
-    def discover(self, model: str, *, depth: int = 3, min_share: float = 0.005, leaves: int = 5) -> pd.DataFrame:
+    def discover(
+        self,
+        model: str,
+        *,
+        depth: int = 3,
+        min_share: float = 0.005,
+        leaves: int = 5,
+        limit_tokens: int | None = 50_000_000,
+    ) -> pd.DataFrame:
         """Conditions that explain the gap of ``model``: a tree grown on half of the documents, figures of the other.
 
         ``depth``: conditions in a row; ``min_share``: of the tokens, in every leaf; ``leaves``: their greatest number.
         A slice that was found is a hypothesis: it was chosen among many. Without the result's tokens the tree splits
-        at the bounds of its cells' bins.
+        at the bounds of its cells' bins. Of a text of more than ``limit_tokens`` tokens documents with about that many
+        are drawn at random; None: all are read.
 
         Columns: those of `gap`, for ``model``. The leaves come first, by contribution (they add up to the gap of that
-        half), then the wider conditions above them; ``where`` can be pasted into `gap`.
+        half), then the wider conditions above them; ``where`` can be pasted into `gap`. The frame's ``attrs["sample"]``
+        says which documents were drawn (`argap.records.Sample`; None: all).
 
         Raises `ArgapError` for a model that is not compared, and where half of the documents show no gap.
 
@@ -185,9 +195,11 @@ class Result:
         """
         from argap.discover import discover
 
-        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves)
+        found = discover(self, model, depth=depth, min_share=min_share, leaves=leaves, limit_tokens=limit_tokens)
         frame = slice_frame([found.whole, *found.slices], more=True)
-        return frame.loc[frame["model"] == model].reset_index(drop=True)
+        frame = frame.loc[frame["model"] == model].reset_index(drop=True)
+        frame.attrs["sample"] = found.sample
+        return frame
 
     @cached_property
     def token_table(self) -> "TokenTable":

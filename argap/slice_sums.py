@@ -24,7 +24,7 @@ from argap.lockstep import Rows
 from argap.plain_conditions import Evaluated
 from argap.slice_sql import TABLE, Condition, FailsOnToken, connect, quoted, reason
 from argap.token_batches import Mask, OfVocabulary, TokenReader
-from argap.token_columns import LOGPROB, MASK, SEGMENTED, UNIT
+from argap.token_columns import LOGPROB, MASK, UNIT
 from argap.tokens import TokenTable
 
 Made = TypeVar("Made")
@@ -87,7 +87,7 @@ def sums(
     found = {name: looked_up(table, each) or each for name, each in slices.items()}
     conditions = {name: each for name, each in found.items() if isinstance(each, Condition)}
     named = {name for each in conditions.values() for name in each.columns} | {by}
-    named |= set(SEGMENTED if table.by_segment else ())
+    named |= {"segment_bytes"} if table.by_segment else set()
     calls = any(callable(each) for each in found.values())
     asked = {name for each in conditions.values() for name in each.models}
     words, masks = _words(found)

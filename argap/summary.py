@@ -16,7 +16,6 @@ from argap.records import (
     GAP_FORMAT,
     Breakdowns,
     Closed,
-    ClosedShare,
     EvaluationRecord,
     Gap,
     GapRow,
@@ -160,11 +159,4 @@ def _closed(
     """The share of the base's gap that a model closes, overall and on the AR hits."""
     if base is None or model in (base, reference):
         return None
-    shares: list[ClosedShare | None] = []
-    for scores in (overall, hits):
-        own, worst, best = (scores[name].nll for name in (model, base, reference))
-        if own is None or worst is None or best is None:
-            shares.append(None)
-        else:
-            shares.append(ClosedShare(*share_closed(own, worst, best)))
-    return Closed(base, *shares)
+    return Closed(base, *(share_closed(*(on[name].nll for name in (model, base, reference))) for on in (overall, hits)))

@@ -60,13 +60,16 @@ class TokenReader:
         return any(not isinstance(mask, OfVocabulary) for mask in self.masks.values())
 
     def rows(self) -> Generator[Rows, None, None]:
-        """The files' rows, position 0 of each window included. Raises as `argap.lockstep.read_rows`."""
+        """The files' rows, position 0 of each window included; windows of documents without a unit may be left out.
+        Raises as `argap.lockstep.read_rows`."""
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
         of_labels = [name for name in (*LABELLED, "domain") if name in read]
         of_labels += ["segment_bytes"] if self.table.by_segment else []
         folders = [run.folder for run in self.table.runs]
-        return read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels)
+        wanted = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
+        for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
+            yield from [rows] if wanted is None else rows.among(wanted)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
         """The scored tokens among some rows; beside others, where these have the unit -1.

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 
 # Must be set before the Rust library starts its pool; silences its warning when a process forks later.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
+"""Those that may make a tokenizer."""
 
 
 class Tokenizer:
@@ -127,9 +140,7 @@ class Tokenizer:
         White space belongs to the token that holds it, also where the tokenizer's own post-processor trims it from the
         offsets; the parts of a character all have the whole character.
         """
-        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
-        pairs = [np.array(e.offsets, dtype=np.int64).reshape(-1, 2) for e in encoded]
-        return [np.maximum.accumulate(each, axis=0) if len(each) else each for each in pairs]
+        return [np.maximum.accumulate(spans, axis=0) for _, spans in self.encode_batch_spans(texts)]
 
     @cached_property
     def _untrimmed(self) -> Any:
@@ -226,6 +237,23 @@ def tokenizer_folder(path: Path) -> Path:
     if not (path / shared).is_file():
         raise FormatError(f"{pointer}: expected the tokenizer at {path / shared}; no such file")
     return (path / shared).parent
+
+
+def save_tokenizer(source: str | Path, folder: Path) -> None:
+    """Save a tokenizer, given as a folder, a ``tokenizer.json`` or a hub id, to ``folder``."""
+    path = Path(source)
+    if path.exists():
+        copy_tokenizer(path, folder)
+        return
+    auto_tokenizer(str(source)).save_pretrained(folder)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy the tokenizer files that ``source`` has or points to (`tokenizer_folder`) into ``folder``."""
+    source = tokenizer_folder(source)
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:

@@ -2,11 +2,12 @@
 
     PYTHONPATH=. python benchmarks/scale.py [--size 0.1] [--json benchmarks/results/scale.json]
 
-Four inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
+Five inputs, each in a process of its own: ``documents``, JSON lines of one short line each (100,000 at 4n); ``one
 document``, a single text (50 MB at 4n), tokenized and labelled against an index of itself, and the index built;
 ``scored``, what `argap score` does with packed tokens but the model's own work: windows, a run of stored log-probs,
-labels; ``tokens``, stored log-probs that `argap compare` joins, labels and takes apart (both 10⁸ scored tokens at 4n
-with ``--size 10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all four. A
+labels; ``tokens``, stored log-probs that `argap compare` joins, labels and takes apart; ``view``, what the page of
+`argap view` asks about a result of two models, each answer also alone (all three 10⁸ scored tokens at 4n with ``--size
+10``). No model runs: its cost is a batch's, and the batches are the same. ``--size`` scales all five. A
 ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
 """
 
@@ -23,15 +24,18 @@ from measured import apart, machine, parser, peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
-LARGEST = {"documents": 100_000, "one document": 50_000_000, "scored": 10_000_000, "tokens": 10_000_000}
+LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7}
 """Documents, bytes and scored tokens at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
+Answers = dict[str, tuple[float, float]]
+Run = Callable[[], tuple[int, Answers]]
+"""What is measured: gives the scored tokens, and of several answers the seconds and CPU seconds of each."""
 
 
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
-    flags.add_argument("--only", default="", help="documents, one document, scored or tokens")
+    flags.add_argument("--only", default="", help="documents, one document, scored, tokens or view")
     flags.add_argument("--measure", help=argparse.SUPPRESS)
     options = flags.parse_args()
     if options.measure:
@@ -59,6 +63,8 @@ def show(row: dict[str, Any], first: dict[str, Any]) -> None:
         f"{row['bytes'] / first['bytes']:.1f} times the memory",
         flush=True,
     )
+    for name, (seconds, cpu) in row["answers"].items():
+        print(f"{'':<13} {name:<24}  {seconds:>7.2f} s, {cpu:>7.2f} s of CPU", flush=True)
 
 
 def measure(name: str, amount: int) -> dict[str, Any]:
@@ -68,10 +74,11 @@ def measure(name: str, amount: int) -> dict[str, Any]:
         run = INPUTS[name](Path(folder), amount)
         before = peak_memory()
         started, spent = time.perf_counter(), time.process_time()
-        scored = run()
+        scored, answers = run()
         seconds, cpu = time.perf_counter() - started, time.process_time() - spent
     grown = max(1, peak_memory() - before)
-    return {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
+    row = {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
+    return row | {"answers": answers}
 
 
 def text(length: int) -> str:
@@ -82,7 +89,7 @@ def text(length: int) -> str:
     return (whole * (length // len(whole) + 1))[:length]
 
 
-def documents(folder: Path, amount: int) -> Callable[[], int]:
+def documents(folder: Path, amount: int) -> Run:
     """Index and label ``amount`` documents of one line each."""
     path = folder / "lines.jsonl"
     lines = [line for line in text(400_000).splitlines() if line.strip()]
@@ -91,14 +98,14 @@ def documents(folder: Path, amount: int) -> Callable[[], int]:
     return labelled(folder, path)
 
 
-def one_document(folder: Path, amount: int) -> Callable[[], int]:
+def one_document(folder: Path, amount: int) -> Run:
     """Index and label a single document of ``amount`` characters."""
     path = folder / "long.txt"
     path.write_text(text(amount), encoding="utf-8")
     return labelled(folder, path)
 
 
-def labelled(folder: Path, path: Path) -> Callable[[], int]:
+def labelled(folder: Path, path: Path) -> Run:
     """Count the text's bigrams, build the evaluation set, label it with the counts, and write the labels."""
     from argap.bigram_index.build import build_from_source
     from argap.bigram_index.token_source import TokenSource
@@ -109,16 +116,16 @@ def labelled(folder: Path, path: Path) -> Callable[[], int]:
 
     tokenizer = load_tokenizer(TOKENIZER)
 
-    def run() -> int:
+    def run() -> tuple[int, Answers]:
         index = build_from_source(TokenSource([open_corpus(str(path))], tokenizer), folder / "index")
         data = build_evaluation_set(open_corpus(str(path)), tokenizer, seq_len=1024)
         write_labels(label_portions(data, index), tokenizer, folder / "labels")
-        return data.scored
+        return data.scored, {}
 
     return run
 
 
-def scored(folder: Path, amount: int) -> Callable[[], int]:
+def scored(folder: Path, amount: int) -> Run:
     """Windows, shards and labels of ``amount`` packed tokens in documents of 10,000."""
     import numpy as np
 
@@ -136,19 +143,19 @@ def scored(folder: Path, amount: int) -> Callable[[], int]:
             ids[-1] = tokenizer.eos
             file.write(ids.tobytes())
 
-    def run() -> int:
+    def run() -> tuple[int, Answers]:
         data = build_evaluation_set(open_corpus(str(folder / "text.bin")), tokenizer, seq_len=1024)
         for shard, windows in enumerate(runs.shards_of(data)):
             logprob = np.full(len(data.window_of(windows)), -1.0, dtype=np.float32)
             top1 = np.zeros(len(logprob), dtype=np.int32)
             runs.write_shard(runs.shard_path(folder / "run", shard), data, windows, logprob, top1)
         write_labels(label_portions(data, None), tokenizer, folder / "labels")
-        return data.scored
+        return data.scored, {}
 
     return run
 
 
-def tokens(folder: Path, amount: int) -> Callable[[], int]:
+def tokens(folder: Path, amount: int) -> Run:
     """Compare two runs of ``amount`` tokens in 1,000 documents."""
     import numpy as np
 
@@ -196,15 +203,61 @@ def tokens(folder: Path, amount: int) -> Callable[[], int]:
     write_labels(label_portions(data, None), tokenizer, folder / "labels")
     del data, ids
 
-    def run_comparison() -> int:
+    def run_comparison() -> tuple[int, Answers]:
         out = folder / "compared"
         gap = compare_runs([str(folder / "model")], str(folder / "reference"), out, threshold=1250)
-        return gap.rows[0].overall.n
+        return gap.rows[0].overall.n, {}
 
     return run_comparison
 
 
-INPUTS = {"documents": documents, "one document": one_document, "scored": scored, "tokens": tokens}
+def view(folder: Path, amount: int) -> Run:
+    """The answers of `argap view` to a page that is opened, and to a user who moves τ, slices, reads and searches."""
+    from synthetic_result import write_result
+
+    from argap.comparison import compare_runs
+    from argap.interrupt import Interrupt
+    from argap.result import open_result
+    from argap.tokenizer import load_tokenizer
+    from argap.view.answers import Answers as OfView
+    from argap.view.answers import Setting
+
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(TOKENIZER))
+    compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out")
+    page, stop = OfView(open_result(folder / "out")), Interrupt()
+    own, moved = Setting(1250, "reference"), Setting(100, "reference")
+    middle = page.result.evaluation.windows // 2
+
+    def slice_of(where: str) -> Callable[[], object]:
+        return lambda: page.slices([("slice", where)], own, ["model"], stop)
+
+    asked: dict[str, Callable[[], object]] = {
+        "overview": lambda: page.overview,
+        "curve": lambda: page.thresholds("reference", intervals=False),
+        "intervals of the curve": lambda: page.thresholds("reference", intervals=True),
+        "another τ": lambda: page.gap(moved),
+        "breakdown at another τ": lambda: page.breakdown("distance", moved, stop),
+        "window": lambda: page.window(middle, ["model", "reference"]),
+        "worst windows": lambda: page.worst_windows("model", "reference"),
+        "first slice": slice_of("repeated AND train_count < 10"),
+        "slice of counts": slice_of("train_count BETWEEN 3 AND 300"),
+        "slice of texts": slice_of("regexp_matches(piece, '[0-9]')"),
+        "largest losses": lambda: page.largest_losses("ar_hits", own, "model", stop),
+        "search": lambda: page.search("not in the text", stop),
+    }
+
+    def run() -> tuple[int, Answers]:
+        taken = {}
+        for name, answer in asked.items():
+            started, spent = time.perf_counter(), time.process_time()
+            answer()
+            taken[name] = (time.perf_counter() - started, time.process_time() - spent)
+        return page.result.evaluation.scored, taken
+
+    return run
+
+
+INPUTS = {"documents": documents, "one document": one_document, "scored": scored, "tokens": tokens, "view": view}
 
 
 if __name__ == "__main__":

@@ -84,9 +84,7 @@ def residual_norm_reference(
 
 
 @jit
-def _norm_kernel(
-    x, residual, weight, bias, y, total, eps, D: tl.constexpr, BD: tl.constexpr, CENTERED: tl.constexpr
-):
+def _norm_kernel(x, residual, weight, bias, y, total, eps, D: tl.constexpr, BD: tl.constexpr, CENTERED: tl.constexpr):
     # One row. Offsets may exceed 2³¹.
     o_d = tl.arange(0, BD)
     m_d = o_d < D

@@ -94,11 +94,12 @@ def _multiply_kernel(
     N = tl.cdiv(T, BN)
     NM = tl.cdiv(N * B, BM)
     i_d = (tl.program_id(0) // NM).to(tl.int64)  # offsets may exceed 2³¹
-    o_m = (NM - 1 - tl.program_id(0) % NM) * BM + tl.arange(0, BM)
+    start = (NM - 1 - tl.program_id(0) % NM) * BM
+    o_m = start + tl.arange(0, BM)
     o_b = (o_m % B).to(tl.int64)[:, None]
     o_first = o_m // B * BN
     o_k, o_n = tl.arange(0, BK), tl.arange(0, BN)
-    last = tl.minimum(tl.max(o_m, 0), N * B - 1) // B
+    last = tl.minimum(start + BM, N * B) - 1
     # 1. The products, from the diagonal backwards. Runs of COPIES keep the loads of x at 8 bytes, in the L1 cache.
     o_s = o_first + (BN - BK)
     o_run = tl.max_contiguous(o_s[:, None] + o_k[None, :], [1, COPIES])
@@ -106,7 +107,7 @@ def _multiply_kernel(
     o_h = FIRST + BK - BN + (o_k % COPIES) * L - o_k // COPIES * COPIES
     p_h = copies + i_d * (COPIES * L) + o_h[:, None] + o_n[None, :]
     b_y = tl.zeros([BM, BN], dtype=tl.float32)
-    for _ in range(0, (last + 1) * BN, BK):
+    for _ in range(0, (last // B + 1) * BN, BK):
         m_x = (o_s >= 0)[:, None] & (o_s[:, None] + o_k[None, :] < T)
         b_y = tl.dot(tl.load(p_x, mask=m_x, other=0.0), tl.load(p_h), b_y)
         o_s -= BK

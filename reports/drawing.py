@@ -109,6 +109,11 @@ class Look(NamedTuple):
         return {"color": self.colour, "marker": self.marker, "linestyle": self.line}
 
     @property
+    def width(self) -> float:
+        """Of a line, in points: grey ones are many."""
+        return 0.8 if self.colour == GREY else 1.6
+
+    @property
     def pale(self) -> tuple[float, float, float]:
         """The colour, two thirds of the way to white."""
         red, green, blue = to_rgb(self.colour)

@@ -141,7 +141,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylabel(f"NLL (nats per {gap.unit})")
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel(f"% of {gap.unit}s")
-    figure.supxlabel(_training_count(gap), fontsize=9)
+    figure.supxlabel(training_count(gap), fontsize=9)
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items() if v.colour != GREY]
     if len(handles) < len(look):
         handles.append(Line2D([], [], color=GREY, label=f"{len(look) - len(handles)} others"))
@@ -175,7 +175,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
         name_the_hits(row[0], gap)
     add_headroom(panels)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
-    figure.supxlabel(_training_count(gap), fontsize=9)
+    figure.supxlabel(training_count(gap), fontsize=9)
     return figure
 
 
@@ -242,7 +242,7 @@ def gap_by_domain(gap: Gap) -> Figure:
     return figure
 
 
-def _training_count(gap: Gap) -> str:
+def training_count(gap: Gap) -> str:
     """The label of an axis of frequency bins; an index of one pass holds occurrences."""
     if gap.index is not None and gap.index.passes != 1:
         return "Times that training saw the bigram"

@@ -32,7 +32,9 @@ LATEX = {
     "−": "$-$",
     "×": r"$\times$",
     "Δ": r"$\Delta$",
+    "β": r"$\beta$",
     "τ": r"$\tau$",
+    "ᵀ": r"\textsuperscript{T}",
     **{mark: rf"\textsuperscript{{{letter}}}" for mark, letter in zip(MARKS, "abcdefghij", strict=True)},
 }
 

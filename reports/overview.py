@@ -8,6 +8,9 @@ from argap.reports.tables import gap_cell
 
 MANY = 4
 """Models compared; more of them share one summary, small multiples and tables in parts."""
+ENDS = 10
+"""Of more than twice as many models, the summary and the panels show this many with the smallest gap and this many with
+the largest."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ def by_gap(gap: Gap) -> list[GapRow]:
     return sorted(finite, key=lambda row: (gap.deltas[row.model], row.model))
 
 
+def shown(gap: Gap) -> list[GapRow]:
+    """The models of the summary and of the panels, smallest gap first: all, or the two `ENDS` of their order."""
+    rows = by_gap(gap)
+    return rows if len(rows) <= 2 * ENDS else rows[:ENDS] + rows[-ENDS:]
+
+
 def overview(gap: Gap) -> Overview | None:
     """The summary of a result of more than `MANY` models compared; None for fewer."""
     rows = by_gap(gap)
@@ -63,7 +72,7 @@ def overview(gap: Gap) -> Overview | None:
     def span(one: float, other: float) -> tuple[float, float]:
         return at(min(one, other)), round(abs(at(one) - at(other)), 2)
 
-    bars = tuple(
+    bars = [
         Bar(
             row.model,
             nats(total),
@@ -72,10 +81,12 @@ def overview(gap: Gap) -> Overview | None:
             span(parts[row.model], total),
             at(total),
         )
-        for row in rows
+        for row in shown(gap)
         for total in (gap.deltas[row.model],)
-    )
-    return Overview(title, _sentences(gap, rows), at(0), bars)
+    ]
+    if between := len(rows) - len(bars):
+        bars.insert(ENDS, Bar(f"… {between} between", "", "", (at(0), 0), (at(0), 0), at(0)))
+    return Overview(title, _sentences(gap, rows), at(0), tuple(bars))
 
 
 def _sentences(gap: Gap, rows: list[GapRow]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
 def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
     """A model's NLL in each bin (nats); points of few tokens are hollow."""
     nll = [part.nll[model] for part in parts]
-    axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=1.6)
+    axes.plot(x, nll, color=look.colour, linestyle=look.line, linewidth=look.width)
     for enough, face in ((True, look.colour), (False, "white")):
         points = [(at, y) for at, y, part in zip(x, nll, parts, strict=True) if (part.n >= FEW) == enough]
         if points:

@@ -2,7 +2,7 @@
 
 from argap.records import Delta, Gap, GapRow, Unit
 from argap.reports.numbers import nats, percent, percent_range
-from argap.reports.overview import MANY
+from argap.reports.overview import ENDS, MANY
 
 CAPTIONS = {
     "nll_by_frequency": (
@@ -49,6 +49,10 @@ MANY_CAPTIONS = {
 }
 """Captions of figures that show more than `MANY` models as small multiples."""
 IN_COLOUR = "In colour: the reference, and the two models closest to it and farthest from it."
+AT_THE_ENDS = (
+    "Of {models} models, the {ends} with the smallest gap and the {ends} with the largest are shown; the tables of "
+    "parts have all of them."
+)
 SEVEN = 7  # keep in sync with `argap.reports.drawing.COLOURS`, which sentences do not load
 COLOURED = ("nll_by_frequency", "share_by_threshold")
 ONE = {"AR hits": "an AR hit", "repeated bigrams": "a repeated bigram"}
@@ -60,6 +64,8 @@ def caption(gap: Gap, name: str) -> str:
     if len(gap.compared) <= MANY:
         return CAPTIONS[name]
     text = MANY_CAPTIONS.get(name, CAPTIONS[name]).format(unit=gap.unit)
+    if name in MANY_CAPTIONS and len(gap.deltas) > 2 * ENDS:
+        text += f" {AT_THE_ENDS.format(models=len(gap.deltas), ends=ENDS)}"
     return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > SEVEN else text
 
 

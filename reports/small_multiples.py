@@ -1,4 +1,7 @@
-"""Each bin's part of the gap for many models: small panels with one scale, or a map, smallest gap first."""
+"""Each bin's part of the gap for many models: small panels with one scale, or a map, smallest gap first.
+
+They have the models that `argap.reports.overview.shown` chooses.
+"""
 
 from textwrap import wrap
 from typing import Any, Literal
@@ -13,7 +16,7 @@ from argap.records import Gap, Part
 from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, WIDTH, Look, panel_rows, plain, style
 from argap.reports.hover import tell
 from argap.reports.numbers import nats, percent, seen, short
-from argap.reports.overview import by_gap
+from argap.reports.overview import shown
 from argap.reports.panels import (
     bar_values,
     bin_numbers,
@@ -43,7 +46,7 @@ def small_frequency(gap: Gap) -> Figure:
     repeated. The bars of a panel add up to the model's gap."""
     figure, panels = _panels(gap)
     number = bin_numbers(gap.bins.frequency)
-    for row, axes in zip(by_gap(gap), panels, strict=True):
+    for row, axes in zip(shown(gap), panels, strict=True):
         for repeated, shift in ((True, -0.22), (False, 0.22)):
             parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
             x = [number[part.bin] for part in parts]
@@ -68,7 +71,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
     number = bin_numbers(getattr(gap.bins, by))
     x = [number[part.bin] for part in parts]
     colours = [LOOK.pale if part.bin == "not repeated" else LOOK.colour for part in parts]
-    for row, axes in zip(by_gap(gap), panels, strict=True):
+    for row, axes in zip(shown(gap), panels, strict=True):
         _bars(axes, x, parts, row.model, colours, width=0.8)
         tell(axes, x, heads(parts, gap), {row.model: bar_values(parts, row.model, gap.deltas[row.model])})
         every = max(1, len(x) // 3)
@@ -83,7 +86,7 @@ def small_bins(gap: Gap, by: Literal["distance", "position"]) -> Figure:
 def domain_map(gap: Gap) -> Figure:
     """A row a model, smallest gap first, and a column a domain, the largest parts first: percent of the model's gap
     in each cell (nats where it has none), shaded by nats."""
-    rows, parts = by_gap(gap), top_domains(gap.breakdowns.domain)
+    rows, parts = shown(gap), top_domains(gap.breakdowns.domain)
     values = np.array([[part.contribution[row.model] for part in parts] for row in rows])
     figure = Figure(figsize=(WIDTH, 1.3 + 0.2 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -118,7 +121,7 @@ def _wrapped(part: Part, gap: Gap) -> str:
 
 
 def _panels(gap: Gap) -> tuple[Figure, list[Axes]]:
-    figure, panels = panel_rows(len(gap.deltas), across=ACROSS, head=0.5, row=1.15)
+    figure, panels = panel_rows(len(shown(gap)), across=ACROSS, head=0.5, row=1.15)
     figure.supylabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)
     for axes in panels:
         axes.grid(axis="y")

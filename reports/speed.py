@@ -1,13 +1,14 @@
 """Output of ``argap models bench``: throughput and memory of training and generation, as JSON and a figure."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from argap.atomic import write_json
+from argap.models.speed import Speed
+from argap.records import Record, as_json
 from argap.reports.drawing import WIDTH, grid, looks, plain, save, short_ticks, style
 from argap.runs import environment
 
@@ -15,45 +16,59 @@ TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
 
 
-def write_speed(rows: list[dict[str, Any]], options: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Write ``speed.json`` and its figure to ``out``; returns the content of ``speed.json``.
+class SpeedResult(Record, frozen=True):
+    """``speed.json``."""
 
-    ``rows``: from `argap.models.speed.measure_all`. ``options``: the fields shared by all its cases.
-    """
-    import torch
+    format: int
+    hidden_size: int
+    num_hidden_layers: int
+    vocab_size: int
+    device: str
+    """Its name, or the CPU and its threads."""
+    dtype: str
+    compile: bool
+    backend: str
+    """As asked for; each row says whose operators ran."""
+    versions: dict[str, str]
+    git: str | None
+    rows: list[Speed]
 
-    device, threads = options["device"], torch.get_num_threads()
+
+def write_speed(rows: list[Speed], out: Path) -> SpeedResult:
+    """Write ``speed.json`` and its figure to ``out``. ``rows``: of cases of one size, device and dtype."""
+    threads, first = torch.get_num_threads(), rows[0]
     on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
-    name = on_cpu if device == "cpu" else torch.cuda.get_device_name(device)
-    result = {"format": 1, **options, "device": name, **environment(), "rows": rows}
-    write_json(out / "speed.json", result, seal=False)
+    name = on_cpu if first.device == "cpu" else torch.cuda.get_device_name(first.device)
+    size = (first.hidden_size, first.num_hidden_layers, first.vocab_size)
+    result = SpeedResult(1, *size, name, first.dtype, first.compile, first.backend, **environment(), rows=rows)
+    write_json(out / "speed.json", as_json(result), seal=False)
     save(speed(result), out, "speed")
     return result
 
 
 @style()
-def speed(bench: dict[str, Any]) -> Figure:
+def speed(bench: SpeedResult) -> Figure:
     """Tokens per second (top) and peak memory (bottom), with one column each for training and generation.
 
-    ``bench``: the content of ``speed.json``. The x axis lists the shapes, length × batch, in the given order; with
+    The x axis lists the shapes, length × batch, in the given order; with
     equal tokens per step this is figure 4 of arXiv 2406.06484. Cases that ran out of memory are omitted.
     """
-    rows = bench["rows"]
-    modes = [mode for mode in TITLES if any(row["mode"] == mode for row in rows)]
-    names = list(dict.fromkeys(row["architecture"] for row in rows))
+    rows = bench.rows
+    modes = [mode for mode in TITLES if any(row.mode == mode for row in rows)]
+    names = list(dict.fromkeys(row.architecture for row in rows))
     look = looks(names)
-    unit, size = ("GiB", GIB) if max((row.get("peak_bytes", 0) for row in rows), default=0) >= GIB else ("MiB", MIB)
+    unit, size = ("GiB", GIB) if max((row.peak_bytes for row in rows), default=0) >= GIB else ("MiB", MIB)
     figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
     panels = figure.subplots(2, len(modes), sharex="col", squeeze=False, height_ratios=(3, 2))
     for mode, (above, below) in zip(modes, panels.T, strict=True):
-        chosen = [row for row in rows if row["mode"] == mode]
-        shapes = list(dict.fromkeys((row["length"], row["batch"]) for row in chosen))
+        chosen = [row for row in rows if row.mode == mode]
+        shapes = list(dict.fromkeys((row.length, row.batch) for row in chosen))
         for name in names:
-            fits = [row for row in chosen if row["architecture"] == name and "error" not in row]
-            x = [shapes.index((row["length"], row["batch"])) for row in fits]
+            fits = [row for row in chosen if row.architecture == name and row.tokens_per_s is not None]
+            x = [shapes.index((row.length, row.batch)) for row in fits]
             drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6}
-            above.plot(x, [row["tokens_per_s"] for row in fits], label=plain(name), **drawn)
-            below.plot(x, [row["peak_bytes"] / size for row in fits], **drawn)
+            above.plot(x, [row.tokens_per_s for row in fits], label=plain(name), **drawn)
+            below.plot(x, [row.peak_bytes / size for row in fits], **drawn)
         above.set_title(TITLES[mode])
         if mode == "training":
             above.margins(y=0.1)
@@ -73,8 +88,7 @@ def speed(bench: dict[str, Any]) -> Figure:
             grid(axes)
     panels[0, 0].set_ylabel("Tokens per second")
     panels[1, 0].set_ylabel(f"Peak memory ({unit})")
-    about = f"{plain(bench['device'])}, {bench['dtype']}"
-    about += f", width {bench['hidden_size']:,}, {bench['num_hidden_layers']} layers"
+    about = f"{plain(bench.device)}, {bench.dtype}, width {bench.hidden_size:,}, {bench.num_hidden_layers} layers"
     figure.supxlabel(f"Length × batch ({about})", fontsize=9)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))

@@ -19,7 +19,7 @@ from argap.reports.drawing import (
     plain,
     style,
 )
-from argap.reports.figures import Drawn, written
+from argap.reports.figures import Drawn, training_count, written
 from argap.reports.hover import tell
 from argap.reports.mqar_figures import pretrained_figure
 from argap.reports.numbers import nats, percent, seen, whole
@@ -162,7 +162,7 @@ def heat(result: SizeResult) -> Figure:
     image, every = None, 4 if many else 2
     for model, axes in zip(models, each, strict=True):
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
-        axes.set_title(plain(model, 18 if many else 24), fontsize=7.5 if many else None)
+        axes.set_title(plain(model, 16 if many else 24), fontsize=7.5 if many else None)
         _tell_map(axes, grids[model], [bins.distance[k] for k in columns], [bins.frequency[k] for k in rows])
         axes.set_xticks(
             range(0, len(columns), every), [_end(bins.distance[columns[k]]) for k in range(0, len(columns), every)]
@@ -174,7 +174,7 @@ def heat(result: SizeResult) -> Figure:
     assert image is not None
     figure.colorbar(image, ax=each, label="Nats per token lost to the reference", shrink=0.8)
     figure.supxlabel("Tokens back to the bigram's nearest occurrence, up to", fontsize=9)
-    figure.supylabel("Occurrences of the bigram in training, up to", fontsize=9)
+    figure.supylabel(f"{training_count(result.gap)}, up to", fontsize=9)
     return figure
 
 

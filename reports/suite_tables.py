@@ -134,10 +134,11 @@ def _has_intervals(point: ThresholdShare) -> bool:
     return any(due.ci95 is not None or due.reason for due in point.gap_due_to.values())
 
 
-def rare_table(result: SizeResult) -> Table:
+def rare_table(result: SizeResult) -> Table | None:
     """NLL on bigrams seen never or once in training, by whether the window repeats them (arXiv 2312.04927, appendix G).
 
-    The difference isolates recall from memorised bigrams.
+    The difference isolates recall from memorised bigrams. Columns without tokens are left out, as those of bigrams seen
+    once where training read its text several times; None where all are.
     """
     bins, cells = result.gap.bins.frequency, result.cells
     n = cells["n"].to_numpy()
@@ -149,23 +150,23 @@ def rare_table(result: SizeResult) -> Table:
         if bin_.high == count
         for again in (True, False)
     }
-    sizes = {name: int(n[rows].sum()) for name, rows in chosen.items()}
-    columns = (Column("Model", "left"), *(Column(name) for name in chosen))
+    sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
+    if not sizes:
+        return None
+    columns = (Column("Model", "left"), *(Column(name) for name in sizes))
     models = result.gap.models
     nll = {
-        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size if size else None
+        (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size
         for model in models
         for name, size in sizes.items()
     }
 
     def cell(model: str, name: str) -> str:
-        own, reference = nll[model, name], nll[result.reference, name]
-        if own is None or reference is None:
-            return DASH
-        return f"{own:.2f}" + ("" if model == result.reference else f" ({own - reference:+z.2f})".replace("-", "−"))
+        own, over = nll[model, name], nll[model, name] - nll[result.reference, name]
+        return f"{own:.2f}" + ("" if model == result.reference else f" ({over:+z.2f})".replace("-", "−"))
 
-    rows = [(model, *(cell(model, name) for name in chosen)) for model in models]
-    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in chosen]
+    rows = [(model, *(cell(model, name) for name in sizes)) for model in models]
+    compared = [[None if model == result.reference else nll[model, name] for model in models] for name in sizes]
     counts = ", ".join(f"{size:,}" for size in sizes.values())
     note = (
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "

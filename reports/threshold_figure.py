@@ -32,6 +32,8 @@ LOWEST = -0.5  # keep in sync with "below −50%" in the figure
 """Lower limit of plotted shares. Far below 0 are models whose small gap has little to do with recall."""
 BANDS = 4
 """Models with intervals as bands; more of them have whiskers at the marked thresholds."""
+NAMED = 24
+"""Names that fit beside the curves; of more models only those of interest are named."""
 
 
 @style()
@@ -56,13 +58,14 @@ def share_by_threshold(gap: Gap) -> Figure:
     for model in drawn:
         curve: dict[str, Any] = look[model].curve | {"label": _label(gap, model)}
         curve["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
-        above.plot(tau, shares[model], linewidth=1.5, markersize=4, markevery=max(1, len(tau) // 12), **curve)
+        every, width = max(1, len(tau) // 12), look[model].width
+        above.plot(tau, shares[model], linewidth=width, markersize=4, markevery=every, **curve)
     low, high = above.get_ylim()  # of the curves: an interval may be far longer
     above.set_ylim(max(low, LOWEST), high)
-    for k, model in enumerate(drawn):
-        if look[model].colour == GREY:
-            continue
-        _draw_intervals(above, gap, model, look[model], marks if len(drawn) > BANDS else None, k - len(drawn) / 2)
+    coloured = [model for model in drawn if look[model].colour != GREY]
+    for k, model in enumerate(coloured):
+        shift = k - (len(coloured) - 1) / 2
+        _draw_intervals(above, gap, model, look[model], marks if len(drawn) > BANDS else None, shift)
     below.plot(tau, [point.share for point in gap.curve], color=INK, linewidth=1.5)
     for axes in (above, below):
         grid(axes)
@@ -95,11 +98,12 @@ def share_by_threshold(gap: Gap) -> Figure:
     counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
     below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
     heads = [f"τ = {threshold_text(point.threshold)}" for point in gap.curve]
-    curves = [m for m in drawn if look[m].colour != GREY] + [m for m in drawn if look[m].colour == GREY]
+    curves = coloured + [m for m in drawn if m not in coloured]
     tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
     tell(below, list(tau), heads, {"AR hits": [(p.share, f"{percent(p.share)} of {gap.unit}s") for p in gap.curve]})
     if crowded:
-        label_at_line(above, {m: (float(tau.max()), y) for m, y in ends.items()}, look, high=3.2)
+        named = ends if len(ends) <= NAMED else coloured
+        label_at_line(above, {m: (float(tau.max()), ends[m]) for m in named}, look, high=3.2)
     else:
         legend_beside(figure, above)
     return figure

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from argap.gap import perplexity, share_closed
-from argap.records import Closed, ClosedShare, Delta, Gap, GapRow, Part, SliceScores, ThresholdShare
+from argap.records import Closed, Delta, Gap, GapRow, Part, SliceScores, ThresholdShare
 
 
 def at_thresholds(gap: Gap) -> list[Gap]:
@@ -74,8 +74,4 @@ def _closed(closed: Closed | None, own: float | None, nll: dict[str, float | Non
     """The share of the base's gap that a model closes, on these hits."""
     if closed is None:
         return None
-    base, best = nll[closed.base], nll[reference]
-    shares = None
-    if own is not None and base is not None and best is not None:
-        shares = ClosedShare(*share_closed(own, base, best))
-    return replace(closed, ar_hits=shares)
+    return replace(closed, ar_hits=share_closed(own, nll[closed.base], nll[reference]))

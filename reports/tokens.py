@@ -10,6 +10,7 @@ from math import exp
 
 from argap.records import EarlierOccurrence, ExampleWindow
 from argap.reports.numbers import DASH
+from argap.reports.overview import MANY
 
 NEWLINE = "↵"
 TAB = "→"
@@ -133,13 +134,16 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
         classes.append("focus")
     elif window.earlier is None and 0 <= focus - window.distance[focus] - k <= 1:
         classes.append("source")
-    return ShownToken(_lines(window.tokens[k]), " ".join(classes), _tooltip(window, k) if scored else CONTEXT)
+    title = _tooltip(window, k, reference) if scored else CONTEXT
+    return ShownToken(_lines(window.tokens[k]), " ".join(classes), title)
 
 
-def _tooltip(window: ExampleWindow, k: int) -> str:
+def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:
+    """Of more than `MANY` models compared, only the one that the window was chosen for has its log-prob here."""
     group = _group(window, k)
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
-    values = {name: each[k] for name, each in window.logprob.items()}
+    named = window.logprob if len(window.logprob) <= 1 + MANY else (reference, window.model)
+    values = {name: window.logprob[name][k] for name in named}
     logprobs = ", ".join(f"{name} {'−∞' if p is None else f'{p:.2f}'}" for name, p in values.items())
     seen = f"; {_times(window.train_count[k])} in training" if window.train_count else ""
     return f"{group}{back}{seen}; log-prob: {logprobs}"

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,32 @@ def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) ->
     return Tokenizer(backend, name="words", eos=None if eos is None else words.index(eos))
 
 
+def index_of(documents: Iterable[Any], folder: Path, tokenizer: Any, /, **options: Any) -> Any:
+    """The index of documents of token ids of a tokenizer; ``options`` as for `build_index`."""
+    from argap.bigram_index.build import build_index
+
+    made = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint, "sources": ["train"]}
+    return build_index(documents, folder, vocab_size=tokenizer.vocab_size, **made | options)
+
+
+def drawn_model(config: Any, seed: int = 0) -> Any:
+    """A model of transformers with random weights, whose embeddings are so large that its logits differ."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(20 + seed)
+    return model
+
+
+def save_model(folder: Path, config: Any, tokenizer: Any, seed: int = 0) -> Path:
+    """Save a `drawn_model` with its tokenizer as a checkpoint."""
+    drawn_model(config, seed).save_pretrained(folder)
+    tokenizer.save(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real texts and published figures, ``$ARGAP_DATA``. Without it the test is skipped."""
@@ -57,6 +83,23 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set ARGAP_DATA to its folder")
     return folder
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Records, alone or in lists and objects, whose floats agree up to rounding and all else exactly."""
+    import msgspec
+
+    found, expected = msgspec.to_builtins(found), msgspec.to_builtins(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_close(found[key], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(expected, rel=1e-9, abs=1e-12) if isinstance(expected, float) else expected)
 
 
 HOMES = itertools.count()
@@ -80,8 +123,6 @@ def token_result(tmp_path_factory, tokenizer):
     import json
     import textwrap
 
-    from argap.bigram_index.build import build_index
-    from argap.bigram_index.store import open_index
     from argap.corpus import open_corpus
     from argap.corpus.tokenize import token_documents
     from argap.evaluation import build_evaluation_set
@@ -94,16 +135,9 @@ def token_result(tmp_path_factory, tokenizer):
         domain.mkdir(parents=True, exist_ok=True)
         text = code[300 * k : 300 * k + 900] if k % 3 else textwrap.fill(prose * (1 + k % 5), 60 + k)
         (domain / f"{k:02d}.txt").write_text(text)
-    build_index(
-        (d.ids for d in list(token_documents(open_corpus(place / "text"), tokenizer))[::2]),
-        place / "index",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["text"],
-    )
+    half = list(token_documents(open_corpus(place / "text"), tokenizer))[::2]
+    index = index_of((document.ids for document in half), place / "index", tokenizer)
     data = build_evaluation_set(open_corpus(place / "text"), tokenizer, seq_len=48)
-    index = open_index(place / "index")
     return write_drawn_result(place / "out", data, tokenizer, index, source=place / "text", ranked=("ref", "m2"))
 
 
@@ -163,6 +197,18 @@ def write_drawn_result(
     write_labels(labels, tokenizer, out / "labels")
     write_gap(runs, out / "labels", tokenizer, out, threshold=2, base=None)
     return out
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """One Chromium for all tests of a worker; those that use it are skipped where none is installed."""
+    from tests.view.browser import Browser, find_chromium
+
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture

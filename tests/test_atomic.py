@@ -116,9 +116,9 @@ def test_the_next_writer_removes_what_a_killed_process_left(tmp_path):
 
 
 def test_the_sole_writer_removes_what_another_machine_left(tmp_path):
-    left = tmp_path / ".folder.1-0123456789abcdef.tmp"
+    left = tmp_path / ".folder.999999999-0123456789abcdef.tmp"  # no process of this machine has the number
     left.mkdir()
     replace_folder(tmp_path / "folder")
-    assert left.exists()  # another process may be writing it
+    assert left.exists()  # another machine's process may be writing it
     replace_folder(tmp_path / "folder", sole_writer=True)
     assert not left.exists()

@@ -13,9 +13,10 @@ import pytest
 import argap
 from argap.atomic import read_json
 from argap.condition_tree import Feature, grow
-from argap.discover import FITTING, HYPOTHESIS, discover, fitting
+from argap.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
 from argap.errors import ArgapError
-from argap.slice_sql import connect
+from argap.token_batches import TokenReader
+from argap.token_columns import UNIT
 
 MINI = Path(__file__).parent.parent / "results" / "table1-mini"
 
@@ -71,13 +72,72 @@ def test_a_tree_without_a_gain_has_no_nodes():
     assert grow(codes, np.ones(2), np.ones(2), [Feature("b", (), "NOT b")], depth=3, min_share=0.1, leaves=5) == []
 
 
-def test_both_halves_are_the_same_in_sql():
-    documents = np.arange(5000)
-    with connect() as connection:
-        got = connection.execute(f"SELECT {FITTING} FROM range(5000) AS t(document)").fetchnumpy()
-    assert np.array_equal(next(iter(got.values())), fitting(documents))
+def test_both_halves_have_about_as_many_documents():
     for count in (2, 10, 30, 5000):
         assert 0.3 <= fitting(np.arange(count)).mean() <= 0.7
+
+
+def test_stretches_of_documents_are_drawn():
+    n = np.random.default_rng(0).integers(0, 5000, 40_000)
+    n[7] = 10**6  # a stretch of its own
+    assert draw(n, None).all()
+    assert draw(n, n.sum()).all()
+    drawn = draw(n, n.sum() // 4)
+    assert n[drawn].sum() / n.sum() == pytest.approx(0.25, abs=0.03)
+    changes = 2 * 0.25 * 0.75 * n.sum() / DRAWN  # between stretches that are drawn and others
+    assert np.diff(drawn).sum() == pytest.approx(changes, rel=0.15)
+    assert np.array_equal(draw(n, n.sum() // 4), drawn)
+
+
+@pytest.mark.parametrize("gap", [1, 100, 10**9])
+def test_rows_of_the_wanted_windows(result, monkeypatch, gap):
+    monkeypatch.setattr("argap.lockstep.GAP", gap)
+    table = result.token_table
+    units = np.where(np.arange(len(table.scored_of_document)) % 3 == 1, 0, -1).astype(np.int32)
+    parts = list(TokenReader(table, ["token"]).rows())
+    tokens = np.concatenate([rows.tokens for rows in parts])
+    wanted = {window for window, document in enumerate(table.document_of_window) if units[document] >= 0}
+    found = list(TokenReader(table, ["token", UNIT], units=units).rows())
+    for rows in found:
+        assert np.array_equal(rows.tokens, tokens[rows.start : rows.start + len(rows.pos)])
+        assert {rows.window[0], rows.window[-1]} <= wanted
+    read = np.concatenate([np.unique(rows.window) for rows in found])
+    assert wanted <= set(read.tolist())
+    assert len(set(read.tolist())) == len(read)
+    assert (len(found) <= len(parts)) == (gap == 10**9)
+    if gap == 1:
+        assert wanted == set(read.tolist())
+
+
+def test_a_sample_of_the_documents(result, monkeypatch, token_result, run_command):
+    monkeypatch.setattr("argap.discover.DRAWN", 1)  # each document on its own
+    n = result.token_table.scored_of_document
+    limit = int(n.sum() * 0.6)
+    drawn = draw(n, limit)
+    found = discover(result, "m2", min_share=0.05, limit_tokens=limit)
+    assert found.sample is not None
+    assert found.sample.documents == drawn.sum() < found.sample.of == len(n)
+    assert found.sample.share == pytest.approx(n[drawn].sum() / n.sum())
+    documents = result.tokens(columns=["document"])["document"].to_numpy()
+    assert found.whole.n == (drawn & ~fitting(np.arange(len(n))))[documents].sum()
+    parts = [each.models[-1].contribution.nll for each in found.leaves]
+    assert sum(parts) == pytest.approx(found.whole.models[-1].delta.nll)
+    frame = result.discover("m2", min_share=0.05, limit_tokens=limit)
+    assert frame.attrs["sample"] == found.sample
+    assert frame["n"][0] == found.whole.n
+    arguments = ["discover", str(token_result), "--model", "m2", "--min-share", "5%", "--limit-tokens"]
+    _, out, _ = run_command(*arguments, str(limit))
+    said = f"Read {drawn.sum()} of {len(n)} documents ({found.sample.share:.1%} of the tokens), drawn at random"
+    assert said in " ".join(out.split())
+    _, out, _ = run_command(*arguments, str(limit), "--json")
+    assert json.loads(out)["sample"] == {"documents": drawn.sum(), "of": len(n), "share": found.sample.share,
+                                         "seed": 1234}  # fmt: skip
+    _, out, _ = run_command(*arguments, "all", "--json")
+    assert json.loads(out)["sample"] is None
+    with pytest.raises(ArgapError, match="`limit_tokens` 0: expected a number"):
+        discover(result, "m2", limit_tokens=0)
+    with pytest.raises(ArgapError, match="too few documents"):
+        discover(result, "m2", limit_tokens=1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from argap.gap import gap_due_to_ar, perplexity, share_closed
+from argap.records import ClosedShare
 
 
 def test_explained_matches_a_worked_example():
@@ -46,11 +47,13 @@ def test_share_closed_matches_a_worked_example():
 
 
 def test_a_base_without_a_gap_has_nothing_to_close():
-    assert share_closed(nll=1.5, base=1.0, reference=1.0) == (None, None)
+    assert share_closed(nll=1.5, base=1.0, reference=1.0) == ClosedShare(None, None)
 
 
 def test_a_perplexity_beyond_float64_is_null():
     """exp(709.8) is above 1.797e308, the largest float64; exp(709) is 8.2e307."""
     assert perplexity(709.0) == pytest.approx(8.2184e307, rel=1e-4)
     assert perplexity(709.8) is None
-    assert share_closed(nll=1.5, base=800.0, reference=1.0) == (None, pytest.approx(798.5 / 799))
+    closed = share_closed(nll=1.5, base=800.0, reference=1.0)
+    assert closed is not None
+    assert (closed.ppl, closed.nll) == (None, pytest.approx(798.5 / 799))

@@ -11,8 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import argap
-from argap.bigram_index.build import build_index
-from argap.bigram_index.store import BigramIndex, open_index
+from argap.bigram_index.store import BigramIndex
 from argap.cli import app
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
@@ -28,8 +27,7 @@ from argap.reports.write import write_report
 from argap.result import Result, open_result
 from argap.runs import read_logprobs
 from argap.slices import SliceScorer
-
-from .conftest import write_drawn_result  # isort: skip
+from tests.conftest import index_of, write_drawn_result
 
 MODELS = ("ref", "m", "other")
 DOCUMENTS = [
@@ -82,15 +80,8 @@ def data(text: Path, tokenizer) -> EvaluationSet:
 
 @pytest.fixture(scope="module")
 def index(text: Path, tokenizer) -> BigramIndex:
-    build_index(
-        (document.ids for document in list(token_documents(open_corpus(text), tokenizer))[:1]),
-        text.parent / "index",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["text"],
-    )
-    return open_index(text.parent / "index")
+    first = next(iter(token_documents(open_corpus(text), tokenizer)))
+    return index_of([first.ids], text.parent / "index", tokenizer)
 
 
 @pytest.fixture

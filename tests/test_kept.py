@@ -27,6 +27,7 @@ from argap.intervals import effective_documents
 from argap.labels import read_labels
 from argap.records import EvaluationSpec, read_gap
 from argap.token_slices import score_by
+from tests.conftest import assert_close
 
 from .conftest import write_drawn_result  # isort: skip
 from .test_slices import recompute  # isort: skip
@@ -210,7 +211,7 @@ def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):
     recorded = read_gap(out).slices
     assert "it's" in [each.name for each in recorded]
     runs = [str(out / name) for name in result.models]
-    assert compare_runs(runs[1:], runs[0], out).slices == recorded
+    assert_close(compare_runs(runs[1:], runs[0], out).slices, recorded)
 
 
 def test_a_condition_lists_them_and_a_breakdown_names_them(result):

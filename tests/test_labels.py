@@ -7,13 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from argap.bigram_index.build import build_index
 from argap.corpus import open_corpus
 from argap.errors import FormatError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.labels import label, label_portions, read_labels, with_counts, write_labels
+from tests.conftest import index_of
 
 H, M, X, Y, Z, A = 10, 11, 12, 13, 14, 15
+TRAINING = [np.array([H, M]), np.array([H, M, X])]
 
 
 @pytest.fixture
@@ -23,14 +24,7 @@ def example(tmp_path, tokenizer):
     Training text: (h m) occurs twice inside documents; (m h) stands across a border of two documents and
     does not count; (a a) never occurs.
     """
-    index = build_index(
-        [np.array([H, M]), np.array([H, M, X])],
-        tmp_path / "index",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer="t",
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["by hand"],
-    )
+    index = index_of(TRAINING, tmp_path / "index", tokenizer)
     tokens = np.array([H, M, X, H, M, Y, H, M, Z, A, A, A], dtype=np.int32)
     data = EvaluationSet(
         tokens=tokens,
@@ -81,16 +75,7 @@ def test_train_counts_match_a_worked_example(example):
 
 def test_train_counts_are_exposures_rounded_half_to_even(example, tmp_path, tokenizer):
     data, _ = example
-    index = build_index(
-        [np.array([H, M]), np.array([H, M, X])],
-        tmp_path / "read again",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer="t",
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["by hand"],
-        passes=2.5,
-    )
-    labels = label(data, index)
+    labels = label(data, index_of(TRAINING, tmp_path / "read again", tokenizer, passes=2.5))
     # (h m) 2 × 2.5 = 5; (m x) 1 × 2.5 = 2.5, to the even 2
     assert labels.train_count.tolist() == [0, 5, 2, 0, 5, 0, 0, 5, 0, 0, 0, 0]
     assert labels.train_count.dtype == np.int64
@@ -143,15 +128,8 @@ def test_labels_round_trip(example, tokenizer, tmp_path):
         read_labels(tmp_path / "labels")
 
 
-def test_an_index_of_another_tokenizer_is_refused(example, tmp_path):
+def test_an_index_of_another_tokenizer_is_refused(example, tmp_path, tokenizer):
     data, _ = example
-    other = build_index(
-        [np.array([1, 2])],
-        tmp_path / "other",
-        vocab_size=16,
-        tokenizer="gpt2",
-        tokenizer_fingerprint="0" * 64,
-        sources=["by hand"],
-    )
+    other = index_of(TRAINING, tmp_path / "other", tokenizer, tokenizer="gpt2", tokenizer_fingerprint="0" * 64)
     with pytest.raises(MismatchError, match=r"counted with the tokenizer gpt2 \(000000000000\)"):
         label(data, other)

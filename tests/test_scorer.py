@@ -31,6 +31,7 @@ from argap.evaluation import build_evaluation_set
 from argap.records import SourceRecord
 from argap.runs import open_run, read_logprobs
 from argap.scorer import ScoreOptions, score
+from tests.conftest import save_model
 
 ROOT = Path(__file__).parent.parent
 SMALL: dict[str, Any] = {"vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
@@ -54,16 +55,6 @@ CONFIGS = {
 }
 
 
-def save_model(kind: str, folder: Path) -> Path:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind], dtype=torch.float32)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(20)  # logits that differ, so that errors would show
-    model.save_pretrained(folder)
-    shutil.copytree(ROOT / "argap" / "demo" / "tokenizer", folder, dirs_exist_ok=True)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def data(tokenizer, tmp_path_factory):
     """Seven windows of 64 tokens and a shorter last one, from two modules of the standard library."""
@@ -71,13 +62,13 @@ def data(tokenizer, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=list(CONFIGS))
-def checkpoint(request, tmp_path_factory):
-    return find_checkpoint(save_model(request.param, tmp_path_factory.mktemp(request.param)))
+def checkpoint(request, tokenizer, tmp_path_factory):
+    return find_checkpoint(save_model(tmp_path_factory.mktemp(request.param), CONFIGS[request.param], tokenizer))
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    return find_checkpoint(save_model("gpt2", tmp_path_factory.mktemp("gpt2")))
+def gpt2(tokenizer, tmp_path_factory):
+    return find_checkpoint(save_model(tmp_path_factory.mktemp("gpt2"), CONFIGS["gpt2"], tokenizer))
 
 
 def run(checkpoint, data, folder, **options):

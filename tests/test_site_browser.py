@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.view.browser import Browser, find_chromium
+from tests.view.browser import Browser
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = find_chromium()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path; set ARGAP_CHROMIUM"),
-]
+pytestmark = pytest.mark.slow
 CONTRAST = (
     (ROOT / "tests" / "view" / "contrast.js").read_text().replace("document.body", "document.querySelector('main')")
 )
@@ -59,13 +55,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

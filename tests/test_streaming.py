@@ -19,6 +19,7 @@ from argap.parquet import ParquetPortions, read_portions
 from argap.records import as_json, read_gap
 from argap.runs import open_run, read_logprobs, read_token_ids
 from argap.summary import summarize
+from tests.conftest import assert_close
 
 MODELS = ["ref", "m-1", "m2"]
 
@@ -65,19 +66,6 @@ def test_a_summary_of_portions_is_that_of_all_cells(token_result, monkeypatch):
     for each in (found, expected):
         each.pop("date")
     assert_close(found, expected)
-
-
-def assert_close(found, expected):
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert_close(found[key], value)
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_close(one, other)
-    else:
-        assert found == (pytest.approx(expected, rel=1e-9, abs=1e-12) if isinstance(expected, float) else expected)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from argap.errors import ArgapError, FormatError
-from argap.tokenizer import load_tokenizer
-from argap.train.model import save_tokenizer
+from argap.tokenizer import load_tokenizer, save_tokenizer
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ The Python blocks of the questions and answers run too, and print the numbers be
 """
 
 import re
-import subprocess
-import sys
+import shlex
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+RunCommand = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -37,16 +39,8 @@ def modules(folder: Path, *names: str) -> None:
         (folder / f"{name}.txt").write_text(source.read_text(encoding="utf-8")[:3000], encoding="utf-8")
 
 
-def run(arguments: list[str] | str, folder: Path) -> str:
-    """The output of a command of the page, given as a line for the shell, or of Python."""
-    done = subprocess.run(arguments, cwd=folder, shell=isinstance(arguments, str), capture_output=True, text=True)
-    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def test_the_tutorial_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setenv("ARGAP_HOME", str(tmp_path / "home"))
+def test_the_tutorial_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: RunCommand):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     modules(tmp_path / "text", "bisect", "heapq", "shelve", "queue")
     modules(tmp_path / "corpus", "ast", "glob", "random", "socket")
@@ -54,12 +48,13 @@ def test_the_tutorial_runs_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     expected = iter(EXPECTED)
     for language, block in BLOCK.findall(page):
         if language == "python":
-            run([sys.executable, "-W", "error", "-c", block], tmp_path)
+            exec(block, {"__name__": "__main__"})
         if language == "console":
             for line in block.replace("\\\n", " ").splitlines():
                 command = line.removeprefix("$ ").replace(*SHORTER)
                 assert command.startswith("argap "), f"{line}: the test runs commands of argap"
-                shown = run(f"{sys.executable} -m {command}", tmp_path)
+                code, shown, said = run_command(*shlex.split(command)[1:])
+                assert code == 0, f"{command}\n{shown}\n{said}"
                 assert next(expected) in shown
     assert next(expected, None) is None
 
@@ -68,10 +63,12 @@ def test_the_page_says_what_the_test_changes():
     assert SHORTER[0] in TUTORIAL.read_text(encoding="utf-8")
 
 
-def test_the_numbers_of_the_answers_are_computed():
+def test_the_numbers_of_the_answers_are_computed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(ROOT)
     (block,) = [
         block for language, block in BLOCK.findall((ROOT / "docs" / "faq.md").read_text()) if language == "python"
     ]
-    printed = [f"{float(number):.3f}" for number in run([sys.executable, "-c", block], ROOT).split()]
+    exec(block, {"__name__": "__main__"})
+    printed = [f"{float(number):.3f}" for number in capsys.readouterr().out.split()]
     assert printed == re.findall(r"# (0\.\d+):", block)
     assert len(printed) == 2

@@ -1,7 +1,7 @@
 """``argap models bench``: training and generation speed and peak memory of architectures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from argap.cli.tables import Latex, Markdown, form_of
 
 if TYPE_CHECKING:
     from argap.reports.formats import Table
+    from argap.reports.speed import SpeedResult
 
 
 def bench(
@@ -47,15 +48,9 @@ def bench(
 
     device = resolve_device(device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
-    options: dict[str, Any] = {
-        **size,
-        "device": device,
-        "dtype": resolve_dtype(dtype, device),
-        "compile": compile,
-        "backend": backend,
-    }
-    cases = speed_cases(architectures, training=train, generation=generate, **options)
-    result = write_speed(measure_all(cases), options, out)
+    options = {"device": device, "dtype": resolve_dtype(dtype, device), "compile": compile, "backend": backend}
+    cases = speed_cases(architectures, training=train, generation=generate, **size, **options)
+    result = write_speed(measure_all(cases), out)
     if as_json:
         print_json(result)
     else:
@@ -63,17 +58,11 @@ def bench(
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
 
 
-def _table(result: dict[str, Any]) -> "Table":
-    from argap.models.speed import in_words
+def _table(result: "SpeedResult") -> "Table":
     from argap.reports.formats import Column, Table
 
-    title = (
-        f"{result['device']}, {result['dtype']}, width {result['hidden_size']}, {result['num_hidden_layers']} layers"
-    )
+    title = f"{result.device}, {result.dtype}, width {result.hidden_size}, {result.num_hidden_layers} layers"
     names = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
     columns = tuple(Column(name, "left" if name in ("Mode", "Architecture") else "right") for name in names)
-    rows = tuple(
-        (row["mode"], f"{row['length']:,}", str(row["batch"]), row["architecture"], *in_words(row))
-        for row in result["rows"]
-    )
+    rows = tuple((row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.in_words) for row in result.rows)
     return Table(columns, rows, (), title=title)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from argap.cli.index_output import parse_tokens
 from argap.cli.options import Json
 from argap.cli.output import print_json
 from argap.cli.tables import Latex, Markdown, form_of
@@ -19,6 +20,9 @@ def discover(
         str, typer.Option(metavar="SHARE", help="Of the tokens, in every leaf: 0.5% or 0.005.")
     ] = "0.5%",
     leaves: Annotated[int, typer.Option(metavar="N", help="Greatest number of leaves.")] = 5,
+    limit_tokens: Annotated[
+        str, typer.Option(metavar="N", help="Tokens beyond which documents are drawn at random; all: read every one.")
+    ] = "50M",
     as_json: Json = False,
     latex: Latex = False,
     markdown: Markdown = False,
@@ -28,21 +32,28 @@ def discover(
     The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
     """
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
     from argap.records import as_json as plain
     from argap.result import open_result
 
     opened = open_result(result)
-    found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves)
+    found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
     if as_json:
         slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
-        print_json(slices)
+        print_json(slices | {"sample": None if found.sample is None else plain(found.sample)})
         return
     from argap.reports.slice_tables import print_slices
 
     source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
+    if (drawn := found.sample) is not None:
+        notes.insert(
+            0,
+            f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens), drawn at random "
+            f"with seed {drawn.seed}; --limit-tokens all reads every one.",
+        )
     print_slices(
         [found.whole, *found.slices],
         threshold=opened.threshold,

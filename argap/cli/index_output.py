@@ -65,9 +65,9 @@ def parse_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
 
 
-def parse_tokens(text: str) -> float:
+def parse_tokens(text: str, option: str = "tokens") -> float:
     """Parse ``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     if match is None:
-        raise ArgapError(f"`tokens` {text!r}: expected a number such as 10B or 1T")
+        raise ArgapError(f"`{option}` {text!r}: expected a number such as 10B or 1T")
     return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")

@@ -1,35 +1,78 @@
 """``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
 
-import typer
+<<<<<<< HEAD
+from argap.cli.options import Json
+from argap.cli.output import print_json
+=======
+from typing import TYPE_CHECKING
 
 from argap.cli.options import Json
-from argap.cli.output import print_json, table
+from argap.cli.output import print_json
+from argap.cli.tables import Latex, Markdown, form_of
+
+if TYPE_CHECKING:
+    from argap.kernels.registry import Op
+    from argap.reports.formats import Table
+>>>>>>> wt/page
 
 
-def kernels(as_json: Json = False) -> None:
+def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = False) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
-    from argap.kernels.registry import OPS, describe, device
+    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    from argap.kernels.registry import OPS, describe
+    from argap.reports.formats import print_tables
 
-    ops = [describe(name) for name in OPS]
+    ops, where = [describe(name) for name in OPS], _device_name()
     if as_json:
-        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
+<<<<<<< HEAD
+        print_json({"device": where, "ops": [op.to_json() for op in ops]})
         return
-    from rich.console import Console
+    from argap.reports.formats import Column, Table, print_tables
 
-    console = Console()
-    of_ops = table(f"On {_device_name()}", "Op", "Runs", "Computes")
-    for op in ops:
-        of_ops.add_row(op.name, op.runs, op.about)
-    console.print(of_ops)
-    launches = table("Launch configurations", "Kernel", "Device", "Shape", "Blocks", ">Warps", ">Stages")
-    for op in ops:
-        for row in op.configurations:
-            blocks = " ".join(f"{name} {size}" for name, size in row.blocks.items())
-            mark = f"{row.device} *" if row.used_here else row.device
-            launches.add_row(row.kernel, mark, row.shape, blocks, str(row.warps), str(row.stages))
-    console.print(launches)
-    if device().type == "cuda":
-        typer.echo("* used on this device")
+    launches = [
+        (
+            row.kernel,
+            f"{row.device} *" if row.used_here else row.device,
+=======
+        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
+    else:
+        print_tables([_ops(ops), _launches(ops)], form)
+
+
+def _ops(ops: "list[Op]") -> "Table":
+    from argap.reports.formats import Column, Table
+
+    columns = tuple(Column(title, "left") for title in ("Op", "Runs", "Computes"))
+    return Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {_device_name()}")
+
+
+def _launches(ops: "list[Op]") -> "Table":
+    from argap.reports.formats import Column, Table
+
+    rows = [
+        (
+            row.kernel,
+            row.device + " *" * row.used_here,
+>>>>>>> wt/page
+            row.shape,
+            " ".join(f"{name} {size}" for name, size in row.blocks.items()),
+            str(row.warps),
+            str(row.stages),
+        )
+        for op in ops
+        for row in op.configurations
+    ]
+<<<<<<< HEAD
+    left = [Column(title, "left") for title in ("Op", "Runs", "Computes", "Kernel", "Device", "Shape", "Blocks")]
+    of_ops = Table(tuple(left[:3]), tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {where}")
+    notes = ("* used on this device",) if device().type == "cuda" else ()
+    columns = (*left[3:], Column("Warps"), Column("Stages"))
+    print_tables([of_ops, Table(columns, tuple(launches), notes, title="Launch configurations")])
+=======
+    columns = (*(Column(title, "left") for title in ("Kernel", "Device", "Shape", "Blocks")), Column("Warps"))
+    notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
+    return Table((*columns, Column("Stages")), tuple(rows), notes, title="Launch configurations")
+>>>>>>> wt/page
 
 
 def _device_name() -> str:

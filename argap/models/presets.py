@@ -19,7 +19,7 @@ class Architecture:
     """A named choice of mixers."""
 
     layers: Layers
-    bounded: bool
+    bounded: bool = False
     """Whether a mixer stops at the training length (a long filter does)."""
     source: str = ""
     """Who measured this combination of mixers; the mixers have sources of their own."""
@@ -35,10 +35,16 @@ def in_turn(*mixers: MixerSpec) -> Layers:
 
 
 base_conv_layers = in_turn(
+    {"name": "base_conv", "filter": "explicit", "kernel_size": 3, "skip": True},
+    {"name": "base_conv", "filter": "listing", "kernel_size": None, "skip": True},
+)
+"""Short explicit and long implicit filters in turn, as the paper's language models have them, made as in its listings 1
+and 2."""
+octaves_layers = in_turn(
     {"name": "base_conv", "filter": "explicit", "kernel_size": 3},
     {"name": "base_conv", "filter": "implicit", "kernel_size": None},
 )
-"""Short explicit and long implicit filters in turn, as the paper's language models have them."""
+"""The same with our long filters, of octaves, and without the listings' skip."""
 TAYLOR: MixerSpec = {"name": "linear_attention", "feature_map": "taylor", "feature_dim": 16}
 """Linear attention with Taylor features of 16 dimensions."""
 
@@ -49,8 +55,8 @@ def window(positions: int) -> MixerSpec:
 
 
 def hybrid_layers(layers: int) -> list[MixerSpec]:
-    """BaseConv with full attention in every third layer, the second of each three."""
-    return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(base_conv_layers(layers))]
+    """BaseConv with our filters and full attention in every third layer, the second of each three."""
+    return ["attention" if layer % 3 == 1 else mixer for layer, mixer in enumerate(octaves_layers(layers))]
 
 
 def hybrid_three_layers(select: str) -> Layers:
@@ -84,47 +90,48 @@ def based_layers(layers: int) -> list[MixerSpec]:
 ZOOLOGY, DELTA_NET = "arXiv 2312.04927", "arXiv 2406.06484"
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "attention": Architecture(in_turn("attention"), bounded=False),
-    "base_conv": Architecture(base_conv_layers, bounded=True),
+    "attention": Architecture(in_turn("attention")),
+    "base_conv": Architecture(base_conv_layers, bounded=True, source=f"{ZOOLOGY}, table 2, listings 1 and 2"),
+    "base_conv_octaves": Architecture(octaves_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
-    "hybrid_random": Architecture(hybrid_three_layers("random"), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_programmatic": Architecture(hybrid_three_layers("programmatic"), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_learned": Architecture(hybrid_three_layers("learned"), True, f"{ZOOLOGY}, table 2"),
-    "hybrid_full": Architecture(hybrid_three_layers("full"), True, f"{ZOOLOGY}, table 2"),
-    "linear_attention": Architecture(in_turn("linear_attention"), bounded=False),
-    "based": Architecture(based_layers, bounded=False),
-    "based_post": Architecture(in_turn("short_long_conv", TAYLOR), False, "second Zoology post"),
-    "delta_net": Architecture(in_turn("delta_net"), bounded=False),
-    "delta_net_window": Architecture(in_turn("delta_net", window(128)), False, f"{DELTA_NET}, hybrid models"),
-    "delta_net_global": Architecture(delta_net_global_layers, False, f"{DELTA_NET}, hybrid models"),
-    "gla": Architecture(in_turn("gla"), bounded=False),
-    "retnet": Architecture(in_turn("retnet"), bounded=False),
+    "hybrid_random": Architecture(hybrid_three_layers("random"), bounded=True, source=f"{ZOOLOGY}, table 2"),
+    "hybrid_programmatic": Architecture(
+        hybrid_three_layers("programmatic"), bounded=True, source=f"{ZOOLOGY}, table 2"
+    ),
+    "hybrid_learned": Architecture(hybrid_three_layers("learned"), bounded=True, source=f"{ZOOLOGY}, table 2"),
+    "hybrid_full": Architecture(hybrid_three_layers("full"), bounded=True, source=f"{ZOOLOGY}, table 2"),
+    "linear_attention": Architecture(in_turn("linear_attention")),
+    "based": Architecture(based_layers),
+    "based_post": Architecture(in_turn("short_long_conv", TAYLOR), source="second Zoology post"),
+    "delta_net": Architecture(in_turn("delta_net")),
+    "delta_net_window": Architecture(in_turn("delta_net", window(128)), source=f"{DELTA_NET}, hybrid models"),
+    "delta_net_global": Architecture(delta_net_global_layers, source=f"{DELTA_NET}, hybrid models"),
+    "gla": Architecture(in_turn("gla")),
+    "retnet": Architecture(in_turn("retnet")),
     "retnet_block": Architecture(
         in_turn("retnet"),
-        bounded=False,
         source="arXiv 2307.08621, sections 2 and 2.4",
         options={"mlp": "gelu", "norm": "layer"},
     ),
-    "retnet_window": Architecture(in_turn("retnet", window(128)), False, f"{ZOOLOGY}, table 4"),
+    "retnet_window": Architecture(in_turn("retnet", window(128)), source=f"{ZOOLOGY}, table 4"),
     "long_conv": Architecture(in_turn("long_conv"), bounded=True),
     "hyena": Architecture(in_turn("hyena"), bounded=True),
-    "hyena_window_64": Architecture(in_turn("hyena", window(64)), True, f"{ZOOLOGY}, table 4"),
-    "hyena_window_256": Architecture(in_turn("hyena", window(256)), True, f"{ZOOLOGY}, table 4"),
+    "hyena_window_64": Architecture(in_turn("hyena", window(64)), bounded=True, source=f"{ZOOLOGY}, table 4"),
+    "hyena_window_256": Architecture(in_turn("hyena", window(256)), bounded=True, source=f"{ZOOLOGY}, table 4"),
     "multihead_hyena": Architecture(in_turn("multihead_hyena"), bounded=True),
-    "h3": Architecture(in_turn("h3"), bounded=False),
-    "mamba": Architecture(in_turn("mamba"), bounded=False),
+    "h3": Architecture(in_turn("h3")),
+    "mamba": Architecture(in_turn("mamba")),
     "mamba_block": Architecture(
-        in_turn("mamba"), bounded=False, source="arXiv 2312.00752, figure 3", options={"mlp": "none"}, depth=2
+        in_turn("mamba"), source="arXiv 2312.00752, figure 3", options={"mlp": "none"}, depth=2
     ),
-    "rwkv4": Architecture(in_turn("rwkv4"), bounded=False),
+    "rwkv4": Architecture(in_turn("rwkv4")),
     "rwkv4_channel": Architecture(
         in_turn("rwkv4", "rwkv4_channel"),
-        bounded=False,
         source="arXiv 2305.13048",
         options={"mlp": "none", "norm": "layer", "embedding_norm": True},
         depth=2,
     ),
-    "liquid_s4": Architecture(in_turn("liquid_s4"), bounded=False),
+    "liquid_s4": Architecture(in_turn("liquid_s4")),
 }
 """Names that end in ``_block``, and ``rwkv4_channel``, have the block that the mixer's authors give it; the others have
 Llama's. The windows of ``delta_net_window`` and ``retnet_window`` stand at 128 (table 4's for RetNet; for DeltaNet

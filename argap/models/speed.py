@@ -10,18 +10,19 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import asdict
 
 from argap.device import use_device
 from argap.errors import ArgapError
 from argap.models.modeling import ArgapForCausalLM, compile_layers
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
+from argap.records import Record
 from argap.train.fla_operators import choose_backend, use_fla
 
 Mode = Literal["training", "generation"]
@@ -34,8 +35,7 @@ WARM_TOKENS = 8
 """Tokens generated for warm-up."""
 
 
-@dataclass(frozen=True)
-class SpeedCase:
+class SpeedCase(Record, frozen=True, omit_defaults=False):
     """One measurement to make: a model, a mode and shape, and a device."""
 
     architecture: str
@@ -57,19 +57,25 @@ class SpeedCase:
     """Operators of a training step, as for the trainer: `argap.train.fla_operators.choose_backend`."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """The measurement of one case."""
+class Speed(SpeedCase, frozen=True, kw_only=True):
+    """The measurement of one case, or without its figures that memory ran out."""
 
-    parameters: int
-    operators: str
+    parameters: int | None = None
+    operators: str | None = None
     """``native``, or ``fla`` if the step ran flash-linear-attention's operators."""
-    seconds: float
+    seconds: float | None = None
     """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
-    tokens_per_s: float
-    peak_bytes: int
+    tokens_per_s: float | None = None
+    peak_bytes: int = 0
     """Peak memory of model, optimizer and activations. On CUDA the memory allocated by torch; on a CPU the growth of
     the process, which includes a few MiB of lazily loaded libraries."""
+
+    @property
+    def in_words(self) -> tuple[str, str]:
+        """Speed and peak memory; where there are none the reason and an empty string."""
+        if self.tokens_per_s is None:
+            return "out of memory", ""
+        return f"{self.tokens_per_s:,.0f} tokens/s", f"{self.peak_bytes / 2**20:,.0f} MiB"
 
 
 def speed_cases(
@@ -105,21 +111,14 @@ def _shape(text: str) -> tuple[int, int]:
     return int(length), int(batch)
 
 
-def measure_all(cases: Sequence[SpeedCase]) -> list[dict[str, Any]]:
+def measure_all(cases: Sequence[SpeedCase]) -> list[Speed]:
     """Measure each case in its own process, printing a line of progress to stderr after each."""
     rows = []
     for number, case in enumerate(cases, start=1):
         rows.append(measure_apart(case))
-        measured = ", ".join(filter(None, in_words(rows[-1])))
+        measured = ", ".join(filter(None, rows[-1].in_words))
         say(f"{number} of {len(cases)}: {case.architecture}, {case.mode}, {case.length} x {case.batch}: {measured}")
     return rows
-
-
-def in_words(row: dict[str, Any]) -> tuple[str, str]:
-    """Speed and peak memory of a row, formatted; for a failed case the error and an empty string."""
-    if "error" in row:
-        return row["error"], ""
-    return f"{row['tokens_per_s']:,.0f} tokens/s", f"{row['peak_bytes'] / 2**20:,.0f} MiB"
 
 
 def measure(case: SpeedCase) -> Speed:
@@ -147,6 +146,7 @@ def measure(case: SpeedCase) -> Speed:
         use_fla(model)
     seconds = (_train if case.mode == "training" else _generate)(model, case, device)
     return Speed(
+        **asdict(case),
         parameters=sum(p.numel() for p in model.parameters()),
         operators=backend,
         seconds=seconds,
@@ -155,15 +155,15 @@ def measure(case: SpeedCase) -> Speed:
     )
 
 
-def measure_apart(case: SpeedCase) -> dict[str, Any]:
-    """Measure in a separate process; returns the case and its `Speed` as one row, with an ``error`` if memory ran out.
+def measure_apart(case: SpeedCase) -> Speed:
+    """`measure` in a separate process, without figures if memory runs out.
 
     A separate process because peak memory never falls and one case can slow down the next. Raises `ArgapError` as
     `measure` does, and if the process dies.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return asdict(case) | asdict(pool.submit(measure, case).result())
+            return pool.submit(measure, case).result()
         except BrokenProcessPool:
             raise ArgapError(
                 f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the measuring process died "
@@ -171,7 +171,7 @@ def measure_apart(case: SpeedCase) -> dict[str, Any]:
             ) from None
         except RuntimeError as error:  # on a CPU torch raises a plain RuntimeError
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-                return asdict(case) | {"error": "out of memory"}
+                return Speed(**asdict(case))
             raise
 
 

@@ -21,21 +21,7 @@ Truncate = Literal["left", "oracle"]
 Span = tuple[int, int]
 
 
-class ProtocolRecord(Record, frozen=True):
-    """A protocol as ``recall.json`` and ``run.json`` describe it."""
-
-    version: int
-    context: int | None
-    truncate: Truncate
-    twice: bool
-    stop: str
-    new_tokens: int
-    shots: int
-    greedy: bool
-
-
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Record, frozen=True, omit_defaults=False):
     """Zero-shot and greedy, up to `STOP` or `NEW_TOKENS` tokens; the prompt is the row's ``text``, stripped.
 
     Raises `ArgapError` for a context that leaves no room for a prompt, and for an unknown truncation.
@@ -48,6 +34,11 @@ class Protocol:
     gold is kept; no model could choose it, so the score is an upper bound, as in the papers' harness."""
     twice: bool = False
     """Text and question are read twice (arXiv 2407.05483)."""
+    version: int = VERSION
+    stop: str = STOP
+    new_tokens: int = NEW_TOKENS
+    shots: int = 0
+    greedy: bool = True
 
     def __post_init__(self) -> None:
         if self.context is not None and self.context <= NEW_TOKENS:
@@ -61,9 +52,6 @@ class Protocol:
     def room(self) -> int | None:
         """Tokens left for the prompt."""
         return None if self.context is None else self.context - NEW_TOKENS
-
-    def describe(self) -> ProtocolRecord:
-        return ProtocolRecord(VERSION, self.context, self.truncate, self.twice, STOP, NEW_TOKENS, shots=0, greedy=True)
 
 
 @dataclass(frozen=True)

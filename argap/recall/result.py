@@ -5,7 +5,7 @@ from pathlib import Path
 
 from argap.errors import ArgapError
 from argap.recall.examples import TaskData
-from argap.recall.prompts import ProtocolRecord
+from argap.recall.prompts import Protocol
 from argap.recall.samples import Sample
 from argap.recall.scores import Score
 from argap.records import Gap, Record, read_record
@@ -61,7 +61,7 @@ class RecallResult(Record, frozen=True):
     format: int
     rows: list[Score]
     reference: str | None
-    protocol: ProtocolRecord
+    protocol: Protocol
     tasks: list[TaskData]
     flips: list[Flips]
     link: list[GapLink]

@@ -73,7 +73,7 @@ def run_recall(
         format=FORMAT,
         rows=scores,
         reference=compared,
-        protocol=protocol.describe(),
+        protocol=protocol,
         tasks=[examples.describe() for examples in tasks],
         flips=[
             flips(model, task, own, samples[compared, task])
@@ -221,12 +221,12 @@ def _describe(
         model=_name(target),
         task=examples.label,
         checkpoint=None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
-        protocol=protocol.describe(),
+        protocol=protocol,
         data=examples.describe(),
         identity=RecallIdentity(
             checkpoint=None if checkpoint is None else checkpoint.fingerprint,
             data=examples.fingerprint,
-            protocol=protocol.describe(),
+            protocol=protocol,
             dtype=resolve_dtype(options.dtype, device),
             device=device.partition(":")[0],
             backend=None if checkpoint is None else runs_native(checkpoint, options.backend),

@@ -19,7 +19,7 @@ from argap.parquet import read_parquet, schema_of, write_parquet
 from argap.progress import progress
 from argap.recall.decoding import Forced, Generation, Stop
 from argap.recall.examples import Example, TaskData, contains, whole_word
-from argap.recall.prompts import Prompt, ProtocolRecord
+from argap.recall.prompts import Prompt, Protocol
 from argap.records import Record, as_json, read_record
 from argap.resumable import begin, finish, folder_name
 from argap.runs import whole_parts
@@ -82,7 +82,7 @@ class RecallIdentity(Record, frozen=True):
     checkpoint: str | None
     """Its fingerprint; None for the copy baseline."""
     data: str
-    protocol: ProtocolRecord
+    protocol: Protocol
     dtype: str
     device: str
     backend: bool | None
@@ -97,7 +97,7 @@ class RecallRun(Record, frozen=True):
     model: str
     task: str
     checkpoint: dict[str, str | None] | None
-    protocol: ProtocolRecord
+    protocol: Protocol
     data: TaskData
     identity: RecallIdentity
     versions: dict[str, str]

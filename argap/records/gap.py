@@ -84,6 +84,17 @@ class SliceResult(Record, frozen=True):
     note: str = ""
 
 
+class Sample(Record, frozen=True):
+    """Documents drawn at random."""
+
+    documents: int
+    of: int
+    """Documents with scored tokens."""
+    share: float
+    """Of all scored tokens."""
+    seed: int
+
+
 class ClosedShare(Record, frozen=True):
     """``(B − m) / (B − R)``, in perplexity and in NLL."""
 

@@ -19,7 +19,8 @@ from argap.checksums import check_files, write_checksums
 from argap.configuration import Whole
 from argap.errors import FormatError
 from argap.records.record import Record, read_record, write_record
-from argap.train.model import copy_tokenizer, save_model
+from argap.tokenizer import copy_tokenizer
+from argap.train.model import save_model
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

@@ -1,7 +1,6 @@
-"""Build and save the model of a training configuration, with its tokenizer files."""
+"""Build and save the model of a training configuration."""
 
 import inspect
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,12 @@ from transformers.utils import logging
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.presets import build_config
-from argap.tokenizer import Tokenizer, auto_tokenizer, tokenizer_folder
+from argap.tokenizer import Tokenizer
 from argap.train.config import TrainConfig
 
 LAYERS = 6  # default depth of a named architecture
 # Options of `ArgapConfig` that `TrainConfig` sets itself.
 OWN_FIELDS = ("vocab_size", "hidden_size", "num_hidden_layers", "mixers")
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def build_model(config: TrainConfig, tokenizer: Tokenizer) -> ArgapForCausalLM:
@@ -73,20 +64,3 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder)
     if shown:
         logging.enable_progress_bar()
-
-
-def save_tokenizer(source: str | Path, folder: Path) -> None:
-    """Save a tokenizer, given as a folder, a ``tokenizer.json`` or a hub id, to ``folder``."""
-    path = Path(source)
-    if path.exists():
-        copy_tokenizer(path, folder)
-        return
-    auto_tokenizer(str(source)).save_pretrained(folder)
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the tokenizer files that ``source`` has or points to (`tokenizer_folder`) into ``folder``."""
-    source = tokenizer_folder(source)
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)

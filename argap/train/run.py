@@ -24,7 +24,7 @@ from argap.progress import say
 from argap.records import write_record
 from argap.resumable import discard_parts
 from argap.runs import environment
-from argap.tokenizer import load_tokenizer
+from argap.tokenizer import load_tokenizer, save_tokenizer
 from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import (
     REMEDY,
@@ -38,7 +38,7 @@ from argap.train.fla_operators import Backend, choose_backend, use_fla
 from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
-from argap.train.model import build_model, save_model, save_tokenizer
+from argap.train.model import build_model, save_model
 from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, TrainResult, read_train
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows

@@ -64,8 +64,8 @@ def in_bfloat16(length: int) -> Case:
         check=against(gated, x, gate, shared=(taps, skip), sequences=2),
         peers={
             "ours by transforms": partial(packed_convolution, x.contiguous(), spectrum, gate.contiguous(), skip),
-            "torch.fft, positions side by side": lambda: gate * (
-                side_by_side(turned.float(), taps, response).to(x.dtype) + skip * x
+            "torch.fft, positions side by side": lambda: (
+                gate * (side_by_side(turned.float(), taps, response).to(x.dtype) + skip * x)
             ),
         },
     )

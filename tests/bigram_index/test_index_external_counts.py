@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -10,8 +11,8 @@ from argap.bigram_index.external_counts import index_from_arpa, index_from_count
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, FormatError
-from tests.bigram_index.conftest import build, contents
-from tests.conftest import word_tokenizer
+from tests.bigram_index.conftest import contents
+from tests.conftest import index_of, word_tokenizer
 
 
 @pytest.fixture
@@ -112,8 +113,7 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
 def test_a_merge_with_a_proxy_is_a_proxy(tokenizer, tmp_path):
     TABLE.to_csv(tmp_path / "counts.csv", index=False)
     proxy = index_from_counts(tmp_path / "counts.csv", tmp_path / "proxy", tokenizer)
-    made = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
-    counted = build(tmp_path / "counted", [[0, 1]], vocab_size=3, **made)
+    counted = index_of([np.array([0, 1])], tmp_path / "counted", tokenizer)
     assert not counted.proxy
     merged = merge_indexes([proxy.folder, counted.folder], tmp_path / "merged")
     assert merged.proxy

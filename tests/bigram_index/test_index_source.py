@@ -19,8 +19,8 @@ from argap.bigram_index.token_source import TokenSource
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.tokenizer import load_tokenizer
-from tests.bigram_index.conftest import build, contents
-from tests.conftest import word_tokenizer
+from tests.bigram_index.conftest import contents
+from tests.conftest import index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
 RNG = np.random.default_rng(4)
@@ -46,8 +46,7 @@ def from_source(tokenizer, out, *specs, shard="0/1", **options):
 
 
 def from_documents(tokenizer, out, documents, sources):
-    made = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint}
-    return build(out, documents, vocab_size=tokenizer.vocab_size, sources=[str(s) for s in sources], **made)
+    return index_of(documents, out, tokenizer, sources=[str(s) for s in sources])
 
 
 @pytest.fixture

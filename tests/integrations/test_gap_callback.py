@@ -17,25 +17,21 @@ from transformers import (
 )
 
 import argap
-from argap.bigram_index.build import build_index
 from argap.errors import ArgapError
 from argap.integrations.recall_gap import RecallGap
 from argap.integrations.transformers import GapCallback
 from argap.per_model import ModelSettings, PerModel
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec
+from tests.conftest import drawn_model, index_of
 from tests.segments.conftest import byte_fallback, byte_level
 
 TEXT = "the cat sat on the mat. hello world, the cat sat on the hat; return 12345 the cat "
 
 
 def make(seed: int, vocab: int) -> Any:
-    torch.manual_seed(seed)
     config = GPT2Config(vocab_size=vocab, n_embd=16, n_layer=1, n_head=2, n_positions=64, resid_pdrop=0.2)
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(20 + seed)
-    return model
+    return drawn_model(config, seed)
 
 
 def fast(tokenizer) -> PreTrainedTokenizerFast:
@@ -52,14 +48,7 @@ def place(tmp_path_factory):
     (place / "text").mkdir()
     for k in range(4):
         (place / "text" / f"{k}.txt").write_text(TEXT[7 * k :] + TEXT[: 9 * k + 20])
-    build_index(
-        tokenizer.encode(["the cat sat on the mat " * 3]),
-        place / "index",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer="t",
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["train"],
-    )
+    index_of(tokenizer.encode(["the cat sat on the mat " * 3]), place / "index", tokenizer)
     spec = EvaluationSpec(data=(str(place / "text"),), seq_len=32)
     score_models([], str(place / "reference"), place / "out", spec=spec, index=str(place / "index"), threshold=2)
     return place, tokenizer

@@ -24,22 +24,31 @@ SHARED_MEMORY = 227 * 1024
 CAPABILITY, WARP = 90, 32
 HEADS = dict.fromkeys(("q", "k", "v", "y", "g"), 3)
 """Tensors over heads that are given with their strides, and the number of these."""
+STRIDES = {
+    "one_kernel_convolution": dict.fromkeys(("x", "gate", "skipped"), 2),
+    "selective_scan": dict.fromkeys(("u", "step", "B", "C", "gate"), 2),
+    "toeplitz_convolution": dict.fromkeys(("x", "gate", "y"), 3),
+}
+"""The same in kernels without heads, by module."""
 BARRIERS = range(8, 25)
 """Of the one-kernel convolution. Two factors of S are two exchanges each way, of real and imaginary parts, of which
 one may be made twice. Each takes two barriers; a value that left its thread elsewhere would take one more for each of
 16."""
+
+AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 2, "toeplitz_convolution": 1}
+"""Compilations of ops with fewer than eight."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
 """A kernel, the type of its inputs, its constants, and its launch."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention", "delta_rule", "one_kernel_convolution"])
+@pytest.mark.parametrize("op", ["linear_attention", "gla", "taylor_attention", "delta_rule", *AT_LEAST])
 def test_it_compiles(op: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, __file__, op], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("shared memory") >= (2 if op == "one_kernel_convolution" else 8)
+    assert done.stdout.count("shared memory") >= AT_LEAST.get(op, 8)
 
 
 def of_linear_attention() -> Iterator[Compilation]:
@@ -101,6 +110,22 @@ def of_one_kernel_convolution() -> Iterator[Compilation]:
     yield _convolve_kernel, "fp32", sizes, launch
 
 
+def of_selective_scan() -> Iterator[Compilation]:
+    """16 states, with everything and with what is required."""
+    from argap.kernels.selective_scan import LAUNCHES, _scan_kernel
+
+    sizes, (_, _, launch) = {"E": 2048, "N": 16, "BN": 16}, next(launches(LAUNCHES))
+    yield _scan_kernel, "bf16", sizes, launch
+    yield _scan_kernel, "bf16", {**sizes, "gate": None, "skip": None, "h0": None}, launch
+
+
+def of_toeplitz_convolution() -> Iterator[Compilation]:
+    from argap.kernels.toeplitz_convolution import COPIES, LARGEST_BLOCK, LAUNCHES, _multiply_kernel
+
+    sizes = {"FIRST": LARGEST_BLOCK, "L": 18 * LARGEST_BLOCK, "COPIES": COPIES}
+    yield _multiply_kernel, "bf16", sizes, LAUNCHES.by_device["hopper"]["any"]
+
+
 def launches(table: Any) -> Iterator[tuple[int, str, Any]]:
     """The key size of each shape class, the type of inputs, and the launch on Hopper."""
     for shape, launch in table.by_device.get("hopper", table.by_device["any"]).items():
@@ -117,9 +142,10 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    dims = dict.fromkeys(("x", "gate", "skipped"), 2) if "spectrum" in kernel.arg_names else {**HEADS, "beta": 3}
-    inputs = [*dims, "qg", "kg", "scores", "inverse", "m", "before"]
+    dims = STRIDES.get(kernel.fn.__module__.rpartition(".")[2], {**HEADS, "beta": 3})
+    inputs = [*dims, "qg", "kg", "scores", "inverse", "m", "before", "copies"]
     floats = ["g", "h0", "ht", "decays", "factor", "keys_before", "norms", "spectrum", "twiddle1", "twiddle2", "skip"]
+    floats += ["A", "B", "C"] if "A" in kernel.arg_names else []
     types: dict[str, Any] = dict.fromkeys(inputs, f"*{dtype}") | dict.fromkeys(floats, "*fp32")
     types |= {"y": f"*{dtype}", "table": "*i32", "scale": "fp32", "g_scale": "fp32"}
     types |= {name: (types[name], *["i32"] * count) for name, count in dims.items()}
@@ -144,6 +170,8 @@ def main(op: str) -> None:
         print(f"{kernel.__name__} {constants} {dtype} {launch}: {shared} bytes of shared memory, {barriers} barriers")
         if shared > SHARED_MEMORY:
             sys.exit("too much shared memory")
+        if op == "selective_scan" and barriers > 4:
+            sys.exit("B and C change threads more than once per tile")
         if op == "one_kernel_convolution" and not (shared <= SHARED_MEMORY // 2 and barriers in BARRIERS):
             sys.exit("values leave their threads")
 

@@ -51,6 +51,11 @@ def test_the_command_tells_what_runs_here() -> None:
     text = CliRunner().invoke(app, ["kernels"]).stdout
     assert "linear_attention" in text
     assert "Stages" in text
+    assert "used on this device" not in text
+    tex = CliRunner().invoke(app, ["kernels", "--latex"]).stdout
+    assert tex.count("\\begin{tabular}") == 2
+    assert "a running sum of k\\textsuperscript{T}v" in tex
+    assert CliRunner().invoke(app, ["kernels", "--markdown"]).stdout.startswith("**On the CPU**\n\n| Op | Runs |")
 
 
 def test_a_compiled_model_runs_the_references(monkeypatch: pytest.MonkeyPatch) -> None:

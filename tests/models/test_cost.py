@@ -42,8 +42,8 @@ def test_matrix_products_are_as_torch_counts_them(architecture: str) -> None:
         mixer = block.mixer
         if isinstance(mixer, Attention):  # torch counts all T² pairs, ours those that the mask leaves
             expected += -4 * length**2 * width + 2 * length * (length + 1) * width
-        elif isinstance(mixer, BaseConv):  # biases, gate and convolution (direct, as T ≤ 32) are no products
-            expected += 3 * length * width + 2 * min(mixer.taps, length) * length * width
+        elif isinstance(mixer, BaseConv):  # biases, gate, skip and convolution (direct, as T ≤ 32) are no products
+            expected += (3 + mixer.skip) * length * width + 2 * min(mixer.taps, length) * length * width
     assert cost(config, length).flops == expected
 
 
@@ -71,7 +71,7 @@ def test_options_come_before_what_is_matched() -> None:
         "base_conv", hidden_size=64, num_hidden_layers=2, vocab_size=64, seq_len=32, intermediate_size=64
     )
     assert (config.intermediate_size, config.max_position_embeddings) == (64, 32)
-    with pytest.raises(ArgapError, match="unknown; known are attention, base_conv, hybrid"):
+    with pytest.raises(ArgapError, match="unknown; known are attention, base_conv, base_conv_octaves"):
         build_config("transformer", hidden_size=64, num_hidden_layers=2, vocab_size=64, seq_len=32)
 
 

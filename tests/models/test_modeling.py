@@ -68,7 +68,8 @@ def test_a_changed_token_changes_no_earlier_logits(model: ArgapForCausalLM) -> N
     changed[:, 11] = (ids[:, 11] + 1) % VOCAB
     difference = (model(changed).logits - model(ids).logits).abs().amax(dim=(0, 2))
     assert difference[:11].max() < 1e-11
-    attends_everywhere = all(mixer.get("select") != "random" for mixer in model.config.mixers)
+    # Beyond the short filters, only the positions that a gate picks see the change, as those drawn at random do.
+    attends_everywhere = all(mixer.get("select") not in ("random", "learned") for mixer in model.config.mixers)
     assert (difference[11 : None if attends_everywhere else 12] > 1e-6).all()
 
 

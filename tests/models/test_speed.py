@@ -5,21 +5,21 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from argap.cli.models import app
 from argap.errors import ArgapError
 from argap.models import speed as speed_module
-from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, SpeedCase, measure, measure_apart
+from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, Mode, Speed, SpeedCase, measure, measure_apart
 from argap.reports.drawing import save
-from argap.reports.speed import speed
+from argap.reports.speed import SpeedResult, speed
 
 CASE = SpeedCase("attention", "training", 16, 2, 32, 2, 64, "cpu", "float32")
 
@@ -63,17 +63,17 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
     held = torch.ones(100 * 2**20)  # 400 MiB, which would hide them
     row = measure_apart(replace(CASE, hidden_size=8, vocab_size=2**20, length=2, batch=1))
     assert held[0] == 1
-    assert 128 * 2**20 < row["peak_bytes"] < 350 * 2**20
-    assert row["architecture"] == "attention"
-    assert row["tokens_per_s"] == pytest.approx(2 / row["seconds"])
+    assert 128 * 2**20 < row.peak_bytes < 350 * 2**20
+    assert row.architecture == "attention"
+    assert row.seconds is not None
+    assert row.tokens_per_s == pytest.approx(2 / row.seconds)
 
 
 def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed_module, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
     row = measure_apart(replace(CASE, vocab_size=2**24, hidden_size=2**17))
-    assert row["error"] == "out of memory"
-    assert "tokens_per_s" not in row
-    assert (row["architecture"], row["length"]) == ("attention", 16)
+    assert row.in_words == ("out of memory", "")
+    assert (row.tokens_per_s, row.architecture, row.length) == (None, "attention", 16)
 
 
 @pytest.mark.gpu
@@ -81,27 +81,29 @@ def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 def test_on_a_gpu(mode: Any) -> None:
     case = replace(CASE, mode=mode, hidden_size=64, device="cuda", dtype="bfloat16")
     row = measure_apart(case)
-    assert row["tokens_per_s"] == pytest.approx(32 / row["seconds"])
-    assert row["peak_bytes"] > row["parameters"] * (16 if mode == "training" else 2)
-    assert measure_apart(replace(case, vocab_size=2**33))["error"] == "out of memory"
+    assert row.seconds is not None
+    assert row.parameters is not None
+    assert row.tokens_per_s == pytest.approx(32 / row.seconds)
+    assert row.peak_bytes > row.parameters * (16 if mode == "training" else 2)
+    assert measure_apart(replace(case, vocab_size=2**33)).tokens_per_s is None
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[Speed]:
     fast = {"seconds": 1.0, "parameters": 5}
+    modes: tuple[Mode, ...] = ("training", "generation")
     return [
-        {"architecture": name, "mode": mode, "length": length, "batch": 8 // (length // 64), **measured}
+        Speed(name, mode, length, 8 // (length // 64), 32, 2, 64, "cpu", "float32", **measured)
         for k, name in enumerate(("attention", "based"))
-        for mode in ("training", "generation")
+        for mode in modes
         for length, measured in (
             (64, {"tokens_per_s": 1000.0 * (k + 1), "peak_bytes": 2**24, **fast}),
-            (128, {"tokens_per_s": 2000.0, "peak_bytes": 2**25, **fast} if k else {"error": "out of memory"}),
+            (128, {"tokens_per_s": 2000.0, "peak_bytes": 2**25, **fast} if k else {}),
         )
     ]
 
 
-def bench() -> dict[str, Any]:
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
-    return {"device": "CPU, 1 threads", "dtype": "float32", **size, "rows": rows()}
+def bench() -> SpeedResult:
+    return SpeedResult(1, 32, 2, 64, "CPU, 1 threads", "float32", False, "native", {}, None, rows())
 
 
 def test_the_figure_shows_each_case_that_ran(tmp_path: Path) -> None:
@@ -120,9 +122,9 @@ def test_the_figure_shows_each_case_that_ran(tmp_path: Path) -> None:
 def test_the_command_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def measured(case: SpeedCase) -> dict[str, Any]:
+    def measured(case: SpeedCase) -> Speed:
         asked.append((case.architecture, case.mode, case.length, case.batch, case.hidden_size))
-        return {k: v for k, v in rows()[0].items() if k != "mode"} | {"mode": case.mode, "length": case.length}
+        return replace(rows()[0], mode=case.mode, length=case.length)
 
     monkeypatch.setattr(speed_module, "measure_apart", measured)
     flags = ["attention", "based", "--train", "64x8", "--generate", "32X1", "--hidden-size", "48", "--device", "cpu"]

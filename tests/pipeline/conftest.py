@@ -1,23 +1,21 @@
 """Two checkpoints, a text and an index, and what scoring them gives."""
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import GPT2Config
 
-from argap.bigram_index.build import build_index
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.pipeline import score_models
 from argap.records import EvaluationSpec, Gap
+from tests import conftest
+from tests.conftest import index_of
 
-TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
 TRAIN = ["def add(a, b):\n    return a + b\n" * 3, "class Stack:\n    def push(self, item):\n        self.items = []\n"]
 
 
@@ -47,18 +45,9 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def save_model() -> Callable[[Path, int], Path]:
-    def save(folder: Path, seed: int) -> Path:
-        torch.manual_seed(seed)
-        config = GPT2Config(vocab_size=8192, n_embd=16, n_layer=1, n_head=2, n_positions=64)
-        model = AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            model.get_input_embeddings().weight.mul_(20 + seed)
-        model.save_pretrained(folder)
-        shutil.copytree(TOKENIZER, folder, dirs_exist_ok=True)
-        return folder
-
-    return save
+def save_model(tokenizer) -> Callable[[Path, int], Path]:
+    config = GPT2Config(vocab_size=8192, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    return lambda folder, seed: conftest.save_model(folder, config, tokenizer, seed)
 
 
 @pytest.fixture(scope="session")
@@ -73,14 +62,8 @@ def place(tmp_path_factory, tokenizer, save_model) -> Place:
     (folder / "train").mkdir()
     for i, text in enumerate(TRAIN):
         (folder / "train" / f"{i}.py").write_text(text)
-    build_index(
-        (d.ids for d in token_documents(open_corpus(folder / "train"), tokenizer)),
-        folder / "index",
-        vocab_size=tokenizer.vocab_size,
-        tokenizer=str(TOKENIZER),
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        sources=["train"],
-    )
+    documents = (document.ids for document in token_documents(open_corpus(folder / "train"), tokenizer))
+    index_of(documents, folder / "index", tokenizer)
     return Place(folder, *(str(folder / name) for name in ("good", "bad", "text", "index")))
 
 

@@ -14,25 +14,14 @@ from argap.reports.thresholds import at_thresholds
 from argap.reports.write import write_report
 from argap.restated import restate
 from argap.result import open_result
-from tests.view.browser import Browser, Page, find_chromium
+from tests.view.browser import Browser, Page
 
-CHROMIUM = find_chromium()
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM"
-)
 CONTRAST = (Path(__file__).parents[1] / "view" / "contrast.js").read_text()
 
 
 @pytest.fixture(scope="module")
 def report(token_result: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(token_result, tmp_path_factory.mktemp("report"))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -74,7 +63,6 @@ def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
     assert best_in(rows[1:3], {1: values[1:3]}) == set()  # nor are all
 
 
-@needs_chromium
 def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result: Path) -> None:
     result = open_result(token_result)
     before = cells(page)
@@ -102,7 +90,6 @@ def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result:
     assert cells(page) == before
 
 
-@needs_chromium
 def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     def order() -> list[str]:
         return [row[0] for row in cells(page)]
@@ -120,7 +107,6 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-@needs_chromium
 def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path) -> None:
     gap = open_result(token_result).record
     parts = gap.breakdowns.distance
@@ -139,7 +125,6 @@ def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path)
     assert page.evaluate("document.querySelector('.tip').hidden")
 
 
-@needs_chromium
 def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) -> None:
     page = browser.page()
     page.call("Emulation.setScriptExecutionDisabled", value=True)
@@ -150,7 +135,6 @@ def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) ->
     assert len(cells(page)) == 3
 
 
-@needs_chromium
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
     for width in (1440, 390):
         for dark in (False, True):

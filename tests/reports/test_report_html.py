@@ -36,8 +36,12 @@ from argap.records import (
     as_json,
     write_record,
 )
+from argap.reports import threshold_figure
+from argap.reports.overview import overview
 from argap.reports.page import TEMPLATES
-from argap.reports.sentences import detail, headline, headlines
+from argap.reports.sentences import caption, detail, headline, headlines
+from argap.reports.small_multiples import domain_map, small_bins, small_frequency
+from argap.reports.threshold_figure import share_by_threshold
 from argap.reports.tokens import show_window, visible
 from argap.reports.write import remove_report, write_report
 
@@ -279,11 +283,11 @@ def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
 
 
 def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: Maker) -> None:
-    losses = {"worst": 1.4, "best": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
+    losses = {"bad": 1.4, "good": 0.2, **{f"m{k}": 0.4 + 0.1 * k for k in range(7)}}
     gap = make_gap(losses)
     text = write(tmp_path, gap)
-    low, high = (f"{gap.deltas[name]:.3f}" for name in ("best", "worst"))
-    assert f"<h1>9 models against attention: gaps from {low} (best) to {high} nats per token (worst)</h1>" in text
+    low, high = (f"{gap.deltas[name]:.3f}" for name in ("good", "bad"))
+    assert f"<h1>9 models against attention: gaps from {low} (good) to {high} nats per token (bad)</h1>" in text
     listed = re.findall(r'<li><b title="(\w+)">', text)
     assert listed == sorted(losses, key=losses.__getitem__)
     # Tables of parts show four models at a time: three groups of nine.
@@ -293,10 +297,45 @@ def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: 
         assert f"{delta:.3f} · 100%" in text
 
 
+def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {f"m{k:02d}": 0.2 + 0.05 * k for k in range(22)}
+    gap = make_gap(losses, domains=("prose", "code"))
+    ends = [*list(losses)[:10], *list(losses)[-10:]]
+    made = overview(gap)
+    assert made is not None
+    assert [bar.model for bar in made.bars] == [*ends[:10], "… 2 between", *ends[10:]]
+    panels = [small_frequency(gap), small_bins(gap, "distance"), small_bins(gap, "position")]
+    for figure in panels:
+        assert [axes.get_title("left").partition("\n")[0] for axes in figure.axes] == ends
+    assert [label.get_text() for label in domain_map(gap).axes[0].get_yticklabels()] == ends
+    for by in ("frequency", "distance", "position", "domain"):
+        text = caption(gap, f"gap_by_{by}")
+        assert "Of 22 models, the 10 with the smallest gap and the 10 with the largest are shown" in text
+    for most, count in ((24, 22), (21, 4)):  # names beside the curves: of all, or of those in colour
+        monkeypatch.setattr(threshold_figure, "NAMED", most)
+        texts = [text.get_text() for text in share_by_threshold(gap).axes[0].texts]
+        assert len([text for text in texts if text in losses]) == count
+
+
 def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
     assert "var(--model-0)" in page
     assert "prefers-color-scheme: dark" in page
     assert not [style for style in re.findall(r'style="[^"]*"', page) if re.search("#[0-9a-f]{6}", style)]
+
+
+def test_tooltips_of_many_models_name_the_two_of_the_window(make_examples: Maker) -> None:
+    (window,) = make_examples(["a", " b", " c"]).windows
+    others = {f"m{k}": (None, -1.0, -1.0) for k in range(4)}
+    right = (False, True, True)
+    for count in (3, 4):
+        some = {name: others[name] for name in list(others)[:count]}
+        many = replace(
+            window, logprob=window.logprob | some, top1_correct=window.top1_correct | dict.fromkeys(some, right)
+        )
+        title = show_window(many, "attention").tokens[1].title
+        assert title.endswith(
+            "log-prob: attention -0.25, base_conv -4.50" + ", m0 -1.00, m1 -1.00, m2 -1.00" * (count == 3)
+        )
 
 
 @pytest.mark.usefixtures("no_figures")

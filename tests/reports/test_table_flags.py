@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from argap.cli import app, commands
 
 TABLES = [
-    ["compare"], ["demo"], ["discover"], ["label"], ["models", "bench"], ["models", "list"], ["paper"], ["recall"],
-    ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
+    ["compare"], ["demo"], ["discover"], ["kernels"], ["label"], ["models", "bench"], ["models", "list"], ["paper"],
+    ["recall"], ["score"], ["slice"], ["suite", "table"], ["suite", "trajectory"],
 ]  # fmt: skip
 """Commands with both flags."""
 

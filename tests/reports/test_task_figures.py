@@ -120,8 +120,7 @@ def test_presets_hold_the_six_tasks_at_their_baseline(name):
     configs = load_sweep(Path(__file__).parents[2] / "suites" / "mqar" / f"{name}.yaml").configs()
     assert list(dict.fromkeys(config.task_label for config in configs)) == list(MAD_TASKS)
     members = {config.name for config in configs}
-    more = {"multihead_hyena"} if name == "mad" else set()
-    assert members == {"attention", "hyena", "mamba", "gla", "delta_net", "base_conv"} | more
+    assert members == {"attention", "hyena", "multihead_hyena", "mamba", "gla", "delta_net", "base_conv"}
     for config in configs:
         assert config.member.mlp
         assert config.train_examples == (256 if config.task_label == "memorization" else 12_800)

@@ -14,7 +14,8 @@ from argap.suite.result import SizeResult
 
 def test_nll_on_rare_bigrams():
     # Never seen: 4 repeated tokens with 8 nats of the reference (2 each) and 10 of the model, 2 others with 9 and 8.
-    # Seen once: one repeated token, in two documents' cells 3 tokens; none that is not repeated. Bin 2 is left out.
+    # Seen once: one repeated token, in two documents' cells 3 tokens; none that is not repeated, so no column of it.
+    # Bin 2 is left out.
     cells = pd.DataFrame(
         {
             "document": [0, 0, 0, 1, 1],
@@ -28,8 +29,13 @@ def test_nll_on_rare_bigrams():
     bins = [Bin("0", 0, 0), Bin("1", 1, 1), Bin("> 1", 2, None)]
     gap: Any = SimpleNamespace(bins=SimpleNamespace(frequency=bins), models=["ref", "m"], reference="ref")
     table = rare_table(SizeResult(Path("x"), gap, cells, ()))
+    assert table is not None
+    assert [column.title for column in table.columns[1:]] == [
+        "Never seen, repeated", "Never seen, not repeated", "Seen once, repeated"
+    ]  # fmt: skip
     assert table.rows == (
-        ("ref", "2.00", "4.50", "2.00", "—"),
-        ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)", "—"),
+        ("ref", "2.00", "4.50", "2.00"),
+        ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)"),
     )
-    assert "4, 2, 3, 0 tokens" in table.notes[0]
+    assert "4, 2, 3 tokens" in table.notes[0]
+    assert rare_table(SizeResult(Path("x"), gap, cells[cells["frequency"] == 2], ())) is None

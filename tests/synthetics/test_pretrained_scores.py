@@ -15,7 +15,8 @@ from argap.records import as_json
 from argap.synthetics.pretrained_scores import _examples, _measure, _slices, score_pretrained
 from argap.synthetics.pretrained_test import PretrainedTest, read_scores
 from argap.synthetics.tasks.examples import IGNORED
-from argap.train.model import copy_tokenizer, save_model
+from argap.tokenizer import copy_tokenizer
+from argap.train.model import save_model
 
 DEMO = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 CPU = torch.device("cpu")

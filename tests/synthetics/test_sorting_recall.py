@@ -67,7 +67,8 @@ def test_size_grows_with_the_length_times_logarithms() -> None:
         # Three layers read; an exchange has 8, and 2 for each halving of a key of 6 + p and of p bits; the look back
         # has 7, and 2 for each halving of 6 bits.
         exchanges = p * (p + 1) // 2
-        assert layers == 3 + exchanges * (8 + 2 * 4 + 8 + 2 * {2: 1, 3: 2, 4: 2}[p]) + 7 + 2 * 3
+        halvings = {2: 3 + 1, 3: 4 + 2, 4: 4 + 2}[p]
+        assert layers == 3 + exchanges * 2 * (8 + halvings) + 7 + 2 * 3
         assert each.positions == n + each.delay == n + 1 + 2 * (2 * n - 2 - p)
         assert parameters <= layers * width * (width + 2 * 5 * n + n + 1)  # W², two biases of 5·N and a filter
 

@@ -18,13 +18,9 @@ from argap.token_batches import TokenReader
 from argap.view.answers import Answers
 from argap.view.app import view_app
 from argap.view.serve import listen
-from tests.view.browser import Browser, Page, find_chromium
+from tests.view.browser import Page
 from tests.view.conftest import HOSTILE
 
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM"
-)
 TOKEN = "a-token"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
@@ -50,13 +46,6 @@ def serving(folder: Path) -> Iterator[str]:
 def address(token_result):
     with serving(token_result) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture
