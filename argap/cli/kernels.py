@@ -1,9 +1,5 @@
 """``argap kernels``: list the ops with kernels, what runs on this machine, and launch configurations."""
 
-<<<<<<< HEAD
-from argap.cli.options import Json
-from argap.cli.output import print_json
-=======
 from typing import TYPE_CHECKING
 
 from argap.cli.options import Json
@@ -13,7 +9,6 @@ from argap.cli.tables import Latex, Markdown, form_of
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
     from argap.reports.formats import Table
->>>>>>> wt/page
 
 
 def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = False) -> None:
@@ -22,18 +17,8 @@ def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = Fa
     from argap.kernels.registry import OPS, describe
     from argap.reports.formats import print_tables
 
-    ops, where = [describe(name) for name in OPS], _device_name()
+    ops = [describe(name) for name in OPS]
     if as_json:
-<<<<<<< HEAD
-        print_json({"device": where, "ops": [op.to_json() for op in ops]})
-        return
-    from argap.reports.formats import Column, Table, print_tables
-
-    launches = [
-        (
-            row.kernel,
-            f"{row.device} *" if row.used_here else row.device,
-=======
         print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
     else:
         print_tables([_ops(ops), _launches(ops)], form)
@@ -53,7 +38,6 @@ def _launches(ops: "list[Op]") -> "Table":
         (
             row.kernel,
             row.device + " *" * row.used_here,
->>>>>>> wt/page
             row.shape,
             " ".join(f"{name} {size}" for name, size in row.blocks.items()),
             str(row.warps),
@@ -62,17 +46,9 @@ def _launches(ops: "list[Op]") -> "Table":
         for op in ops
         for row in op.configurations
     ]
-<<<<<<< HEAD
-    left = [Column(title, "left") for title in ("Op", "Runs", "Computes", "Kernel", "Device", "Shape", "Blocks")]
-    of_ops = Table(tuple(left[:3]), tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {where}")
-    notes = ("* used on this device",) if device().type == "cuda" else ()
-    columns = (*left[3:], Column("Warps"), Column("Stages"))
-    print_tables([of_ops, Table(columns, tuple(launches), notes, title="Launch configurations")])
-=======
     columns = (*(Column(title, "left") for title in ("Kernel", "Device", "Shape", "Blocks")), Column("Warps"))
     notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
     return Table((*columns, Column("Stages")), tuple(rows), notes, title="Launch configurations")
->>>>>>> wt/page
 
 
 def _device_name() -> str:

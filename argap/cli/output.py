@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What commands print to stdout: JSON for machines, tables (`argap.reports.formats`) for people."""
-=======
 """What commands print to stdout for machines: JSON."""
->>>>>>> wt/page
 
 from typing import Any
 
