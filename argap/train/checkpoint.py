@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from argap.atomic import replacing_folder
 from argap.checksums import check_files, write_checksums
+from argap.configuration import Whole
 from argap.errors import FormatError, first_line
-from argap.records import Record, read_record, write_record
+from argap.records.record import Record, read_record, write_record
 from argap.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 
@@ -31,7 +32,7 @@ REMEDY = f"free some space and {AGAIN}"
 class Position(Record, frozen=True, omit_defaults=False):
     """The progress of a run."""
 
-    step: int
+    step: Whole
     """Steps finished."""
     losses: tuple[float, ...] = ()
     """Losses since the last line of the log."""
@@ -86,7 +87,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
                 **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
-    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError, TypeError) as error:
+    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError) as error:
         raise FormatError(
             f"{folder}: not a complete checkpoint of this model ({first_line(error)}); remove the folder and {AGAIN}"
         ) from error
