@@ -61,16 +61,9 @@ def test_it_is_the_reference(
 
 def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
     torch.manual_seed(2)
-<<<<<<< HEAD
     mixer = Hyena(8, 512).half().to(device)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    x = torch.randn(2, 512, 8).half().to(device)
-=======
-    mixer = Hyena(8, 256).half().to(device)
     redraw(mixer, 0.3)
-    x = torch.randn(2, 256, 8).half().to(device)
->>>>>>> wt/tests
+    x = torch.randn(2, 512, 8).half().to(device)
     with torch.inference_mode():
         found = mixer(x)
         kept: Any = mixer.spectra._kept
