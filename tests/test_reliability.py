@@ -278,6 +278,7 @@ def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> 
         ({"mixers": 1e308}, "mixers: expected a list of at least one entry, found 1e+308"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers: Expected `int`, got `str`, found 2"),
         ({"hidden_size": 16 * 10**9}, "hidden_size: Expected `int` <= 131072, found 16000000000"),
+        ({"pad_token_id": []}, "pad_token_id: Expected `int`, got `array`"),
         ({"max_position_embeddings": {}}, "max_position_embeddings: Expected `int`, got `object`"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(whole | change))

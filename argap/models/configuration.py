@@ -16,6 +16,9 @@ MLP = Literal["swiglu", "gelu", "none"]
 MLP_MATRICES: dict[MLP, int] = {"swiglu": 3, "gelu": 2, "none": 0}
 """Matrices of `hidden_size` × `intermediate_size` in a layer's MLP."""
 
+TOKENS = {"bos_token_id": int, "eos_token_id": int | list[int], "pad_token_id": int}
+"""Keys of transformers, which compares them with the vocabulary once a model is made, and their types."""
+
 
 class ArgapConfig(PreTrainedConfig):
     """``mixers``: one entry per layer, a name or ``{"name": ..., option: ...}``. A shorter list is repeated to fill
@@ -67,6 +70,7 @@ class ArgapConfig(PreTrainedConfig):
             ("learned_positions", learned_positions, bool),
             ("embedding_norm", embedding_norm, bool),
             ("tie_word_embeddings", tie_word_embeddings, bool),
+            *((name, kwargs[name], hint) for name, hint in TOKENS.items() if kwargs.get(name) is not None),
         ):
             check_value(name, value, hint)
         if len(mixers) > num_hidden_layers:

@@ -44,7 +44,7 @@ class GLA(Mixer):
         max_positions: int | None = None,
         *,
         heads: AtLeastOne = 4,
-        key_expansion: float = 0.5,
+        key_expansion: Annotated[float, Meta(gt=0, le=1000)] = 0.5,
         gate_rank: AtLeastOne = 16,
         gate_temperature: Annotated[float, Meta(gt=0)] = 16.0,
         conv_size: AtLeastOne | None = None,

@@ -39,7 +39,7 @@ def _configure(options: Options) -> ArgapConfig:
     options.only("max_position_embeddings", 0, None)
     if options.get("fixed_decay", False) and options.get(READING) not in READINGS:
         options.refuse("fixed_decay", True, "false, or `fixed_decay=ignore` or `fixed_decay=apply` of `argap convert`")
-    width, layers = options.size("n_embd"), options.size("n_layer")
+    width, layers = options.size("n_embd"), options.layers("n_layer")
     by_layer = dict.fromkeys(options.get("alt_mixer_layers", []), _linear_attention(options, width))
     by_layer |= dict.fromkeys(options.get("alt_mixer_2_layers", []), _window(options))
     convolution = _convolution(options)
@@ -55,7 +55,7 @@ def backbone(options: Options, vocabulary: int, multiple: int, inner: int, mixer
         vocab_size=padded(vocabulary, multiple),
         hidden_size=options.size("n_embd"),
         intermediate_size=inner,
-        num_hidden_layers=options.size("n_layer"),
+        num_hidden_layers=options.layers("n_layer"),
         mixers=mixers,
         rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
         **{**options.shared(), "tie_word_embeddings": True},

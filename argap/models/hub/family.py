@@ -9,6 +9,8 @@ import torch
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig
 
+MOST_LAYERS = 10_000
+
 
 class Options:
     """The ``config.json`` of a checkpoint, read with the family's defaults and refused by option and value."""
@@ -24,14 +26,19 @@ class Options:
         value = self._values.get(name)
         return default if value is None else value
 
-    def size(self, name: str, default: int | None = None) -> int:
-        """A whole number above 0. Raises `ArgapError` for another value, or none without a default."""
+    def size(self, name: str, default: int | None = None, *, most: int = 2**24) -> int:
+        """A whole number from 1 to ``most``. Raises `ArgapError` for another value, or none without a default."""
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ArgapError(
-                f"{self.checkpoint}: {name} {value!r} in config.json of {self.family}; expected a positive number"
+                f"{self.checkpoint}: {name} {value!r} in config.json of {self.family}; expected a positive number, at "
+                f"most {most:,}"
             )
         return value
+
+    def layers(self, name: str, default: int | None = None) -> int:
+        """The number of layers. Raises `ArgapError`, as `size` does."""
+        return self.size(name, default, most=MOST_LAYERS)
 
     def only(self, name: str, *accepted: Any) -> None:
         """Raises `ArgapError` unless the option is absent or has one of the values that the native model takes."""

@@ -28,7 +28,7 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
     """A family of that model type, and its class there; ``hidden_ratio`` is its default of the MLP's width."""
 
     def configure(options: Options) -> ArgapConfig:
-        width, layers = options.size("hidden_size", 2048), options.size("num_hidden_layers", 24)
+        width, layers = options.size("hidden_size", 2048), options.layers("num_hidden_layers", 24)
         options.only("hidden_act", "swish", "silu")
         options.only("attnres_block_size", None)
         attention = attention_layers(options)

@@ -28,9 +28,13 @@ class WeightIndex(Record, frozen=True):
 def native_config(name: str, family: Family, config: Mapping[str, Any]) -> ArgapConfig:
     """The native configuration of a ``config.json``; ``name`` is the checkpoint's, for errors.
 
-    Raises `ArgapError` for an option without a native form, by name and value.
+    Raises `ArgapError` for an option without a native form, by name and value, and for one of another type.
     """
-    return family.configure(Options(name, family.name, config))
+    try:
+        return family.configure(Options(name, family.name, config))
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ArgapError(f"{name}: config.json is not one of {family.name} ({reason})") from error
 
 
 def load_native(

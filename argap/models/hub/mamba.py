@@ -17,7 +17,7 @@ def _configure(options: Options) -> ArgapConfig:
     return ArgapConfig(
         vocab_size=options.size("vocab_size", 50280),
         hidden_size=width,
-        num_hidden_layers=options.size("num_hidden_layers", 32),
+        num_hidden_layers=options.layers("num_hidden_layers", 32),
         mixers=[mixer],
         mlp="none",
         rms_norm_eps=options.get("layer_norm_epsilon", 1e-5),
@@ -68,7 +68,7 @@ def _configure_published(options: Options) -> ArgapConfig:
     return ArgapConfig(
         vocab_size=padded(options.size("vocab_size", 50277), options.size("pad_vocab_size_multiple", 8)),
         hidden_size=options.size("d_model", 1024),
-        num_hidden_layers=options.size("n_layer", 48),
+        num_hidden_layers=options.layers("n_layer", 48),
         mixers=[_mixer(given["d_state"], given["expand"], given["d_conv"], given["dt_rank"])],
         mlp="none",
         rms_norm_eps=1e-5,

@@ -25,7 +25,7 @@ def _configure(options: Options) -> ArgapConfig:
     if inner % width:
         options.refuse("intermediate_size", inner, f"a multiple of hidden_size {width}")
     mixers: list[dict[str, Any]] = [{"name": "rwkv4"}, {"name": "rwkv4_channel", "expand": inner // width}]
-    layers = options.size("num_hidden_layers", 32)
+    layers = options.layers("num_hidden_layers", 32)
     return ArgapConfig(
         vocab_size=options.size("vocab_size", 50277),
         hidden_size=width,
