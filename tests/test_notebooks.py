@@ -27,9 +27,8 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for module, names in ((sys, ("ps1", "ps2", "ps3")), (builtins, ("display", "__IPYTHON__"))):
         for name in names:
             monkeypatch.setattr(module, name, None, raising=False)
-    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
-    formatter: Any = shell.display_formatter
-    formatter.active_types = formatter.format_types
+    shell: Any = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    shell.display_formatter.active_types = shell.display_formatter.format_types
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells
     with mpl.rc_context():

@@ -27,10 +27,8 @@ def data(tokenizer):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tokenizer) -> dict[str, Path]:
-    return {
-        kind: save_model(tmp_path_factory.mktemp(kind), CONFIGS[kind], tokenizer)
-        for kind in ("gpt2", "gemma2", "granite")
-    }
+    kinds = ("gpt2", "gemma2", "granite")
+    return {kind: save_model(tmp_path_factory.mktemp(kind), CONFIGS[kind], tokenizer) for kind in kinds}
 
 
 def test_equal_logits_rank_by_id_as_top1_takes_the_lowest():
