@@ -26,7 +26,7 @@ def data(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def folders(tokenizer, tmp_path_factory) -> dict[str, Path]:
+def folders(tmp_path_factory, tokenizer) -> dict[str, Path]:
     kinds = ("gpt2", "gemma2", "granite")
     return {kind: save_model(tmp_path_factory.mktemp(kind), CONFIGS[kind], tokenizer) for kind in kinds}
 
