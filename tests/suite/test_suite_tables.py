@@ -38,4 +38,4 @@ def test_nll_on_rare_bigrams():
         ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)"),
     )
     assert "4, 2, 3 tokens" in table.notes[0]
-    assert rare_table(SizeResult(Path("x"), gap, cells[cells["frequency"] == 2], ())) is None
+    assert rare_table(SizeResult(Path("x"), gap, cells.query("frequency == 2"), ())) is None
