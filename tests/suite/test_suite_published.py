@@ -47,7 +47,9 @@ def test_the_suite_describes_the_models_of_its_result():
     """Presets that change must not change what a committed result was trained from."""
     built = models("table1-7m")
     for trained in read_size(ROOT / "results" / "table1-7m" / "7m").members:
-        spent = cost(built[trained.member].config, 1024)
+        config = built[trained.member].config
+        assert isinstance(config, ArgapConfig)
+        spent = cost(config, 1024)
         assert (spent.parameters, spent.flops, spent.state_size) == (
             trained.parameters,
             trained.flops,
