@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from argap.atomic import read_json
-from argap.errors import ArgapError, FormatError, extra
+from argap.errors import ArgapError, FormatError, extra, first_line
 from argap.gguf_file import check_gguf, gguf_config, is_gguf
 from argap.progress import say
 from argap.quantized import check_quantization, quantization
@@ -350,8 +350,9 @@ def download(name: str, patterns: Sequence[str] = DOWNLOADED) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
     except (OSError, ValueError, HFValidationError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgapError(f"{name}: no such folder or reference, and the hub does not give it ({reason})") from error
+        raise ArgapError(
+            f"{name}: no such folder or reference, and the hub does not give it ({first_line(error)})"
+        ) from error
 
 
 def _check_whole(path: Path) -> None:

@@ -44,6 +44,20 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
     return MARKED.sub(flag, message)
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says, on one line; of one that says nothing its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def within(what: object) -> Iterator[None]:
+    """Around what is read or checked: an `ArgapError` inside says first where, as in ``suite.yaml: sizes: missing``."""
+    try:
+        yield
+    except ArgapError as error:
+        raise ArgapError(f"{what}: {error}") from None
+
+
 @contextmanager
 def extra(name: str) -> Iterator[None]:
     """Around imports that need the extra ``name``: `ArgapError` names it where one of its packages is missing."""

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from argap.errors import ArgapError, FormatError, extra
+from argap.errors import ArgapError, FormatError, extra, first_line
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 SUFFIX = ".gguf"
@@ -39,8 +39,7 @@ def gguf_config(path: Path) -> dict[str, Any]:
     try:
         return AutoConfig.from_pretrained(path.parent, gguf_file=path.name).to_dict()
     except Exception as error:  # the reader raises whatever the bytes lead to
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgapError(f"{path}: transformers cannot read its configuration ({reason})") from None
+        raise ArgapError(f"{path}: transformers cannot read its configuration ({first_line(error)})") from None
 
 
 @cache
@@ -54,7 +53,8 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     except Exception as error:  # the reader raises whatever the bytes lead to
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgapError(f"{path}: transformers cannot read its tokenizer ({reason}); give `tokenizer=T`") from None
+        raise ArgapError(
+            f"{path}: transformers cannot read its tokenizer ({first_line(error)}); give `tokenizer=T`"
+        ) from None
     backend, eos, bos = tokenizer.backend_tokenizer, tokenizer.eos_token_id, tokenizer.bos_token_id
     return Tokenizer(backend, name=str(path), eos=eos, bos=bos)

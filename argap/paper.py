@@ -228,24 +228,16 @@ def check_headline() -> HeadlineCheck:
 
 def checks_as_json() -> dict[str, Any]:
     """All checks, as ``argap paper --json`` prints them."""
-    gaps = [
-        {
-            **asdict(check.row),
-            "case": check.case,
-            "share_ar_hits": list(check.share_ar_hits),
-            "gap_due_to_ar": list(check.gap_due_to_ar),
-            "agrees": check.agrees,
-        }
-        for check in check_gaps()
-    ]
-    closed = [{**c.claim._asdict(), "closed": list(c.closed), "agrees": c.agrees} for c in check_closed()]
+    own = ("case", "share_ar_hits", "gap_due_to_ar", "agrees")
+    gaps = [asdict(check.row) | {key: getattr(check, key) for key in own} for check in check_gaps()]
+    closed = [{**c.claim._asdict(), "closed": c.closed, "agrees": c.agrees} for c in check_closed()]
     average = check_headline()
     headline = {
         "printed": HEADLINE,
         "rows": [f"{check.row.model} {check.row.scale}" for check in average.rows],
         "mean": average.printed,
         "agrees": average.agrees,
-        "recomputed": list(average.recomputed),
+        "recomputed": average.recomputed,
         "recomputed_agrees": average.recomputed_agrees,
     }
     return {"gap_due_to_ar": gaps, "headline": headline, "closed": closed}

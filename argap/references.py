@@ -7,12 +7,10 @@ in.
 import os
 from pathlib import Path
 
-import msgspec
-
 from argap.atomic import read_json, write_json
 from argap.corpus.remote import check_recordable
-from argap.errors import ArgapError, FormatError
-from argap.records import EvaluationSpec, SourceRecord, as_json
+from argap.errors import ArgapError
+from argap.records import EvaluationSpec, SourceRecord, as_json, to_record
 
 DEMO = Path(__file__).parent / "demo"
 
@@ -81,13 +79,10 @@ def _own() -> dict[str, Reference]:
     path = _file()
     if not path.is_file():
         return {}
-    recorded = {}
-    for name, entry in read_json(path).items():
-        try:
-            recorded[name] = msgspec.convert(entry, Reference)
-        except msgspec.ValidationError as error:
-            raise FormatError(f"{path}: entry {name!r}: {error}; correct or remove it") from None
-    return recorded
+    return {
+        name: to_record(f"{path}: entry {name!r}", entry, Reference, remedy="correct or remove it")
+        for name, entry in read_json(path).items()
+    }
 
 
 def _write(own: dict[str, Reference]) -> None:

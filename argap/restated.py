@@ -11,10 +11,10 @@ import pandas as pd
 
 from argap.bins import bins_of, frequency_bins
 from argap.breakdowns import By
-from argap.cells import PREFIX, models_of, sum_by
+from argap.cells import PREFIX, sum_by
 from argap.errors import ArgapError
-from argap.records import Gap, GapRow
-from argap.summary import count_documents, gap_rows
+from argap.records import Gap
+from argap.summary import gap_rows
 
 
 def thresholds_of(gap: Gap) -> tuple[int, ...]:
@@ -60,34 +60,22 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):
         return gap
-    rows = _rows(gap, cells_at(cells, gap, threshold), threshold, reference)
-    empty = msgspec.structs.replace(gap.breakdowns, **dict.fromkeys(get_args(By), ()))
-    return msgspec.structs.replace(
-        gap,
-        rows=rows,
-        reference=reference,
-        threshold=threshold,
-        bins=bins_of(threshold, gap.evaluation.seq_len),
-        breakdowns=empty,
-        slices=(),
-    )
-
-
-def judged(gap: Gap, cells: pd.DataFrame) -> Gap:
-    """A result with its documents counted and its rows judged by them, as earlier versions of argap did not."""
-    others = [PREFIX + model for model in models_of(cells) if model not in gap.models]  # further seeds of a suite
-    rows = _rows(gap, cells.drop(columns=others), gap.threshold, gap.reference)
-    return msgspec.structs.replace(gap, rows=rows, **count_documents(cells))
-
-
-def _rows(gap: Gap, cells: pd.DataFrame, threshold: int | None, reference: str) -> tuple[GapRow, ...]:
     base = next((row.closed.base for row in gap.rows if row.closed), None)
     rows = gap_rows(
-        cells,
+        cells_at(cells, gap, threshold),
         reference=reference,
         threshold=threshold,
         base=None if base == reference else base,
         parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
         runs={row.model: row.run for row in gap.rows},
     )
-    return tuple(rows)
+    empty = msgspec.structs.replace(gap.breakdowns, **dict.fromkeys(get_args(By), ()))
+    return msgspec.structs.replace(
+        gap,
+        rows=tuple(rows),
+        reference=reference,
+        threshold=threshold,
+        bins=bins_of(threshold, gap.evaluation.seq_len),
+        breakdowns=empty,
+        slices=(),
+    )

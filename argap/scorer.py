@@ -188,23 +188,17 @@ def _identity(
     checkpoint: Checkpoint | LiveModel, data: EvaluationSet, options: ScoreOptions, device: str
 ) -> RunIdentity:
     if isinstance(checkpoint, LiveModel):
-        return RunIdentity(
-            checkpoint=checkpoint.fingerprint,
-            evaluation_set=data.fingerprint,
-            dtype=checkpoint.dtype,
-            device=torch.device(device).type,
-            batch_size=options.batch_size,
-            backend="memory",
-            bos=options.bos,
-            rank=options.rank,
-        )
+        dtype, backend = checkpoint.dtype, "memory"
+    else:
+        dtype = resolve_dtype(options.dtype, device)
+        backend = "native" if runs_native(checkpoint, options.backend) else "hf"
     return RunIdentity(
         checkpoint=checkpoint.fingerprint,
         evaluation_set=data.fingerprint,
-        dtype=resolve_dtype(options.dtype, device),
+        dtype=dtype,
         device=torch.device(device).type,
         batch_size=options.batch_size,
-        backend="native" if runs_native(checkpoint, options.backend) else "hf",
+        backend=backend,
         bos=options.bos,
         rank=options.rank,
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from argap.configuration import build
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.plain_yaml import read_yaml
 from argap.records import EvaluationRecord, Record
 from argap.slice_sql import check_syntax, quoted
@@ -42,15 +42,13 @@ def read_slices(path: Path) -> list[SliceSpec]:
         raise ArgapError(
             f"{path}: expected the one key slices with a list of slices, found {', '.join(map(str, values))}"
         )
-    try:
+    with within(path):
         slices = []
         for k, each in enumerate(listed, start=1):
             if not isinstance(each, dict):
                 raise ArgapError(f"slice {k}: expected name and where, found {type(each).__name__}")
             slices.append(build(SliceSpec, each))
         _check(slices)
-    except ArgapError as error:
-        raise ArgapError(f"{path}: {error}") from None
     return slices
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from argap.checksums import check_files
 from argap.documents import FILE as DOCUMENTS
-from argap.errors import ArgapError, MismatchError
+from argap.errors import ArgapError, MismatchError, within
 from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import WINDOWS
 from argap.lockstep import REMEDY
@@ -98,10 +98,8 @@ def check_where(
     spec: SliceSpec, models: Sequence[str], evaluation: EvaluationRecord, kept: Mapping[str, pa.DataType]
 ) -> None:
     """What `check_slices` checks of one, beside its name."""
-    try:
+    with within(f"slice {spec.name}"):
         check_condition(filled(spec.where, models, evaluation), schema_of(models, kept))
-    except ArgapError as error:
-        raise ArgapError(f"slice {spec.name}: {error}") from None
 
 
 def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from argap.atomic import read_json, write_json, write_text
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, first_line
 from argap.trust import is_trusted
 
 if TYPE_CHECKING:
@@ -284,8 +284,7 @@ def _converted(source: str, name: str) -> Tokenizer:
     except ArgapError as error:
         raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({reason})") from None
+        raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
     if not tokenizer.is_fast:
         raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
     return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id, bos=tokenizer.bos_token_id)

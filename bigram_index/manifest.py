@@ -13,7 +13,7 @@ import msgspec
 from argap.atomic import read_json, write_json
 from argap.configuration import Vocabulary
 from argap.errors import ArgapError, FormatError
-from argap.records import Record, as_json
+from argap.records import Record, as_json, to_record
 
 FORMAT = "argap bigram index"
 VERSION = 1
@@ -116,10 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path}: index of format version {version}, this argap reads version {VERSION}: "
             + ("install a newer argap" if newer else "build the index again with `argap index build`")
         )
-    try:
-        manifest = msgspec.convert(value, Manifest, strict=True)
-    except (msgspec.ValidationError, ArgapError) as error:
-        raise FormatError(f"{path}: {error}; {REBUILD}") from None
+    manifest = to_record(path, value, Manifest, remedy=REBUILD)
     for number, part in enumerate(manifest.parts):
         if not re.fullmatch(r"part-\d+\.parquet", part.file):
             raise FormatError(f"{path}: `$.parts[{number}].file` is {part.file!r}, expected part-N.parquet; {REBUILD}")

@@ -1,13 +1,12 @@
 """The long convolution of 16-bit inputs as products with blocks of the filter's Toeplitz matrix, on the tensor cores.
 
-y_t = Σ_s h_{t−s} x_s is, for one channel, a lower triangular matrix whose BN × BK blocks depend on the distance to the
-diagonal alone. A program multiplies BM blocks of x (of any positions and sequences) by one block of the matrix at a
-time, starting at the diagonal. That takes T / 40 times the operations of a Fourier transform, at 40 times the rate,
-and reads x in 16 bits from the L1 cache.
+For one channel y_t = Σ_s h_{t−s} x_s is a product with a lower triangular matrix, whose blocks depend on their distance
+to the diagonal alone. A program multiplies BM blocks of x, of any positions and sequences, by one block of the matrix
+after another, starting at the diagonal. At T 2048 that is twenty times the operations of a Fourier transform, and less
+time.
 
-The inputs' positions are contiguous, so that a row of a tile is a run of memory: the ``[B, T, D]`` tensors are
-transposed views of ``[D, B, T]``. A block of the matrix shifts the filter by one more position in each row; `COPIES`
-shifted copies of the filter keep these rows aligned.
+Rows of a tile are runs of positions, so x lies in memory as ``[D, B, T]`` (`new_by_channel`). From row to row a block
+of the matrix shifts the filter by one position; with `COPIES` shifted copies of the filter all rows are aligned.
 
 Sums are in float32, in an order that depends on neither the batch nor T: a sequence has the same bits alone, in a
 batch and cut short.
@@ -21,11 +20,11 @@ import torch
 
 from argap.kernels.launch import Launch, LaunchTable, jit, new_by_channel, runs_kernels, strided, tl, triton
 
-COPIES = 4
-"""Copies of 8-byte alignment; with 16 bytes loads would bypass the L1 cache."""
+COPIES = 8
+"""As many 16-bit values as one load takes."""
 LARGEST_BLOCK = 128
-SHORTEST, LONGEST, MULTIPLE = 256, 4096, 16
-"""Lengths that `takes_products` accepts: rows of a multiple of 32 bytes, and no more than a transform's time."""
+SHORTEST, LONGEST, MULTIPLE = 512, 2048, 16
+"""Lengths for which this is faster than transforms, as measured; the rows of other multiples are not aligned."""
 LAUNCHES = LaunchTable(
     "toeplitz_convolution",
     {"any": {}, "hopper": {"any": Launch({"BM": 128, "BN": 64, "BK": 64}, warps=4, stages=3)}},
@@ -100,10 +99,9 @@ def _multiply_kernel(
     o_first = o_m // B * BN
     o_k, o_n = tl.arange(0, BK), tl.arange(0, BN)
     last = tl.minimum(start + BM, N * B) - 1
-    # 1. The products, from the diagonal backwards. Runs of COPIES keep the loads of x at 8 bytes, in the L1 cache.
+    # 1. The products, from the diagonal backwards.
     o_s = o_first + (BN - BK)
-    o_run = tl.max_contiguous(o_s[:, None] + o_k[None, :], [1, COPIES])
-    p_x = x[0] + o_b * x[1] + o_run * x[2] + i_d * x[3]
+    p_x = x[0] + o_b * x[1] + (o_s[:, None] + o_k[None, :]) * x[2] + i_d * x[3]
     o_h = FIRST + BK - BN + (o_k % COPIES) * L - o_k // COPIES * COPIES
     p_h = copies + i_d * (COPIES * L) + o_h[:, None] + o_n[None, :]
     b_y = tl.zeros([BM, BN], dtype=tl.float32)

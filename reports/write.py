@@ -37,7 +37,7 @@ def write_report(
 
     folder = Path(folder)
     out = folder if out is None else Path(out)
-    gap = read_judged(folder) if gap is None else gap
+    gap = read_gap(folder) if gap is None else gap
     windows = folder / "examples.json"
     examples = read_record(windows, Examples, remedy=GAP_REMEDY) if windows.is_file() else None
     tables = tables_of(gap)
@@ -51,17 +51,6 @@ def write_report(
     page = out / "report.html"
     write_text(page, render(gap, examples, figures, further))
     return page
-
-
-def read_judged(folder: Path) -> Gap:
-    """`argap.records.read_gap`; a result of an earlier argap, which counts no documents, is judged by its cells."""
-    gap, cells = read_gap(folder), folder / "cells.parquet"
-    if gap.documents is not None or not cells.is_file():
-        return gap
-    from argap.cells import read_cells
-    from argap.restated import judged
-
-    return judged(gap, read_cells(cells))
 
 
 def remove_report(folder: Path) -> None:

@@ -85,6 +85,13 @@ def real_data() -> Path:
     return folder
 
 
+def flip_bit(path: Path, at: int) -> None:
+    """Flip the lowest bit of a file's byte ``at``."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
 def assert_close(found: Any, expected: Any) -> None:
     """Records, alone or in lists and objects, whose floats agree up to rounding and all else exactly."""
     import msgspec

@@ -190,7 +190,7 @@ def test_as_a_data_frame(result):
     assert {"where", "ar_hits", "contribution_low"} <= set(frame.columns)
 
 
-def test_the_command(token_result, run_command):
+def test_the_command_prints_hypotheses_and_refuses_a_bad_share(token_result, run_command):
     arguments = ["discover", str(token_result), "--model", "m2", "--min-share", "2%"]
     code, out, _ = run_command(*arguments)
     assert code == 0

@@ -1,6 +1,5 @@
 """Columns of the source as columns of tokens: against loops over characters and bytes, and what is refused."""
 
-import doctest
 import json
 import math
 import re
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import argap
-import argap.corpus.kept
 from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
@@ -434,7 +432,3 @@ def test_settings_that_are_not_given_are_not_recorded():
     both = EvaluationSpec(keep=("a",), limit_document_tokens=5)
     assert EvaluationSpec(seq_len=3).over(both) == EvaluationSpec(seq_len=3, keep=("a",), limit_document_tokens=5)
     assert EvaluationSpec(data=("other",)).over(both).keep == ()  # the columns are those of the recorded text
-
-
-def test_examples():
-    assert doctest.testmod(argap.corpus.kept).failed == 0

@@ -1,7 +1,9 @@
 """Every notebook runs from top to bottom."""
 
+import builtins
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -19,9 +21,13 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell replaces it
+    # What a shell sets for its whole process is as before afterwards.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+    for module, names in ((sys, ("ps1", "ps2", "ps3")), (builtins, ("display", "__IPYTHON__"))):
+        for name in names:
+            monkeypatch.setattr(module, name, None, raising=False)
+    shell: Any = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     shell.display_formatter.active_types = shell.display_formatter.format_types
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells

@@ -16,7 +16,8 @@ from argap.errors import ArgapError, MismatchError
 from argap.evaluation import build_evaluation_set
 from argap.heads import of_targets
 from argap.runs import RANK, SCHEMA
-from tests.test_scorer import run, save_model
+from tests.conftest import save_model
+from tests.test_scorer import CONFIGS, run
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +26,9 @@ def data(tokenizer):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    return {kind: save_model(kind, tmp_path_factory.mktemp(kind)) for kind in ("gpt2", "gemma2", "granite")}
+def folders(tmp_path_factory, tokenizer) -> dict[str, Path]:
+    kinds = ("gpt2", "gemma2", "granite")
+    return {kind: save_model(tmp_path_factory.mktemp(kind), CONFIGS[kind], tokenizer) for kind in kinds}
 
 
 def test_equal_logits_rank_by_id_as_top1_takes_the_lowest():

@@ -1,4 +1,4 @@
-"""Suites and sweeps on a Ray cluster of two nodes, of which one is gone in the middle: the result stays the same."""
+"""Suites and sweeps on a Ray cluster of two nodes that loses a node or a worker: the result stays the same."""
 
 import json
 import threading
@@ -35,20 +35,33 @@ class Cluster:
         self.address: str = self._cluster.address
         self.lost = threading.Event()
 
-    def lose_a_node(self, when: Callable[[], bool]) -> None:
-        """End the second node, with its raylet and workers, once ``when`` holds."""
+    def lose(self, what: str, when: Callable[[], bool]) -> None:
+        """End the second node, with its raylet and workers, or one worker, once ``when`` holds."""
 
         def wait() -> None:
             while not when():
                 time.sleep(0.01)
-            node = next(node for node in self._cluster.list_all_nodes() if node is not self._cluster.head_node)
-            self._cluster.remove_node(node, allow_graceful=False)
+            if what == "node":
+                node = next(node for node in self._cluster.list_all_nodes() if node is not self._cluster.head_node)
+                self._cluster.remove_node(node, allow_graceful=False)
+            else:
+                while not (busy := busy_workers()):
+                    time.sleep(0.01)
+                busy[0].kill()
             self.lost.set()
 
         threading.Thread(target=wait, daemon=True).start()
 
     def shutdown(self) -> None:
         self._cluster.shutdown()
+
+
+def busy_workers() -> list[Any]:
+    """The processes that run a task; Ray names them after it."""
+    import psutil
+
+    named = ((each, (each.info["cmdline"] or [""])[0]) for each in psutil.process_iter(["cmdline"]))
+    return [each for each, name in named if name.startswith("ray::call_with_trust")]
 
 
 @pytest.fixture
@@ -74,8 +87,9 @@ def run(*command: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_a_suite_survives_the_loss_of_a_node(cluster: Cluster, tmp_path: Path) -> None:
-    """The node is lost while each of the two trains a model."""
+@pytest.mark.parametrize("what", ["node", "worker"])
+def test_a_suite_survives_the_loss(cluster: Cluster, tmp_path: Path, what: str) -> None:
+    """While each of the two nodes trains a model."""
     (tmp_path / "text").mkdir()
     for k in range(6):
         (tmp_path / "text" / f"{k}.txt").write_text(
@@ -103,7 +117,7 @@ def test_a_suite_survives_the_loss_of_a_node(cluster: Cluster, tmp_path: Path) -
         checkpoints = [len(list((work / "tiny" / name / "checkpoints").glob("step-*"))) for name in members]
         return sum(number > 0 for number in checkpoints) >= 2
 
-    cluster.lose_a_node(two_train)
+    cluster.lose(what, two_train)
     command = ["suite", "run", str(path), "--work", str(work), "--out", str(tmp_path / "lost"), "--device", "cpu"]
     run(*command, "--engine", "ray", "--address", cluster.address)
     assert cluster.lost.is_set()
@@ -111,8 +125,9 @@ def test_a_suite_survives_the_loss_of_a_node(cluster: Cluster, tmp_path: Path) -
     assert plain(lost) == plain(whole)
 
 
-def test_a_sweep_survives_the_loss_of_a_node(cluster: Cluster, tmp_path: Path) -> None:
-    """The node is lost once a run is finished, and before the last one is."""
+@pytest.mark.parametrize("what", ["node", "worker"])
+def test_a_sweep_survives_the_loss(cluster: Cluster, tmp_path: Path, what: str) -> None:
+    """Once a run is finished, and before the last one is."""
     sizes = {"vocab_size": 32, "train_examples": 64, "validation_examples": 16, "test_examples": 16, "batch_size": 8}
     sweep = {
         "members": dict.fromkeys(("attention", "hyena", "base_conv", "h3")),
@@ -133,7 +148,7 @@ def test_a_sweep_survives_the_loss_of_a_node(cluster: Cluster, tmp_path: Path) -
             left.append(len(loaded.configs()) - finished)
         return bool(finished)
 
-    cluster.lose_a_node(begun)
+    cluster.lose(what, begun)
     run_sweep(loaded, out, partial(train_on_ray, connect(cluster.address), "cpu"), together=1)
     assert cluster.lost.wait(60)
     assert left[0] > 0

@@ -220,6 +220,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         f".run.json.{gone.pid}-0123456700000000.tmp",  # of another machine, and new
         ".run.json.1.tmp",  # of an earlier argap, and new
         "notes.tmp",
+        f"my.run.json.{gone.pid}-{machine}00000000.tmp",
         "tokens/part-00000.parquet",
     ]
     (tmp_path / "tokens").mkdir()

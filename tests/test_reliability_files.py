@@ -27,6 +27,7 @@ from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
 from argap.scorer import ScoreOptions, score
 from argap.threshold import parse_threshold
+from tests.conftest import flip_bit
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
 MODEL = DEMO / "checkpoints" / "hybrid"
@@ -58,12 +59,6 @@ def scored(data: EvaluationSet, folder: Path) -> runs.Run:
     return score(find_checkpoint(MODEL), data, folder, model_name="m", source=source, options=ScoreOptions())
 
 
-def flip(path: Path, at: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
-
-
 def offsets(path: Path, count: int = 12) -> Iterator[int]:
     """Positions all over a file, its header and footer among them."""
     return iter(np.linspace(0, path.stat().st_size - 1, count).astype(int).tolist())
@@ -78,10 +73,10 @@ def compare(out: Path) -> None:
 )
 def test_a_flipped_bit_in_a_run_or_in_labels_is_named(copy: Path, name: str) -> None:
     for at in offsets(copy / name):
-        flip(copy / name, at)
+        flip_bit(copy / name, at)
         with pytest.raises(FormatError, match=rf"{name}: (damaged, its checksum is not|not a complete Parquet)"):
             compare(copy)
-        flip(copy / name, at)
+        flip_bit(copy / name, at)
     compare(copy)
 
 
@@ -104,10 +99,10 @@ def test_every_page_of_a_table_has_a_checksum(tmp_path: Path) -> None:
     write_parquet(path, table)
     column = pq.read_metadata(path).row_group(0).column(0)  # a page with the distinct values, then one with their ids
     for at in np.linspace(column.dictionary_page_offset + 60, column.data_page_offset - 1, 50).astype(int).tolist():
-        flip(path, at)
+        flip_bit(path, at)
         with pytest.raises(FormatError, match=r"table\.parquet: not a complete Parquet file"):
             read_parquet(path)
-        flip(path, at)
+        flip_bit(path, at)
     assert read_parquet(path).equals(table)
 
 
@@ -116,7 +111,7 @@ def test_a_damaged_shard_is_named_and_made_again(data: EvaluationSet, tmp_path: 
     parts = token_parts(tmp_path)
     whole = {path: path.read_bytes() for path in parts}
     assert len(whole) > 2
-    flip(parts[1], len(whole[parts[1]]) // 2)
+    flip_bit(parts[1], len(whole[parts[1]]) // 2)
     parts[2].write_bytes(whole[parts[2]][:-20])
     run = scored(data, tmp_path)
     said = capsys.readouterr().err
@@ -146,7 +141,7 @@ def test_a_damaged_shard_of_an_unfinished_run_is_made_again(data: EvaluationSet,
     part = shard_path(tmp_path, 1)
     whole = part.read_bytes()
     column = pq.read_metadata(part).row_group(0).column(3)
-    flip(part, column.data_page_offset + column.total_compressed_size - 3)
+    flip_bit(part, column.data_page_offset + column.total_compressed_size - 3)
     scored(data, tmp_path)
     assert f"{part}: not a complete Parquet file" in capsys.readouterr().err
     assert part.read_bytes() == whole

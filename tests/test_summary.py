@@ -271,7 +271,7 @@ def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
     )  # 4096 groups: 1.1%; 4000 draws: 1.1%
 
 
-def test_effective_documents():
+def test_a_document_of_most_tokens_leaves_few_effective_documents():
     # Ten equal documents are worth ten; one that holds nine tenths of the tokens leaves 1.2 of eleven.
     assert effective_documents(np.full(10, 7)) == pytest.approx(10)
     assert effective_documents(np.array([90.0, *[1.0] * 10])) == pytest.approx(100**2 / (90**2 + 10))

@@ -17,12 +17,12 @@ def report(
 ) -> None:
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     if card:
+        from argap.records import read_gap
         from argap.reports.card import card as section
-        from argap.reports.write import read_judged
 
         if out is not None or png or pdf:
             raise ArgapError("--card prints to the terminal; give it without --out, --png and --pdf")
-        typer.echo(section(read_judged(result)), nl=False)
+        typer.echo(section(read_gap(result)), nl=False)
         return
     from argap.reports.write import write_report
 

@@ -69,13 +69,10 @@ class GLA(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._parallel(x, keep_state=False)[0]
+        return self.prefill(x, keep_state=False)[0]
 
-    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        return self._parallel(x, keep_state=True)
-
-    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, State]:
-        """All positions of ``x [B, T, D]`` at once, and the state after the last, S where it is to be kept."""
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
+        """As `Mixer.prefill`; S is computed where it is to be kept."""
         mapped = self.qkv(x)
         qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
         q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))

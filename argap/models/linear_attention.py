@@ -3,7 +3,7 @@
 Legend: B batch, T positions, D width, H heads, K key size, F feature size, V = D / H.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -85,12 +85,19 @@ class LinearAttention(Mixer):
         self.out = ResidualLinear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._parallel(x, keep_state=False)[0]
+        return self.prefill(x, keep_state=False)[0]
 
-    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        y, memory = self._parallel(x, keep_state=True)
-        assert memory is not None
-        return y, (memory, x.shape[1])
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
+        """As `Mixer.prefill`; the sums are computed where they are to be kept."""
+        q, k, v = self._heads(x)
+        options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
+        if self.decay is not None:
+            y, memory = self._decayed(q, k, v, keep_state)
+        else:
+            if not isinstance(self.features, Taylor):  # its operator makes the features
+                q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
+            y, memory = self.operator(q, k, v, **options)
+        return self._merge(y.transpose(1, 2)), (memory, x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]`` in float32 or wider, and the number of positions so far. With ``sum``
@@ -144,21 +151,7 @@ class LinearAttention(Mixer):
             q_features, k_features = (self.features(x.to(compute_dtype), positions, query=x is q) for x in (q, k))
         return q_features.to(q.dtype), k_features.to(k.dtype)
 
-    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """All positions of ``x [B, T, D]`` at once; with ``keep_state`` also the state after the last one."""
-        q, k, v = self._heads(x)
-        options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
-        if self.decay is not None:
-            y, memory = self._decayed(q, k, v, keep_state)
-        else:
-            if not isinstance(self.features, Taylor):  # its operator makes the features
-                q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
-            y, memory = self.operator(q, k, v, **options)
-        return self._merge(y.transpose(1, 2)), memory
-
-    def _decayed(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep_state: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _decayed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep_state: bool) -> tuple[torch.Tensor, Any]:
         """Decayed values over undecayed sums, and the state of both."""
         positions = torch.arange(q.shape[2], device=q.device)
         q, k = self._features(q, k, positions)

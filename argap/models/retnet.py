@@ -77,22 +77,17 @@ class RetNet(Mixer):
         self.out = ResidualLinear(self.inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._parallel(x, keep_state=False)[0]
+        return self.prefill(x, keep_state=False)[0]
 
-    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        y, memory = self._parallel(x, keep_state=True)
-        assert memory is not None
-        return y, (memory, x.shape[1])
-
-    def _parallel(self, x: torch.Tensor, *, keep_state: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """All positions of ``x [B, T, D]`` at once, and S after the last where it is to be kept."""
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
+        """As `Mixer.prefill`; S is computed where it is to be kept."""
         q, k, v = self._heads(x)
         decay = self._log_decay(x.device)
-        if not self.cross_chunk:
+        if self.cross_chunk:
+            y, memory = self.operator(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
+        else:
             y, memory = self._within_chunks(q, k, v, decay)
-            return self._merge(y.transpose(1, 2), x), memory
-        y, memory = self.operator(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
-        return self._merge(y.transpose(1, 2), x), memory
+        return self._merge(y.transpose(1, 2), x), (memory, x.shape[1])
 
     def _within_chunks(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.corpus import jsonl
-from argap.errors import ArgapError, extra
+from argap.errors import ArgapError, extra, first_line
 from argap.recall.fixture import fixture_rows
 from argap.records import Record
 
@@ -183,9 +183,8 @@ def _from_hub(task: str) -> tuple[list[dict[str, Any]], str]:
         revision = HfApi().dataset_info(name, timeout=30).sha or "main"
         rows: Any = load_dataset(name, split="validation", revision=revision)
     except Exception as error:  # the libraries raise many types, all caused by the network or the hub
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(
-            f"hub:{name}: the hub cannot be reached ({reason}); give the rows with `data={task}=FILE.jsonl`, "
-            "or try `fixture=True`"
+            f"hub:{name}: the hub cannot be reached ({first_line(error)}); give the rows with "
+            f"`data={task}=FILE.jsonl`, or try `fixture=True`"
         ) from None
     return list(rows), revision

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from argap.errors import ArgapError, extra
+from argap.errors import ArgapError, extra, first_line
 from argap.progress import say
 from argap.recall.examples import TASKS, Examples
 from argap.recall.lm_eval_model import ArgapLM
@@ -137,9 +137,9 @@ def run_stock(lm: ArgapLM, names: Sequence[str], options: StockOptions = StockOp
     except ValueError as error:
         raise ArgapError(f"{', '.join(tasks)}: lm-eval refuses them ({' '.join(str(error).split())[:300]})") from error
     except (OSError, ConnectionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgapError(
-            f"{', '.join(tasks)}: the hub cannot be reached ({reason}); connect once, so that the data is cached"
+            f"{', '.join(tasks)}: the hub cannot be reached ({first_line(error)}); connect once, so that the data is "
+            "cached"
         ) from error
 
 

@@ -29,7 +29,7 @@ from argap.records.gap import (
     ThresholdShare,
     read_gap,
 )
-from argap.records.record import AnyRecord, Record, as_json, read_record, write_record
+from argap.records.record import AnyRecord, Record, as_json, read_record, to_record, write_record
 from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
 
 __all__ = [
@@ -74,5 +74,6 @@ __all__ = [
     "as_json",
     "read_gap",
     "read_record",
+    "to_record",
     "write_record",
 ]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from argap.atomic import read_json, write_json
-from argap.errors import FormatError
+from argap.errors import ArgapError, FormatError
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,10 +26,15 @@ def read_record(path: Path, record_type: type[AnyRecord], *, newest: int | None 
     number = values.setdefault("format", 1) if newest is not None else 1
     if newest is not None and isinstance(number, int) and number > newest:
         raise FormatError(f"{path}: written by a newer argap (format {number}, known up to {newest})")
+    return to_record(path, values, record_type, remedy=remedy)
+
+
+def to_record(where: object, values: Any, record_type: type[AnyRecord], *, remedy: str = "") -> AnyRecord:
+    """The record of JSON values. Raises `FormatError` that begins with ``where`` they are."""
     try:
         return msgspec.convert(values, record_type, strict=True)
-    except msgspec.ValidationError as error:
-        raise FormatError(f"{path}: {error}{remedy and f'; {remedy}'}") from None
+    except (msgspec.ValidationError, ArgapError) as error:
+        raise FormatError(f"{where}: {error}{remedy and f'; {remedy}'}") from None
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 2) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.configuration import build
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.plain_yaml import read_yaml
 from argap.records import EvaluationSpec
 from argap.resumable import plain_name
@@ -114,10 +114,8 @@ class Suite:
             for seed in own.pop(SEEDS, [0]):
                 named = {} if "mixers" in own else {"architecture": member}
                 fields = {**self.train, **(self.sizes[size] or {}), **named, **own, "seed": seed}
-                try:
+                with within(f"{member} at {size}"):
                     config = build(TrainConfig, fields)
-                except ArgapError as error:
-                    raise ArgapError(f"{member} at {size}: {error}") from None
                 entries.append(Entry(size, member, config.seed, config))
         names = [entry.name for entry in entries]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -131,10 +129,8 @@ def load_suite(path: Path, *, to_run: bool = True) -> Suite:
     Raises `ArgapError`, one line that starts with the file's name.
     """
     values = read_yaml(path)
-    try:
+    with within(path):
         suite = build(Suite, values)
         if to_run:
             suite.check_architectures()
         return suite
-    except ArgapError as error:
-        raise ArgapError(f"{path}: {error}") from None

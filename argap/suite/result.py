@@ -17,7 +17,7 @@ from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
 from argap.records import GAP_FORMAT, Gap, GapRow, GapShare, Record, ThresholdShare, read_record
-from argap.restated import judged, thresholds_of
+from argap.restated import thresholds_of
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
 from argap.suite.distances import fit_exponents
@@ -70,7 +70,7 @@ class SizeResult:
 
     folder: Path
     gap: Gap
-    """``gap.json`` with its rows rebuilt from the cells."""
+    """``gap.json``, its shares doubted where seeds differ more than models."""
     cells: pd.DataFrame
     members: tuple[Member, ...]
 
@@ -247,7 +247,6 @@ def read_size(folder: Path) -> SizeResult:
         raise FormatError(f"{folder}: no gap.json there; `argap suite run` writes it")
     gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT)
     cells = read_cells(folder / "cells.parquet")
-    gap = judged(gap, cells)
     members = read_record(folder / "members.json", Members).members
     rows = below_seeds(gap.rows, seed_ranges(cells, members))
     return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)

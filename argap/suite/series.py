@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from argap.configuration import Tokens, build, check_ranges
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.parquet import write_parquet
 from argap.per_model import ModelSettings, PerModel
 from argap.plain_yaml import read_yaml
@@ -97,10 +97,8 @@ class SeriesFile:
         given = self.series[name]
         if not isinstance(given, Mapping):
             raise ArgapError(f"series: {name}: expected KEY: VALUE lines, found {given!r}")
-        try:
+        with within(f"series: {name}"):
             return build(Series, given)
-        except ArgapError as error:
-            raise ArgapError(f"series: {name}: {error}") from None
 
     @property
     def checkpoints(self) -> dict[str, tuple[Series, str]]:
@@ -134,10 +132,8 @@ def model_name(series: str, step: int) -> str:
 def load_series(path: Path) -> SeriesFile:
     """Read a file of series. Raises `ArgapError`, one line that starts with the file's name."""
     values = read_yaml(path)
-    try:
+    with within(path):
         return build(SeriesFile, values)
-    except ArgapError as error:
-        raise ArgapError(f"{path}: {error}") from None
 
 
 def score_series(

@@ -26,7 +26,7 @@ from argap.configuration import (
     build,
     check_ranges,
 )
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.models.configuration import ArgapConfig
 from argap.synthetics.models import Member, member_from
 from argap.synthetics.tasks.examples import check_size
@@ -88,10 +88,8 @@ class RunConfig:
     """Of the examples, as in `argap.synthetics.tasks.mqar.MqarConfig`: the paper's algorithm, or its public code's."""
 
     def __post_init__(self) -> None:
-        try:
+        with within(self.name):
             check_ranges(self)
-        except ArgapError as error:
-            raise ArgapError(f"{self.name}: {error}") from None
         if self.task is not None:
             if self.pairs or [key for key in MQAR_ONLY if getattr(self, key) != getattr(RunConfig, key)]:
                 raise ArgapError(f"{self.name}: pairs, {', '.join(MQAR_ONLY)} apply to MQAR only, not to other tasks")
@@ -99,10 +97,8 @@ class RunConfig:
         if not (self.pairs or self.task):
             raise ArgapError(f"{self.name}: no pairs; expected at least one number of KV pairs, or a task")
         for split in ("train", "validation", "test"):
-            try:
+            with within(f"{self.name}: {split}"):
                 check_size(self.examples(split), self.length)
-            except ArgapError as error:
-                raise ArgapError(f"{self.name}: {split}: {error}") from None
         if self.examples_per_step > self.train_examples:
             raise ArgapError(
                 f"{self.name}: {self.train_examples} training examples; expected at least one batch, "

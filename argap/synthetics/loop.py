@@ -124,13 +124,9 @@ def train_group(
 
 
 def _check_alike(configs: Sequence[RunConfig]) -> None:
-    first = configs[0]
-    for config in configs:
-        if (config.steps, config.steps_per_epoch, config.evaluations) != (
-            first.steps,
-            first.steps_per_epoch,
-            first.evaluations,
-        ):
+    first, *others = configs
+    for config in others:
+        if any(getattr(config, key) != getattr(first, key) for key in ("steps", "steps_per_epoch", "evaluations")):
             raise ArgapError(f"{config.key} and {first.key}: runs of a group need the same steps and evaluations")
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.configuration import build
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.models.configuration import MixerSpec
 
 
@@ -65,10 +65,8 @@ def member_from(name: str, value: Any = None) -> Member:
     if not isinstance(value, Mapping | None):
         known = ", ".join(f.name for f in fields(Member))
         raise ArgapError(f"{name}: expected nothing or KEY: VALUE lines ({known}), found {value!r}")
-    try:
+    with within(name):
         return build(Member, {**asdict(MEMBERS.get(name, Member((name,)))), **(value or {})})
-    except ArgapError as error:
-        raise ArgapError(f"{name}: {error}") from None
 
 
 class LastVectorDecoder(nn.Module):

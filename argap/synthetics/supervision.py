@@ -39,9 +39,7 @@ class Supervision(NamedTuple):
 
     def to(self, device: torch.device) -> "Supervision":
         """Move the tensors to a device; the slices stay NumPy arrays."""
-        valid = None if self.valid is None else self.valid.to(device)
-        inputs, positions, targets = self.inputs.to(device), self.positions.to(device), self.targets.to(device)
-        return Supervision(inputs, positions, targets, self.slices, valid)
+        return self._replace(**{k: v.to(device) for k, v in self._asdict().items() if isinstance(v, torch.Tensor)})
 
 
 def supervise(examples: Examples, valid: np.ndarray | None = None, *, own_position: bool = False) -> Supervision:

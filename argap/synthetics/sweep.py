@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from argap.configuration import build
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.models.cost import cost
 from argap.plain_yaml import read_yaml
 from argap.resumable import plain_name
@@ -152,11 +152,10 @@ def load_sweep(path: Path) -> Sweep:
 
     Raises `ArgapError`, one line that starts with the file's name.
     """
-    try:
-        sweep = build(Sweep, read_yaml(path))
+    values = read_yaml(path)
+    with within(path):
+        sweep = build(Sweep, values)
         check_buildable(sweep)
-    except ArgapError as error:
-        raise ArgapError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
     return sweep
 
 
@@ -166,12 +165,10 @@ def check_buildable(sweep: Sweep) -> None:
     Raises `ArgapError` with the group's member, task, length and width.
     """
     for first, *_ in sweep.groups():
-        try:
+        with within(first.title):
             for pairs in first.pairs:
                 first.mqar(examples=1, pairs=pairs)
             cost(first.model_config(), first.length)
             if first.from_last:
                 with torch.device("meta"):
                     LastVectorDecoder(first.width, first.vocabulary, first.length)
-        except ArgapError as error:
-            raise ArgapError(f"{first.title}: {error}") from None

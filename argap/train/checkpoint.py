@@ -7,7 +7,6 @@ logged. Nothing is pickled. Random states are not saved, because every step seed
 
 import re
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -15,9 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from transformers import PreTrainedModel
 
-from argap.atomic import read_json, replacing_folder, write_json
+from argap.atomic import replacing_folder
 from argap.checksums import check_files, write_checksums
-from argap.errors import FormatError
+from argap.configuration import Whole
+from argap.errors import FormatError, first_line
+from argap.records.record import Record, read_record, write_record
 from argap.tokenizer import copy_tokenizer
 from argap.train.model import save_model
 
@@ -28,11 +29,10 @@ REMEDY = f"free some space and {AGAIN}"
 """Advice when a checkpoint cannot be written."""
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(Record, frozen=True, omit_defaults=False):
     """The progress of a run."""
 
-    step: int
+    step: Whole
     """Steps finished."""
     losses: tuple[float, ...] = ()
     """Losses since the last line of the log."""
@@ -63,7 +63,7 @@ def save_checkpoint(
             if parameter in optimizer.state
         }
         save_file(moments, temporary / "optimizer.safetensors")
-        write_json(temporary / "state.json", asdict(position))
+        write_record(temporary / "state.json", position)
         write_checksums(temporary, [temporary / name for name in FILES])
     for old in checkpoints(folder)[:-keep] if keep else []:
         shutil.rmtree(old)
@@ -76,8 +76,7 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
     """
     try:
         check_files(folder, [folder / name for name in FILES])
-        state = read_json(folder / "state.json")
-        position = Position(state["step"], tuple(state["losses"]), state["seconds"])
+        position = read_record(folder / "state.json", Position)
         load_model(model, folder / "model.safetensors")
         moments = load_file(folder / "optimizer.safetensors")
         for name, parameter in model.named_parameters():
@@ -88,10 +87,9 @@ def load_checkpoint(folder: Path, model: PreTrainedModel, optimizer: torch.optim
                 "step": torch.tensor(float(position.step), device=parameter.device if fused else "cpu"),
                 **{moment: moments[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS},
             }
-    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError, TypeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except (FormatError, SafetensorError, OSError, RuntimeError, KeyError) as error:
         raise FormatError(
-            f"{folder}: not a complete checkpoint of this model ({reason}); remove the folder and {AGAIN}"
+            f"{folder}: not a complete checkpoint of this model ({first_line(error)}); remove the folder and {AGAIN}"
         ) from error
     return position
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,7 @@ from argap.configuration import (
     build,
     check_ranges,
 )
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.plain_yaml import parse_yaml, read_yaml
 
 Switch = Literal["auto", "true", "false"]
@@ -147,10 +148,8 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> TrainConfig:
         for given, dropped in ((one, other), (other, one)):
             if overrides.get(given) is not None and dropped not in overrides:
                 values.pop(dropped, None)  # a flag for one alternative replaces the other in the file
-    try:
+    with within(path) if path else nullcontext():
         return build(TrainConfig, values)
-    except ArgapError as error:
-        raise ArgapError(f"{path}: {error}" if path else str(error)) from None
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from argap.bigram_index.sorted_runs import Rows
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
 from tests.bigram_index.conftest import build
+from tests.conftest import flip_bit
 
 RNG = np.random.default_rng(3)
 BY_HAND = np.array([1, 2, 1, 2, 4, 2, 2, 2, 4, 4, 1], dtype=np.uint16)
@@ -236,9 +237,7 @@ def test_truncated_rows_are_rebuilt(large):
 
 def test_a_flipped_bit_in_the_rows_is_detected(large):
     path = large.folder / "csr" / "second.npy"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, -1)
     with pytest.raises(FormatError, match=r"csr/second\.npy: damaged between bytes 0 and .*delete the folder csr"):
         large.verify()
 

@@ -9,6 +9,7 @@ from argap.bigram_index.merge import merge_indexes
 from argap.errors import ArgapError, FormatError, MismatchError
 from tests.bigram_index import conftest
 from tests.bigram_index.conftest import contents
+from tests.conftest import flip_bit
 
 RNG = np.random.default_rng(2)
 DOCUMENTS = [RNG.zipf(1.2, n).clip(max=70_000) - 1 for n in (1, 900, 2, 3000, 0, 40, 1)]
@@ -66,9 +67,7 @@ def test_a_damaged_shard_is_named_and_leaves_no_files(tmp_path):
     a = build(tmp_path / "a", DOCUMENTS, ["a"]).folder
     b = build(tmp_path / "b", DOCUMENTS, ["b"]).folder
     part = b / "part-00000.parquet"
-    data = bytearray(part.read_bytes())
-    data[200] ^= 1
-    part.write_bytes(data)
+    flip_bit(part, 200)
     with pytest.raises(FormatError, match=r"b/part-00000\.parquet: damaged"):
         merge_indexes([a, b], tmp_path / "c")
     with pytest.raises(ArgapError, match="no index to merge"):

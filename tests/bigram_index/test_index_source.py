@@ -20,7 +20,7 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.tokenizer import load_tokenizer
 from tests.bigram_index.conftest import contents
-from tests.conftest import index_of, word_tokenizer
+from tests.conftest import flip_bit, index_of, word_tokenizer
 
 WORDS = ["</s>", *(f"w{i}" for i in range(40))]
 RNG = np.random.default_rng(4)
@@ -137,9 +137,7 @@ def test_kept_tokens_of_other_text_are_refused(tokenizer, text, tmp_path, monkey
     with pytest.raises(MismatchError, match=r"index\.tokens/index\.json: tokens kept with sources"):
         from_source(tokenizer, out, tmp_path / "other.txt", keep=True, overwrite=True)
     shard = tokens_beside(out) / "shard-00001.bin"
-    data = bytearray(shard.read_bytes())
-    data[3] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard, 3)
     with pytest.raises(FormatError, match=r"shard-00001\.bin: damaged"):
         from_source(tokenizer, out, text, keep=True, overwrite=True)
 

@@ -13,6 +13,7 @@ from argap.bigram_index.count import BigramCounter
 from argap.bigram_index.merge import merge_indexes
 from argap.bigram_index.store import open_index, write_index
 from argap.errors import ArgapError, FormatError
+from tests.conftest import flip_bit
 
 
 @pytest.mark.parametrize("count_tokens", [count_numba.count_tokens, count_numpy.count_tokens])
@@ -84,9 +85,7 @@ def test_index_without_stats_says_so(tmp_path):
 def test_damaged_stats_are_detected(tmp_path):
     index = write(tmp_path / "index", DOCUMENTS)
     path = index.folder / "stats.parquet"
-    data = bytearray(path.read_bytes())
-    data[40] ^= 1
-    path.write_bytes(data)
+    flip_bit(path, 40)
     for look in (index.verify, lambda: index.stats):
         with pytest.raises(FormatError, match=r"stats\.parquet: damaged"):
             look()

@@ -17,6 +17,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.errors import ArgapError, FormatError, MismatchError
 from tests.bigram_index import conftest
 from tests.bigram_index.conftest import contents
+from tests.conftest import flip_bit
 
 RNG = np.random.default_rng(1)
 DOCUMENTS = [RNG.zipf(1.2, n).clip(max=300) - 1 for n in (1, 500, 2, 3000, 0, 40)]
@@ -183,9 +184,7 @@ def test_a_flipped_bit_is_detected_and_located(index, monkeypatch):
     monkeypatch.setattr("argap.bigram_index.checksums.BLOCK", 512)
     flipped = build(index.folder.parent / "flipped")
     part = flipped.folder / "part-00000.parquet"
-    data = bytearray(part.read_bytes())
-    data[1000] ^= 4
-    part.write_bytes(data)
+    flip_bit(part, 1000)
     for check in (open_index(flipped.folder).verify, lambda: open_index(flipped.folder).count([0], [0])):
         with pytest.raises(FormatError, match=r"part-00000\.parquet: damaged between bytes 512 and 1024"):
             check()

@@ -146,7 +146,11 @@ def test_measuring_leaves_no_trace(place):
     weights, gradients = ([x.detach().clone() for x in given] for given in (model.parameters(), grads(model)))
     state = torch.get_rng_state()
     types = [type(module) for module in model.modules()]
+    draws = []  # as a model does that samples its features
+    hook = model.base_model.register_forward_hook(lambda *_: draws.append(torch.rand(1)))
     gap.measure(model)
+    hook.remove()
+    assert draws
     assert [module.training for module in model.modules()] == modes
     assert [type(module) for module in model.modules()] == types
     assert all(map(torch.equal, model.parameters(), weights))
@@ -252,7 +256,7 @@ def test_sharded_weights_are_refused_as_training_begins(place, tmp_path, sharded
         callback.on_train_begin(args, trainer.state, trainer.control)
 
 
-def test_refusals(place, tmp_path):
+def test_what_cannot_be_measured_is_refused(place, tmp_path):
     folder, tokenizer = place
     model = make(0, tokenizer.vocab_size)
     trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]))

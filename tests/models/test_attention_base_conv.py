@@ -12,6 +12,7 @@ from argap.kernels.short_convolution import short_convolution
 from argap.models.attention import Attention, Positions, WindowKind
 from argap.models.base_conv import BaseConv
 from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
+from tests.models.conftest import redraw
 
 WIDTH = 8
 
@@ -72,8 +73,7 @@ def test_base_conv_is_definition_4_1(filter: Any, taps: int | None, bias: Any) -
     torch.manual_seed(2)
     length, longest = 40, 50
     mixer = BaseConv(WIDTH, longest, filter=filter, kernel_size=taps, bias=bias).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     u = inputs(1, length)
     h = mixer.filter(longest)
     assert len(h) == (taps or longest)
@@ -90,8 +90,7 @@ def test_the_implicit_filter_is_an_mlp_of_time() -> None:
     torch.manual_seed(3)
     taps, bands, hidden = 5, 2, 3
     made = ImplicitFilter(WIDTH, taps, bands, hidden).double()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(made)
     for s in range(taps):
         time = s / 4  # 0 at the first of the 5 taps, 1 at the last
         sines = [math.sin(math.pi * time), math.sin(2 * math.pi * time)]
@@ -114,8 +113,7 @@ def test_the_listings_filter_is_the_printed_one() -> None:
     made = mixer.filter
     assert isinstance(made, ListingFilter)
     assert made.inner_weight.shape == (16, 3)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     h = made(taps)
     for s in range(taps):
         angle = 2 * math.pi * s / taps * 1e-4

@@ -7,6 +7,7 @@ from argap.errors import ArgapError
 from argap.models.based import BasedConv, ShortLongConv
 from argap.models.presets import build_config
 from argap.models.registry import build_mixer
+from tests.models.conftest import redraw
 
 WIDTH, LENGTH = 8, 13
 
@@ -15,8 +16,7 @@ WIDTH, LENGTH = 8, 13
 def test_the_gated_convolution_is_its_formula() -> None:
     torch.manual_seed(1)
     mixer = BasedConv(WIDTH, kernel_size=3, expand=2).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     w1, w2 = mixer.projections.weight.split(16)
     b1, b2 = mixer.projections.bias.split(16)
@@ -44,8 +44,7 @@ def test_layers_are_those_of_the_authors_360m() -> None:
 def test_the_posts_convolution_is_its_formula(long: int) -> None:
     torch.manual_seed(2)
     mixer, length = ShortLongConv(WIDTH, short_kernel=3, long_kernel=long).double(), 50
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     x = torch.randn(length, WIDTH, dtype=torch.float64)
     near = []
     for t in range(length):

@@ -7,6 +7,7 @@ import torch
 
 from argap.kernels.delta_rule import delta_rule
 from argap.models.delta_net import Activation, DeltaNet, KeyNorm
+from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 13
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -24,8 +25,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_delta_net_is_the_papers_recurrence(activation: Activation, norm: KeyNorm, taps: int | None) -> None:
     torch.manual_seed(1)
     mixer = DeltaNet(WIDTH, heads=HEADS, activation=activation, key_norm=norm, conv_size=taps, chunk_size=4).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     qkv = x @ mixer.qkv.weight.T
     if mixer.conv is not None:

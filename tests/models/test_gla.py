@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from argap.models.gla import GLA
+from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 37
 
@@ -15,8 +16,7 @@ WIDTH, HEADS, LENGTH = 8, 2, 37
 def test_gla_is_the_papers_recurrence(taps: int | None) -> None:
     torch.manual_seed(1)
     mixer = GLA(WIDTH, heads=HEADS, gate_rank=3, gate_temperature=2.0, conv_size=taps).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     qkv = x @ mixer.qkv.weight.T
     if mixer.conv is not None:
@@ -47,8 +47,7 @@ def test_a_shut_gate_forgets_all_without_overflow() -> None:
     """α = e^−1000 in float32: what is left is the position itself, q·k v / √K."""
     mixer = GLA(WIDTH, heads=1, gate_temperature=1.0)
     torch.manual_seed(2)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     torch.nn.init.constant_(mixer.decay_up.bias, -1000.0)
     x = torch.randn(1, 40, WIDTH)
     alone = torch.cat([mixer(x[:, t : t + 1]) for t in range(40)], dim=1)

@@ -9,6 +9,7 @@ import torch
 from argap.errors import ArgapError
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.h3 import H3
+from tests.models.conftest import redraw
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -17,8 +18,7 @@ def test_h3_is_the_papers_recurrence(size: int) -> None:
     torch.manual_seed(0)
     width, length, shifts = 4, 40, 3
     mixer = H3(width, head_size=size, shift_states=shifts, states=4).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
+    redraw(mixer, 0.6)
     u = torch.randn(length, width, dtype=torch.float64)
     wq, wk, wv = mixer.qkv.weight.chunk(3)
     shift_matrix = torch.eye(shifts, dtype=torch.float64).roll(1, dims=0)  # row i takes state i − 1 …

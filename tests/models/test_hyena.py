@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from argap.models.hyena import Hyena, HyenaFilter
+from tests.models.conftest import redraw
 
 
 @pytest.mark.parametrize(("order", "heads"), [(2, 1), (3, 2)])
@@ -14,8 +15,7 @@ def test_hyena_is_the_papers_loop(order: int, heads: int) -> None:
     torch.manual_seed(0)
     width, length = 4, 12
     mixer = Hyena(width, 20, order=order, heads=heads, short_kernel=3).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+    redraw(mixer, 0.7)
     u = torch.randn(length, width, dtype=torch.float64)
     maps = mixer.projection.weight.chunk(order + 1)  # v, x^1, x^2, …
     shorts = mixer.short.weight.chunk(order + 1, dim=1)
@@ -41,8 +41,7 @@ def test_the_filter_is_a_windowed_mlp_with_sines() -> None:
     torch.manual_seed(1)
     taps, bands = 5, 2
     made = HyenaFilter(3, taps, bands, 4, 3, 2.0).double()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(made)
     for s in range(taps):
         angles = [2 * math.pi * s / taps * f for f in (1e-4, 1.0)]
         z = torch.tensor([s / 4, *map(math.cos, angles), *(-math.sin(a) for a in angles)], dtype=torch.float64)

@@ -18,6 +18,7 @@ from argap.models.registry import build_mixer
 from argap.records import SourceRecord
 from argap.scorer import ScoreOptions, score
 from argap.tokenizer import load_tokenizer
+from tests.models.conftest import redraw
 
 WIDTH = 6
 KINDS: dict[str, Any] = {"base_conv_programmatic": ProgrammaticConv, "base_conv_autocorrelation": AutocorrelationConv}
@@ -26,8 +27,7 @@ DEMO_TOKENIZER = Path(__file__).parents[2] / "argap" / "demo" / "tokenizer"
 
 def randomized(mixer: InputDependentConv) -> InputDependentConv:
     torch.manual_seed(0)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    redraw(mixer, 0.5)
     return mixer.double()
 
 

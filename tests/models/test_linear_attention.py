@@ -8,6 +8,7 @@ import torch
 from argap.kernels.recurrence import chunked_recurrence
 from argap.models.feature_maps import Performer
 from argap.models.linear_attention import LinearAttention, Normalization
+from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH, LONGEST = 8, 2, 13, 20
 
@@ -103,8 +104,7 @@ def test_performer_estimates_the_exponential() -> None:
 @torch.no_grad()
 def test_far_keys_and_large_queries_stay_finite() -> None:
     mixer = LinearAttention(WIDTH, heads=1, feature_map="performer", random_features=32)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=3)
+    redraw(mixer, 3)
     torch.manual_seed(3)
     mixer.features.initialize(0.02, 0.02)  # pyright: ignore[reportCallIssue]
     assert torch.isfinite(mixer(10 * torch.randn(1, 30, WIDTH))).all()

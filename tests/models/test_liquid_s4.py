@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from argap.models.liquid_s4 import LiquidS4
-
-
-def random(mixer: LiquidS4) -> LiquidS4:
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
-    return mixer
+from tests.models.conftest import redraw
 
 
 def discrete(mixer: LiquidS4, channel: int) -> list[tuple[complex, complex, complex]]:
@@ -40,7 +35,7 @@ def finished(mixer: LiquidS4, y: list[list[float]], u: torch.Tensor) -> torch.Te
 def test_liquid_s4_is_the_papers_sum(kernel: Any) -> None:
     torch.manual_seed(0)
     width, length, degree = 3, 36, 3
-    mixer = random(LiquidS4(width, kernel=kernel, degree=degree, states=4).double())
+    mixer = redraw(LiquidS4(width, kernel=kernel, degree=degree, states=4).double(), 0.7)
     u = torch.randn(length, width, dtype=torch.float64)
     y = [[0.0] * width for _ in range(length)]
     for c in range(width):
@@ -60,7 +55,7 @@ def test_kb_is_the_liquid_recurrence_where_it_ends_with_the_second_input() -> No
     """With two inputs the only product is that of consecutive ones: nothing of the recurrence is left out."""
     torch.manual_seed(1)
     width = 3
-    mixer = random(LiquidS4(width, kernel="kb", states=4).double())
+    mixer = redraw(LiquidS4(width, kernel="kb", states=4).double(), 0.7)
     u = torch.randn(2, width, dtype=torch.float64)
     y = [[0.0] * width for _ in range(2)]
     for c in range(width):

@@ -5,6 +5,7 @@ import math
 import torch
 
 from argap.models.long_conv import DecayingFilter, LongConv
+from tests.models.conftest import redraw
 
 
 @torch.no_grad()
@@ -12,8 +13,7 @@ def test_long_conv_is_the_papers_loop() -> None:
     torch.manual_seed(0)
     width, length, squash = 3, 40, 0.2
     mixer = LongConv(width, 50, squash=squash).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     u = torch.randn(length, width, dtype=torch.float64)
     h = mixer.filter.weight
     expected = torch.zeros(length, width, dtype=torch.float64)

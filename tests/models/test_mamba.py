@@ -10,12 +10,7 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 import argap.kernels.selective_scan as module
 from argap.kernels.recurrence import linear_scan
 from argap.models.mamba import Mamba
-
-
-def random(mixer: Mamba, std: float = 0.5) -> Mamba:
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=std)
-    return mixer
+from tests.models.conftest import redraw
 
 
 @torch.no_grad()
@@ -23,7 +18,7 @@ def test_mamba_is_the_papers_recurrence(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "CHUNK", 7)
     torch.manual_seed(0)
     width, length, states, rank = 3, 20, 2, 2
-    mixer = random(Mamba(width, states=states, step_rank=rank).double())
+    mixer = redraw(Mamba(width, states=states, step_rank=rank).double(), 0.5)
     assert mixer.short.bias is not None
     x = torch.randn(length, width, dtype=torch.float64)
     to_u, to_z = mixer.projection.weight.chunk(2)
@@ -49,7 +44,7 @@ def test_mamba_is_the_papers_recurrence(monkeypatch: pytest.MonkeyPatch) -> None
 def test_mamba_is_transformers_layer() -> None:
     torch.manual_seed(1)
     width = 32
-    mixer = random(Mamba(width), std=0.25)
+    mixer = redraw(Mamba(width), 0.25)
     theirs = MambaMixer(MambaConfig(hidden_size=width), layer_idx=0).eval()
     theirs.in_proj.weight.copy_(mixer.projection.weight)
     theirs.conv1d.weight.copy_(mixer.short.weight.flip(0).T[:, None])  # their last tap is the newest input

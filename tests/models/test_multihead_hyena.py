@@ -6,6 +6,7 @@ import torch
 from argap.errors import ArgapError
 from argap.models.multihead_hyena import MultiheadHyena
 from argap.models.registry import build_mixer
+from tests.models.conftest import redraw
 
 
 @pytest.mark.parametrize(("heads", "length"), [(1, 9), (2, 12), (4, 40)])  # 40 taps by FFT
@@ -14,8 +15,7 @@ def test_each_key_is_compared_with_the_query(heads: int, length: int) -> None:
     torch.manual_seed(0)
     width = 4
     mixer = MultiheadHyena(width, length, heads=heads).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
+    redraw(mixer, 0.7)
     u = torch.randn(length, width, dtype=torch.float64)
     assert mixer.short.bias is not None
     short = []

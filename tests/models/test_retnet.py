@@ -8,6 +8,7 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models.retnet import Norm, RetNet
+from tests.models.conftest import redraw
 
 WIDTH, HEADS, LENGTH = 8, 2, 13
 
@@ -19,8 +20,7 @@ def test_retention_is_the_papers_sum_over_pairs(expansion: int, norm: Norm, eps:
     mixer = RetNet(
         WIDTH, heads=HEADS, value_expansion=expansion, norm=norm, norm_eps=eps, rope_theta=50.0, chunk_size=4
     ).double()
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter)
+    redraw(mixer)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     q_all, k_all = (x @ weight.T for weight in mixer.qk.weight.chunk(2))
     v_all = x @ mixer.v.weight.T

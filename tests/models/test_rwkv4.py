@@ -8,13 +8,8 @@ from transformers.models.rwkv.configuration_rwkv import RwkvConfig
 from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward, RwkvSelfAttention
 
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.models.mixer import Mixer
 from argap.models.rwkv4 import RWKV4, RWKV4Channel
-
-
-def random(mixer: Mixer, std: float = 0.7) -> None:
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=std)
+from tests.models.conftest import redraw
 
 
 @torch.no_grad()
@@ -22,7 +17,7 @@ def test_time_mixing_is_the_papers_sum() -> None:
     torch.manual_seed(0)
     width, length = 4, 20
     mixer = RWKV4(width).double()
-    random(mixer)
+    redraw(mixer, 0.7)
     x = torch.randn(length, width, dtype=torch.float64)
     mu = {name: mixer.get_parameter(f"shift.{name}.weight") for name in ("receptance", "key", "value")}
 
@@ -47,7 +42,7 @@ def test_time_mixing_is_the_papers_sum() -> None:
 def test_exponents_beyond_the_type_do_no_harm(kind: torch.dtype) -> None:
     torch.manual_seed(1)
     mixer = RWKV4(4)
-    random(mixer)
+    redraw(mixer, 0.7)
     mixer.key.weight.mul_(3000)  # keys of thousands: e^k is beyond float64
     mixer.log_decay.copy_(torch.tensor([-30.0, -5.0, 0.0, 4.0]))
     mixer = mixer.to(kind)
@@ -69,8 +64,8 @@ def test_both_are_transformers_layers() -> None:
     config = RwkvConfig(hidden_size=width, num_hidden_layers=1, vocab_size=8)
     x = torch.randn(2, 40, width)
     time, channel = RWKV4(width), RWKV4Channel(width)
-    random(time, 0.4)
-    random(channel, 0.4)
+    redraw(time, 0.4)
+    redraw(channel, 0.4)
     attention, feed_forward = RwkvSelfAttention(config), RwkvFeedForward(config)
     attention.time_decay.copy_(time.log_decay)
     attention.time_first.copy_(time.bonus)
@@ -122,7 +117,7 @@ def test_the_scale_of_the_sums_has_no_part_in_the_gradients() -> None:
     """The largest exponents are held constant in the backward pass; finite differences vary them."""
     torch.manual_seed(3)
     mixer = RWKV4(3).double()
-    random(mixer)
+    redraw(mixer, 0.7)
     names = [name for name, _ in mixer.named_parameters()]
 
     def outputs(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from argap.models.attention import Attention
 from argap.models.registry import build_mixer
 from argap.models.selected_attention import SelectedAttention
 from argap.models.selection import BLOCK, among_highest, random_as_many, repeated_bigrams, repeated_tokens
+from tests.models.conftest import redraw
 
 WIDTH = 16
 
@@ -23,8 +24,7 @@ def tokens(length: int, vocabulary: int = 12, batch: int = 3) -> torch.Tensor:
 def mixer(**options: object) -> SelectedAttention:
     torch.manual_seed(0)
     made = SelectedAttention(WIDTH, heads=2, **options).double().eval()  # pyright: ignore[reportArgumentType]
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.35)
+    redraw(made, 0.35)
     return made
 
 

@@ -11,6 +11,7 @@ from argap.models.convolution import SHORT
 from argap.models.h3 import H3
 from argap.models.mixer import Mixer
 from argap.models.registry import build_mixer
+from tests.models.conftest import redraw
 
 WIDTH, LONGEST = 8, 80
 LONG: list[dict[str, Any]] = [
@@ -26,8 +27,7 @@ def mixer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mi
     """In float32, with torch's transforms in the place of the packed ones, as if on a GPU."""
     torch.manual_seed(0)
     mixer = build_mixer(request.param, WIDTH, LONGEST)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    redraw(mixer, 0.3)
     monkeypatch.setattr(module, "packed_convolution", by_spectrum)
     monkeypatch.setattr(module, "runs_kernels", lambda *tensors: not torch.is_grad_enabled())
     return mixer

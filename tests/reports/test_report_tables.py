@@ -183,7 +183,7 @@ def test_perplexities_stay_short(value: float, text: str) -> None:
         (1_400_000_000, "1.4 B"),
     ],
 )
-def test_parameters(count: int | None, text: str) -> None:
+def test_parameters_are_printed_in_millions_and_billions(count: int | None, text: str) -> None:
     assert parameters(count) == text
 
 

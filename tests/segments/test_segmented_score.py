@@ -400,7 +400,7 @@ def save_long(place: Path, folder: Path, name: str) -> Path:
     return save_model(folder / "long" / name, config, tokenizer, 0)
 
 
-def test_refusals(place, scored, tmp_path):
+def test_text_that_has_no_segments_is_refused(place, scored, tmp_path):
     out, _ = scored
     pair = [str(place / "llama")], str(place / "gpt2")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from argap.cli.suite import app
 from argap.records import read_gap
-from argap.reports.write import read_judged
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 
@@ -94,10 +93,8 @@ def test_the_page_agrees_with_the_trajectory():
             assert cell == ("—" if np.isnan(share) else f"{100 * share:.0f}%")
 
 
-def test_the_report_of_an_older_result_counts_its_documents():
-    """Its ``gap.json`` has no documents, by which shares are judged; its cells have."""
-    assert read_gap(RESULTS / "7m").documents is None
-    gap = read_judged(RESULTS / "7m")
+def test_a_result_counts_its_documents_and_judges_shares_by_them():
+    gap = read_gap(RESULTS / "7m")
     assert gap.documents == 332
     assert all(
         row.gap_due_to_ar and row.gap_due_to_ar.unresolved == "332 documents are worth 17" for row in gap.compared

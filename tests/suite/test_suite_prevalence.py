@@ -1,12 +1,10 @@
 """Content bigrams and how often they repeat, in worked examples."""
 
-import doctest
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import argap.content
 from argap.content import content_bigrams, has_letters
 from argap.corpus import open_corpus
 from argap.evaluation import build_evaluation_set
@@ -56,7 +54,3 @@ def test_a_content_bigram_has_two_content_tokens(tmp_path):
     # "def class", "class ,", ", ,", ", def", …: only the two "def class" are content, the second is repeated.
     assert n[content].sum() == 2
     assert repeated[content].sum() == 1
-
-
-def test_examples():
-    assert doctest.testmod(argap.content).failed == 0

@@ -212,10 +212,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     """One of two models is there already."""
     shutil.copy(place / "suite.yaml", tmp_path)
     work = tmp_path / "runs" / "suite" / "tiny"
-    shutil.copytree(place / "work" / "tiny", work)
-    for part in (".", "runs", "trajectories"):
-        shutil.rmtree(work / part / "base_conv")
-    (work / "mqar" / "base_conv.json").unlink()
+    shutil.copytree(place / "work" / "tiny", work, ignore=shutil.ignore_patterns("base_conv*", "*-seed1*"))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "argap"]
     members = ["--member", "attention", "--member", "base_conv"]
     command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]

@@ -26,6 +26,7 @@ from argap.train.loop import Trainer
 from argap.train.objective import Objective
 from argap.train.records import TrainRecord
 from argap.train.windows import Windows
+from tests.models.conftest import redraw
 
 WIDTH, LENGTH = 16, 21
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 2e-2}
@@ -103,8 +104,7 @@ MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
 def initialised(name: str, width: int = WIDTH) -> Mixer:
     torch.manual_seed(3)
     mixer = MIXERS[name][0](width)
-    for parameter in mixer.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    redraw(mixer, 0.5)
     return mixer
 
 

@@ -11,6 +11,7 @@ from argap.errors import ArgapError, FormatError
 from argap.tokenizer import load_tokenizer
 from argap.train.config import DataSource
 from argap.train.tokens import pack_tokens
+from tests.conftest import flip_bit
 
 
 @pytest.fixture
@@ -63,9 +64,7 @@ def test_a_truncated_file_is_named(two: list[DataSource], toy_tokenizer: Path, t
 
 def test_a_flipped_bit_is_named(two: list[DataSource], toy_tokenizer: Path, tmp_path: Path) -> None:
     path = pack_tokens(two, load_tokenizer(toy_tokenizer), tmp_path / "cache").folder / "tokens.bin"
-    content = bytearray(path.read_bytes())
-    content[7] ^= 1
-    path.write_bytes(content)
+    flip_bit(path, 7)
     with pytest.raises(
         FormatError, match=r"tokens\.bin: damaged, its fingerprint is not the one in tokens\.json; remove"
     ):

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from argap.interrupt import Interrupt
 from argap.reports.formats import markdown
 from argap.reports.tables import gap_table
 from argap.restated import restate
 from argap.result import open_result
 from argap.token_batches import TokenReader
-from argap.view.answers import Answers
+from argap.view.answers import Answers, Setting
 from argap.view.app import view_app
 from argap.view.serve import listen
 from tests.view.browser import Page
@@ -202,9 +203,20 @@ def test_hover_and_keys_show_a_token(page, address, token_result):
     page.wait_for(f"location.hash.includes('window={hit['window'] + 1}')")
 
 
-def test_search_by_keyboard(page, address):
+def test_lists_and_search_by_keyboard(page, address, token_result):
     page.open(f"{address}#view=tokens&model=m2")
     page.wait_for("document.querySelector('.flow .current') !== null")
+    answers = Answers(open_result(token_result))
+    for key, worst in (
+        ("l", answers.largest_losses("ar_hits", Setting(2, "ref"), "m2", Interrupt()).matches[0]),
+        ("w", answers.worst_windows("m2", "ref")[0]),
+    ):
+        page.press(key)
+        page.wait_for("document.activeElement.getAttribute('aria-selected') === 'true'")
+        first = page.wait_for(f"document.querySelector('.items li[data-window=\"{worst.window}\"]:first-child') && 1")
+        assert first == 1
+        kinds = page.evaluate("document.querySelector('.items li').dataset.pos !== undefined")
+        assert kinds == (key == "l")
     page.press("/")
     page.wait_for("document.activeElement.type === 'search'")
     page.call("Input.insertText", text="ada lovelace")

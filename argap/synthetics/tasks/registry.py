@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from argap.configuration import build
-from argap.errors import ArgapError
+from argap.errors import ArgapError, within
 from argap.plain_yaml import parse_yaml
 from argap.synthetics.tasks import (
     automata,
@@ -116,10 +116,8 @@ def resolve_task(value: Any, length: int) -> dict[str, Any]:
     known = [f.name for f in fields(task.config) if f.name not in (*SET_BY_RUN, *task.test)]
     if unknown := [str(key) for key in given if key not in known]:
         raise ArgapError(f"task {name}: unknown key {', '.join(unknown)}; known are {', '.join(known)}")
-    try:
+    with within(f"task {name}"):
         config = build(task.config, {**task.preset, **given, "examples": 1, "length": length})
-    except ArgapError as error:
-        raise ArgapError(f"task {name}: {error}") from None
     return {"name": name} | {key: getattr(config, key) for key in known}
 
 

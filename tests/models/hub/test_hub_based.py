@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from argap.checkpoint import find_checkpoint, load_model
 from argap.errors import ArgapError
+from tests.models.hub.readings import rms
 
 # The options of their reference configurations, small: a convolution, linear attention, a window of 4 + 1.
 CONFIG: dict[str, Any] = {
@@ -156,10 +157,6 @@ def by_hand(
         up, gate = (rms(x, w[f"{at}norm2.weight"]) @ w[f"{at}mlp.fc1.weight"].T).chunk(2, dim=-1)
         x = x + (up * F.silu(gate)) @ w[f"{at}mlp.fc2.weight"].T
     return rms(x, w["transformer.ln_f.weight"]) @ w["lm_head.weight"].T
-
-
-def rms(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
 
 def convolution(w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from argap.checkpoint import find_checkpoint, load_model
 from argap.models import ArgapForCausalLM
-from tests.models.hub.readings import recurrence
+from tests.models.hub.readings import recurrence, rms
 
 pytestmark = pytest.mark.filterwarnings("ignore:ShortConvolution is crucial")  # says theirs where it is off
 
@@ -271,10 +271,6 @@ def by_hand(model: Any, ids: torch.Tensor, *, exact: bool = False) -> torch.Tens
         gate, up = (normed @ part[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
         x = x + (F.silu(gate) * up) @ part["mlp.down_proj.weight"].T
     return rms(x, w["model.norm.weight"], eps) @ w["lm_head.weight"].T
-
-
-def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
 def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:

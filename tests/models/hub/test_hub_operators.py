@@ -46,7 +46,7 @@ def inside(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {name: x.transpose(1, 2) for name, x in tensors.items()}
 
 
-def test_gla(drawn, fla_models) -> None:
+def test_gla_is_their_recurrence(drawn, fla_models) -> None:
     from fla.ops.gla.naive import naive_recurrent_gla
 
     q, k, v, decay, state = (drawn[name] for name in ("q", "k", "v", "decay", "state"))
@@ -57,7 +57,7 @@ def test_gla(drawn, fla_models) -> None:
     assert_close(kept, after)
 
 
-def test_delta_rule(drawn, fla_models) -> None:
+def test_the_delta_rule_is_their_recurrence(drawn, fla_models) -> None:
     from fla.ops.delta_rule.naive import delta_rule_recurrence
 
     q, k, v, beta, state = (drawn[name] for name in ("q", "k", "v", "beta", "state"))
@@ -68,7 +68,7 @@ def test_delta_rule(drawn, fla_models) -> None:
     assert_close(kept, after)
 
 
-def test_retention(drawn, fla_models) -> None:
+def test_linear_attention_with_a_heads_decay_is_their_retention(drawn, fla_models) -> None:
     from fla.ops.retention.naive import naive_retention
 
     q, k, v = (drawn[name] for name in ("q", "k", "v"))
@@ -77,7 +77,7 @@ def test_retention(drawn, fla_models) -> None:
     assert_close(found, naive_retention(q, k, v))
 
 
-def test_linear_attention(drawn, fla_models) -> None:
+def test_linear_attention_is_their_recurrence(drawn, fla_models) -> None:
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
 
     q, k, v, state = (drawn[name] for name in ("q", "k", "v", "state"))
@@ -89,7 +89,7 @@ def test_linear_attention(drawn, fla_models) -> None:
     assert_close(kept, after)
 
 
-def test_normalised_linear_attention(drawn, fla_models) -> None:
+def test_normalised_linear_attention_is_their_recurrence(drawn, fla_models) -> None:
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
 
     q, k, v = F.elu(drawn["q"]) + 1, F.elu(drawn["k"]) + 1, drawn["v"]
