@@ -1,16 +1,11 @@
 """Sums over the tokens by unit of the bootstrap, of all slices and models in one pass.
 
-Portions of the tokens are read ahead, and several are added up at once, each by one thread. Whether a token is in a
-slice is a bit of an integer: Arrow compares columns with constants, ids are looked up in the vocabulary, and DuckDB
-evaluates every other condition.
+Portions of the tokens are read ahead, and several are added up at once, each by one thread.
 """
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
 from itertools import accumulate
-from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import duckdb
@@ -21,21 +16,17 @@ from argap.ahead import available_cores, map_ahead
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, current
 from argap.lockstep import Rows
-from argap.plain_conditions import Evaluated
+from argap.slice_bits import BITS, VALUE, Word, as_bits, bits_query, looked_up
 from argap.slice_sql import TABLE, Condition, FailsOnToken, connect, quoted, reason
-from argap.token_batches import Mask, OfVocabulary, TokenReader
-from argap.token_columns import LOGPROB, MASK, UNIT
+from argap.token_batches import Mask, TokenReader
+from argap.token_columns import LOGPROB, UNIT
 from argap.tokens import TokenTable
 
 Made = TypeVar("Made")
-BITS = 30
-"""Slices in one integer, a bit for each that the token is in."""
 ROWS = 2**19
 """Least number of tokens that one query takes: planning it then costs little beside running it."""
 THREADS = 8
 """At most, so that few portions are in memory."""
-VALUE = f"{MASK}value"
-"""Column of the values to sum by."""
 MOST_BINS = 100
 """Values of a column that may be the bins of a breakdown."""
 
@@ -90,7 +81,7 @@ def sums(
     named |= {"segment_bytes"} if table.by_segment else set()
     calls = any(callable(each) for each in found.values())
     asked = {name for each in conditions.values() for name in each.models}
-    words, masks = _words(found)
+    words, masks = as_bits(found)
     reader = TokenReader(
         table,
         [UNIT, *(name for name in table.columns if name in named), *_logprobs(table)],
@@ -99,7 +90,7 @@ def sums(
         units=of_document,
     )
     models = len(table.models)
-    query = _query(words, as_text(by, table) if by else None)
+    query = bits_query(words, as_text(by, table) if by else None)
     sql_of = {name: each.sql for name, each in conditions.items()}
 
     def grouped(batches: Sequence[pa.RecordBatch], interrupt: Interrupt) -> list[_Groups]:
@@ -151,8 +142,8 @@ class _Groups(NamedTuple):
         return cls(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
-def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["_Word"], evaluated: pa.Table | None) -> _Groups:
-    """The groups of a batch; ``evaluated``: the rows of `_query` for it."""
+def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], evaluated: pa.Table | None) -> _Groups:
+    """The groups of a batch; ``evaluated``: the rows of `bits_query` for it."""
     unit = batch[UNIT].to_numpy()
     keys = [word.of(batch, evaluated) for word in words]
     logprob = [batch[name].fill_null(0).to_numpy() for name in _logprobs(table)]
@@ -251,104 +242,6 @@ def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], e
                     text = f"slice {name}: a condition fails on a token: {reason(own)} ({' '.join(sql.split())})"
                     return FailsOnToken(text)
     return FailsOnToken(f"a condition fails on a token: {reason(error)}")
-
-
-class _Word(NamedTuple):
-    """`BITS` slices as the bits of an integer."""
-
-    sql: str | None
-    """An integer with the bits of those that DuckDB evaluates; its column in the result of `_query`."""
-    column: str
-    columns: list[str]
-    """Columns of the batch with bits of further ones."""
-    plain: dict[int, Evaluated]
-    """By bit."""
-
-    def of(self, batch: pa.RecordBatch, evaluated: pa.Table | None) -> np.ndarray:
-        """int32 ``[N]``."""
-        word = np.zeros(len(batch), dtype=np.int32)
-        for bit, holds in self.plain.items():
-            word |= np.left_shift(_bits(holds(batch)), bit, dtype=np.int32)
-        for name in self.columns:
-            word |= batch[name].to_numpy()
-        if self.sql is not None and evaluated is not None:
-            word |= evaluated[self.column].to_numpy()
-        return word
-
-
-def _bits(holds: pa.Array) -> np.ndarray:
-    """uint8 ``[N]``: 1 where a boolean is true, neither false nor null. NumPy unpacks bits faster than Arrow does."""
-    values = holds.fill_null(False)
-    packed = np.frombuffer(values.buffers()[1], dtype=np.uint8)
-    return np.unpackbits(packed, count=values.offset + len(values), bitorder="little")[values.offset :]
-
-
-def _words(slices: Mapping[str, Condition | Mask | OfVocabulary]) -> tuple[list[_Word], dict[str, Mask | OfVocabulary]]:
-    """The slices as bits, and the masks that these need."""
-    words: list[_Word] = []
-    masks: dict[str, Mask | OfVocabulary] = {}
-    named = list(slices.items())
-    for start in range(0, len(named), BITS):
-        terms: list[str] = []
-        of_vocabulary: dict[bool, np.ndarray] = {}
-        plain: dict[int, Evaluated] = {}
-        for bit, (name, each) in enumerate(named[start : start + BITS]):
-            if isinstance(each, OfVocabulary):
-                bits = each.values.astype(np.int32) << bit
-                of_vocabulary[each.previous] = bits | of_vocabulary.get(each.previous, 0)
-            elif not isinstance(each, Condition):
-                masks[name] = each
-                plain[bit] = itemgetter(MASK + name)
-            elif each.plain is not None:
-                plain[bit] = each.plain
-            else:
-                terms.append(f"CASE WHEN (\n{each.sql}\n) THEN {1 << bit}::INTEGER ELSE 0 END")
-        columns: list[str] = []
-        for previous, values in of_vocabulary.items():
-            name = f"{start}: {'previous' if previous else 'token'}"  # no slice is named so
-            masks[name] = OfVocabulary(values, previous)
-            columns.append(MASK + name)
-        words.append(_Word(" + ".join(terms) or None, f"{MASK}{start}", columns, plain))
-    return words, masks
-
-
-def _query(words: Sequence[_Word], value: str | None) -> str | None:
-    """What DuckDB evaluates of each token, in order: 0 and null of those that are not scored. None: nothing."""
-    made = [f'CASE WHEN "{UNIT}" >= 0 THEN {word.sql} ELSE 0 END AS "{word.column}"' for word in words if word.sql]
-    if value is not None:
-        made.append(f'CASE WHEN "{UNIT}" >= 0 THEN {value} END AS "{VALUE}"')
-    return f"SELECT {', '.join(made)} FROM {TABLE}" if made else None
-
-
-def looked_up(table: TokenTable, condition: Condition | Mask) -> OfVocabulary | None:
-    """A condition on what one token is, or the one before it, evaluated for each entry of the vocabulary.
-
-    None for other conditions, for those that are not the same whenever they are evaluated, and for those that fail on
-    an entry, which need not be in the text.
-    """
-    if not isinstance(condition, Condition) or not condition.columns:
-        return None
-    previous = condition.columns == ("previous",)
-    volatile = set(re.findall(r"\w+", condition.sql.lower())) & _volatile()
-    if volatile or not (previous or {"token", "piece"}.issuperset(condition.columns)):
-        return None
-    token = pa.array(np.arange(len(table.pieces)), pa.int32())
-    piece = pa.DictionaryArray.from_arrays(token, table.pieces)
-    with connect() as connection:
-        connection.register(TABLE, pa.table({"token": token, "piece": piece, "previous": piece}))
-        query = f"SELECT coalesce((\n{condition.sql}\n), false) AS holds FROM {TABLE}"
-        try:
-            return OfVocabulary(np.asarray(connection.execute(query).fetchnumpy()["holds"]), previous)
-        except duckdb.Error:
-            return None
-
-
-@cache
-def _volatile() -> frozenset[str]:
-    """Functions whose value changes from call to call."""
-    with connect() as connection:
-        query = "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE stability = 'VOLATILE'"
-        return frozenset(name for (name,) in connection.execute(query).fetchall())
 
 
 def as_text(column: str, table: TokenTable) -> str:
