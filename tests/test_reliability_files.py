@@ -177,6 +177,15 @@ def test_an_identity_that_is_no_object_is_named(tmp_path: Path) -> None:
         check_resumable(tmp_path, CheckpointRecord("x", "x"), overwrite=False)
 
 
+def test_a_threshold_without_a_model_is_named(token_result: Path, tmp_path: Path) -> None:
+    gap = read_json(token_result / "gap.json")
+    first = gap["curve"][0]
+    model, _ = first["gap_due_to"].popitem()
+    write_json(tmp_path / "gap.json", gap)
+    with pytest.raises(FormatError, match=rf"gap\.json: curve: τ = {first['threshold']}: no share of {model}"):
+        read_gap(tmp_path)
+
+
 def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:
     gap = read_json(token_result / "gap.json")
     gap["breakdowns"]["frequency"][0]["bin"] = "0–1"

@@ -220,6 +220,9 @@ class Gap(Record, frozen=True):
             for part in getattr(self.breakdowns, name):
                 if part.nll.keys() != finite or part.contribution.keys() != self.deltas.keys():
                     raise ValueError(f"breakdowns.{name}: {part.bin}: expected the models {', '.join(self.models)}")
+        for point in self.curve:
+            if missing := [row.model for row in self.compared if row.model not in point.gap_due_to]:
+                raise ValueError(f"curve: τ = {point.threshold}: no share of {missing[0]}")
         for name in Bins.__struct_fields__:
             known = {each.label for each in getattr(self.bins, name)}
             if unknown := [part.bin for part in getattr(self.breakdowns, name) if part.bin not in known]:
