@@ -17,7 +17,7 @@ import pyarrow as pa
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError
 from argap.parquet import read_parquet, write_parquet
-from argap.token_columns import COLUMNS, RESERVED, SEGMENTED, TEXT
+from argap.token_columns import COLUMNS, RANK, RESERVED, SEGMENTED, TEXT
 
 FILE = "documents.parquet"
 TOKENS = "tokens"
@@ -44,7 +44,10 @@ def check_keep(keep: Sequence[str]) -> None:
 
     SQL does not tell upper from lower case.
     """
-    seen = {name: f"a column of every token; known are {', '.join(COLUMNS)}" for name in (*COLUMNS, *SEGMENTED, TOKENS)}
+    seen = {
+        name: f"a column of every token; known are {', '.join(COLUMNS)}"
+        for name in (*COLUMNS, RANK, *SEGMENTED, TOKENS)
+    }
     seen |= dict.fromkeys(BREAKDOWNS, "a breakdown of every result")
     for name in keep:
         if not name.strip() or name.lower().startswith(RESERVED):

@@ -27,6 +27,7 @@ from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
 from argap.targets import LiveTarget, RunTarget, Target, distinct, find_targets
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
+from argap.token_columns import ranks_of
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 HELD_OUT = "stdlib:heldout"
@@ -88,7 +89,8 @@ def score_models(
     text = open_models_text(spec, tokenizer, target, models, settings)
     for each, scorer in to_score:
         text.check_aligned(each, scorer.check_windows(text.of(each)), out, overwrite=overwrite)
-    _check_slices(slices, names, text)
+    ranked = [each.name for each in (target, *models) if _has_ranks(each, scoring)]
+    _check_slices(slices, names, text, ranked)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
     runs += [scorer.score(text.of(each), _source(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
@@ -120,11 +122,19 @@ def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
     return opened
 
 
-def _check_slices(slices: "Sequence[SliceSpec] | None", models: Sequence[str], text: ModelsText) -> None:
+def _has_ranks(model: Target, scoring: Scoring) -> bool:
+    return model.run.record.identity.rank if isinstance(model, RunTarget) else scoring.options.rank
+
+
+def _check_slices(
+    slices: "Sequence[SliceSpec] | None", models: Sequence[str], text: ModelsText, ranked: Sequence[str]
+) -> None:
+    """``ranked``: the models whose runs will have ranks."""
     if slices:
         from argap.token_slices import check_slices
 
-        check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept))
+        ranks = ranks_of(ranked if text.record.unit == "token" else ())
+        check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept) | ranks)
 
 
 def _source(spec: EvaluationSpec, index: str | None) -> SourceRecord:

@@ -21,7 +21,7 @@ from argap.errors import ArgapError
 from argap.interrupt import current
 from argap.plain_conditions import Evaluated, plain_condition
 from argap.token_batches import Mask, OfVocabulary, TokenReader
-from argap.token_columns import OF_MODELS, schema_of
+from argap.token_columns import BY_MODEL, schema_of
 from argap.tokens import TokenTable
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
@@ -57,7 +57,7 @@ class Condition:
     columns: tuple[str, ...]
     """Those that it names."""
     models: tuple[str, ...] = ()
-    """Those whose ``nll`` or ``top1`` it names."""
+    """Those whose ``nll``, ``top1`` or ``rank`` it names."""
     plain: Evaluated | None = None
     """The same as a function of a batch with `columns`; None where DuckDB is needed."""
 
@@ -89,9 +89,9 @@ def check_condition(where: str, schema: pa.Schema) -> Condition:
 
 
 def _models(paths: Sequence[Sequence[str]], models: Sequence[str]) -> Iterator[str]:
-    """Those whose field of ``nll`` or ``top1`` is named; all where one of the two is named as a whole."""
-    of_models = [path for path in paths if not OF_MODELS.keys().isdisjoint(path)]
-    whole = any(path[-1] in OF_MODELS for path in of_models)
+    """Those whose field of ``nll``, ``top1`` or ``rank`` is named; all where one of these is named as a whole."""
+    of_models = [path for path in paths if not set(BY_MODEL).isdisjoint(path)]
+    whole = any(path[-1] in BY_MODEL for path in of_models)
     for model in models:
         if whole or any(path[-1] == model.lower() for path in of_models):
             yield model

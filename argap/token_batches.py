@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from argap.errors import ArgapError
 from argap.lockstep import Rows, read_rows
-from argap.token_columns import LABELLED, LOGPROB, MASK, OF_TOKEN, UNIT
+from argap.token_columns import LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
 from argap.token_values import Columns
 from argap.tokens import TokenTable
 
@@ -64,6 +64,9 @@ class TokenReader:
         Raises as `argap.lockstep.read_rows`."""
         read = [*self._needed, *(["token"] if self.masks else [])]
         of_runs = [_of_run(read, k, model in self._models) for k, model in enumerate(self.table.models)]
+        if RANK in read:
+            for model in self._models:
+                of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
         of_labels = [name for name in (*LABELLED, "domain") if name in read]
         of_labels += ["segment_bytes"] if self.table.by_segment else []
         folders = [run.folder for run in self.table.runs]

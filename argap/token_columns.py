@@ -29,6 +29,12 @@ segment                 int64      a number for each segment, the same for all o
 segment_bytes           int32      the bytes of the segment at its last token, 0 at the others
 ======================  =========  ==============================================================================
 
+Where runs have ranks (``argap score --rank``) there is also
+
+======================  =========  ==============================================================================
+rank                    struct     a field for each model whose run has them: the token's rank in the vocabulary
+======================  =========  ==============================================================================
+
 Further columns are those that were kept of the source (`argap.documents`): a value of the token's own document, or the
 labels of its spans.
 """
@@ -61,6 +67,9 @@ SEGMENTED: dict[str, pa.DataType] = {"segment": pa.int64(), "segment_bytes": pa.
 LABELLED = ("repeated", "distance", "occurrences", "train_count")
 OF_TOKEN = {"token", "piece", "previous", "word", "word_start", "word_repeated", "content"}
 OF_MODELS = {"nll": pa.float32(), "top1": pa.int32()}
+RANK = "rank"
+"""As in ``nll`` and ``top1``, but a column only where runs have ranks, and with fields for these alone."""
+BY_MODEL = (*OF_MODELS, RANK)
 COLUMNS = (*TYPES, *OF_MODELS)
 LOGPROB = "log p of model "
 """Prefix of further columns, one for each model by its index, that no condition can name."""
@@ -69,6 +78,11 @@ UNIT = "unit of the bootstrap"
 MASK = "in slice "
 """Prefix of the columns that functions make; no condition can name them either."""
 RESERVED = (LOGPROB, MASK, UNIT)
+
+
+def ranks_of(models: Sequence[str]) -> dict[str, pa.DataType]:
+    """The column `RANK` with a field for each of ``models``, and its type; empty without any."""
+    return {RANK: pa.struct([(model, pa.int32()) for model in models])} if models else {}
 
 
 def schema_of(

@@ -24,7 +24,7 @@ from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, quo
 from argap.slice_sums import Sums, as_text, sums
 from argap.slices import SliceScorer
 from argap.token_batches import Mask
-from argap.token_columns import MASK, TYPES, schema_of
+from argap.token_columns import BY_MODEL, MASK, OF_MODELS, RANK, TYPES, schema_of
 from argap.tokens import TokenTable
 
 AR_HITS = "ar_hits"
@@ -262,8 +262,10 @@ def select(
         (condition.sql, condition.columns) if isinstance(condition, Condition) else (quoted(MASK + "where"), ())
     )
     # A condition may name a model that was not asked for: then the fields of all are read, and the others dropped.
-    fields = table.models if {"nll", "top1"} & set(named) else models
-    parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in models) for name in ("nll", "top1")}
+    fields = table.models if set(BY_MODEL) & set(named) else models
+    of_each = dict.fromkeys(OF_MODELS, models) | {RANK: [m for m in models if m in table.ranked]}
+    parts = {name: ", ".join(f"{quoted(m)} := {name}.{quoted(m)}" for m in each) for name, each in of_each.items()}
+    columns = [name for name in columns if parts.get(name) != ""]  # a struct has a field
     chosen = [f"struct_pack({parts[name]}) AS {name}" if name in parts else quoted(name) for name in columns]
     query = f"SELECT {', '.join(chosen)} FROM {TABLE} WHERE (\n{sql}\n)"
     if limit is not None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from argap.content import content_bigrams
 from argap.lockstep import Rows
-from argap.token_columns import LABELLED, LOGPROB, OF_MODELS, UNIT
+from argap.token_columns import BY_MODEL, LABELLED, LOGPROB, RANK, UNIT
 from argap.words import Words, seen_earlier
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Columns:
             return pa.array(self._start + self._last)
         if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
             return _whole(self._rows.labels[name])
-        if name in OF_MODELS:
+        if name in BY_MODEL:
             return self._of_models(name)
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
@@ -69,11 +69,12 @@ class Columns:
         return np.roll(self._rows.tokens, 1) if previous else self._rows.tokens
 
     def _of_models(self, name: str) -> pa.Array:
-        tables = [self._rows.runs[self._table.models.index(model)] for model in self._models]
-        arrays = [_whole(table["top1"]) if name == "top1" else _negated(_whole(table["logprob"])) for table in tables]
+        models = [model for model in self._models if name != RANK or model in self._table.ranked]
+        tables = [self._rows.runs[self._table.models.index(model)] for model in models]
+        arrays = [_negated(_whole(table["logprob"])) if name == "nll" else _whole(table[name]) for table in tables]
         if name == "nll" and self._table.by_segment:
             arrays = [each.take(pa.array(self._last)) for each in arrays]
-        return pa.StructArray.from_arrays(arrays, names=list(self._models))
+        return pa.StructArray.from_arrays(arrays, names=models)
 
     @cached_property
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:

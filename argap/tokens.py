@@ -20,7 +20,7 @@ from argap.lockstep import REMEDY, Rows
 from argap.parquet import read_parquet, read_portions
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
-from argap.token_columns import COLUMNS, schema_of
+from argap.token_columns import COLUMNS, ranks_of, schema_of
 from argap.token_values import Columns
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes
@@ -63,15 +63,23 @@ class TokenTable:
     @cached_property
     def further(self) -> dict[str, pa.DataType]:
         """The columns beside `COLUMNS`, and their types."""
-        return further_columns(self.record.evaluation, self.documents)
+        return further_columns(self.record.evaluation, self.documents) | ranks_of(self.ranked)
+
+    @cached_property
+    def ranked(self) -> list[str]:
+        """The models whose runs have ranks."""
+        return [run.model for run in self.runs if run.record.identity.rank]
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (*COLUMNS, *self.further)
 
     def schema(self, columns: Sequence[str] | None = None, models: Sequence[str] | None = None) -> pa.Schema:
-        """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``."""
-        return schema_of(self.models if models is None else models, self.further, columns)
+        """The types of some columns, by default all, with a field for each of ``models`` in ``nll`` and ``top1``,
+        and in ``rank`` for those that have ranks."""
+        chosen = self.models if models is None else models
+        further = self.further | ranks_of([model for model in chosen if model in self.ranked])
+        return schema_of(chosen, further, columns)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

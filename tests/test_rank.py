@@ -109,6 +109,35 @@ def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkey
         run(checkpoint, data, tmp_path / "plain")
 
 
+def test_ranks_are_a_column_of_the_tokens(token_result):
+    """``ref`` and ``m2`` have ranks there, ``m-1`` has none."""
+    result = argap.open_result(token_result)
+    rows = {
+        name: pq.read_table(token_result / name / "tokens")["rank"].drop_null().to_numpy() for name in ("ref", "m2")
+    }
+    where = {"deep": "rank.m2 > 3", "apart": "rank.ref <= 2 AND rank.m2 >= 4 OR abs(rank.ref - rank.m2) > 5"}
+    found = result.gap(where).drop_duplicates("slice").set_index("slice")["n"]
+    assert found["deep"] == (rows["m2"] > 3).sum() > 0
+    apart = (rows["ref"] <= 2) & (rows["m2"] >= 4) | (abs(rows["ref"] - rows["m2"]) > 5)
+    assert found["apart"] == apart.sum() > 0
+    tokens = result.tokens("rank.m2 > 3", models=["m-1", "m2"])
+    assert [field.name for field in tokens.schema.field("rank").type] == ["m2"]
+    assert tokens["rank"].combine_chunks().field("m2").to_numpy().tolist() == rows["m2"][rows["m2"] > 3].tolist()
+    assert "rank" not in result.tokens(models=["m-1"], limit=1).column_names
+    with pytest.raises(ArgapError, match=r'condition "rank\."m-1" > 3"'):
+        result.gap({"none": 'rank."m-1" > 3'})
+
+
+def test_slices_by_rank_are_checked_before_any_model_runs(folders, tmp_path):
+    plain, out = str(folders["gpt2"]), tmp_path / "out"
+    asked = {"data": "stdlib:heldout", "seq_len": 64, "limit_tokens": 200, "out": out}
+    with pytest.raises(ArgapError, match="slice deep: condition"):
+        argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, **asked)
+    assert not (out / "m").exists()
+    result = argap.score({"m": plain}, plain, slices={"deep": "rank.m > 3"}, rank=True, **asked)
+    assert [each.name for each in result.record.slices] == ["ar_hits", "deep"]
+
+
 def test_a_server_has_no_logits_to_rank(folders, tmp_path):
     with pytest.raises(ArgapError, match="tiny: `rank`: a server gives no logits to rank"):
         argap.score(

@@ -43,7 +43,7 @@ def plain_words(texts: list[str]) -> list[tuple[str | None, bool, bool]]:
 
 def test_the_table_has_all_columns_and_scored_tokens(result, token_result):
     table = result.tokens()
-    assert tuple(table.column_names) == COLUMNS
+    assert tuple(table.column_names) == (*COLUMNS, "rank")
     assert len(table) == result.evaluation.scored
     assert [field.name for field in table.schema.field("nll").type] == ["ref", "m-1", "m2"]
     run = pa.concat_tables([pq.read_table(p) for p in sorted((token_result / "m2" / "tokens").iterdir())])
@@ -53,6 +53,7 @@ def test_the_table_has_all_columns_and_scored_tokens(result, token_result):
     nll = [row["m2"] for row in table["nll"].to_pylist()]
     assert nll == [-p for p in scored["logprob"].to_pylist()]
     assert [row["m2"] for row in table["top1"].to_pylist()] == scored["top1"].to_pylist()
+    assert [row["m2"] for row in table["rank"].to_pylist()] == scored["rank"].to_pylist()
     sources = result.token_table.record.sources
     assert table["source"].to_pylist() == [sources[d] for d in table["document"].to_pylist()]
 

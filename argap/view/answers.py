@@ -20,7 +20,7 @@ from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
 from argap.slice_library import SliceSpec, library
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
-from argap.token_columns import COLUMNS, OF_MODELS
+from argap.token_columns import BY_MODEL, COLUMNS
 from argap.token_slices import GROUPED, Slice, score_by, score_slices
 from argap.tokens import TokenTable
 from argap.view.conditions import condition_of, hits_of
@@ -324,7 +324,7 @@ class Answers:
         """The tokens of some models; of all where a condition may name any of them."""
         table = self.result.token_table
         others = [each for each in table.models if each not in models]
-        named = any(name in where.lower() for where in conditions for name in OF_MODELS)
+        named = any(name in where.lower() for where in conditions for name in BY_MODEL)
         return table.among([*dict.fromkeys(models), *(others if named else ())])
 
 
