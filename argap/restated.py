@@ -55,7 +55,7 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     """The rows of a result at ``threshold`` (exposures) against ``reference``, with their intervals.
 
     The breakdowns are left empty: `argap.breakdowns.partition` makes each from `cells_at`. The slices that were
-    computed from tokens are left out. Raises as `check_setting`.
+    computed from tokens are left out, as is the curve against another reference. Raises as `check_setting`.
     """
     check_setting(gap, threshold, reference)
     if (threshold, reference) == (gap.threshold, gap.reference):
@@ -77,5 +77,6 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
         threshold=threshold,
         bins=bins_of(threshold, gap.evaluation.seq_len),
         breakdowns=empty,
+        curve=gap.curve if reference == gap.reference else (),
         slices=(),
     )
