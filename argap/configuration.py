@@ -54,10 +54,12 @@ def check_ranges(config: Any, *, mark: str = "") -> None:
 
 
 def unmet(value: Any, hint: Any) -> str | None:
-    """The values that ``hint`` allows, in words, where ``value`` is none of its `Literal` or outside its range."""
+    """The values that ``hint`` allows, in words, where ``value`` is none of its `Literal`, out of range or no bool."""
     options = get_args(hint)
     if value is None and type(None) in options:
         return None
+    if hint is bool and not isinstance(value, bool):
+        return "true or false"
     for part in (hint, *options):
         if get_origin(part) is Literal and value not in get_args(part):
             return " or ".join(map(str, get_args(part)))

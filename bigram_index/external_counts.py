@@ -116,7 +116,7 @@ def _read_counts(path: Path) -> Iterator[Batch]:
                     raise FormatError(f"{path}: {name}: a row without a value; expected a whole number in every row")
             first, second, count = (batch.column(name).cast(pa.int64()).to_numpy(False) for name in COLUMNS)
             yield first, second, count
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise FormatError(f"{path}: not readable as CSV or Parquet of integers ({error})") from error
 
 

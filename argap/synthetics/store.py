@@ -58,8 +58,15 @@ def read_run(out: Path, config: RunConfig) -> RunResult:
     path = run_path(out, config)
     record = read_json(path)
     missing = [name for name in RunResult.__struct_fields__ if name not in record]
-    if missing or record["config"] != config.as_json():
-        reason = f"it has no {missing[0]}" if missing else "its configuration is another run's"
+    unknown = [name for name in record if name not in RunResult.__struct_fields__]
+    if missing or unknown or record["config"] != config.as_json():
+        reason = (
+            f"it has no {missing[0]}"
+            if missing
+            else f"unknown key {unknown[0][:40]!r}"
+            if unknown
+            else "its configuration is another run's"
+        )
         raise FormatError(f"{path}: not a finished run ({reason}); remove it, and the sweep trains it again")
     try:
         return RunResult.from_json(config, record)

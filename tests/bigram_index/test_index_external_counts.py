@@ -53,6 +53,12 @@ def test_bad_tables_are_refused(table, message, tokenizer, tmp_path):
     assert not (tmp_path / "index").exists()
 
 
+def test_a_table_of_other_bytes_is_refused(tokenizer, tmp_path):
+    (tmp_path / "counts.csv").write_bytes(b"fi\xb1rst,second,count\n0,1,2\n")
+    with pytest.raises(ArgapError, match=r"counts\.csv: not readable as CSV"):
+        index_from_counts(tmp_path / "counts.csv", tmp_path / "index", tokenizer)
+
+
 ARPA = """\\data\\
 ngram 1=5
 ngram 2=4

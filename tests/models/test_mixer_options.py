@@ -53,6 +53,7 @@ WIDTH = 8
             "sum may be 0; use rms",
         ),
         ({"name": "linear_attention", "feature_map": "cosformer"}, "set the model's max_position_embeddings"),
+        ({"name": "base_conv", "skip": {}}, "base_conv: skip {}; expected true or false"),
         ({"name": "retnet", "heads": 3}, "retnet: width 8 does not split into 3 heads of even width"),
         ({"name": "retnet", "value_expansion": 0}, "value_expansion 0; expected at least 1"),
         ({"name": "retnet", "norm": "batch"}, "retnet: norm 'batch'; expected layer or rms"),

@@ -72,12 +72,14 @@ def test_a_stale_table_is_rebuilt(out):
         ((), "it has no config"),
         (("config", "accuracy"), "it has no validation_accuracy"),
         (None, "its configuration is another run's"),
+        ("more", "unknown key 'more'"),
     ],
 )
 def test_a_file_that_is_not_a_run_is_named(left, said, out):
     first, second = (run_path(out, config) for config in sweep().configs())
     record = read_json(second if left is None else first)
-    write_json(first, record if left is None else {key: record[key] for key in left})
+    kept = record if left is None else record | {"more": 1} if left == "more" else {key: record[key] for key in left}
+    write_json(first, kept)
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
             act()
