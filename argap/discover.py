@@ -18,7 +18,7 @@ from argap.errors import ArgapError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import INFINITE, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, quoted
-from argap.slice_sums import each_portion, queried
+from argap.slice_sums import query_portions
 from argap.slices import slices_of_cells
 from argap.token_batches import TokenReader
 from argap.token_columns import LOGPROB, UNIT
@@ -212,7 +212,7 @@ def _sums(
     columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
     reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
     found: list[pa.Table] = []
-    for portion in each_portion(reader, lambda *given: queried(given[0], given[1], query, {})):
+    for portion in query_portions(reader, query):
         found.append(portion)
         if sum(map(len, found)) > GROUPS:
             found = [_added(found)]

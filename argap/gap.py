@@ -53,8 +53,8 @@ def perplexity(nll: float) -> float | None:
 def share_closed(nll: float | None, base: float | None, reference: float | None) -> ClosedShare | None:
     """The share of the gap of a base model to the reference that a model closes, from their NLLs (nats).
 
-    In perplexity and in NLL; None where the base has no gap to close, or no finite perplexity. Without one of the NLLs
-    there is no share at all.
+    In perplexity and in NLL; each None where the base has no gap to close, or no finite perplexity. Returns None if one
+    of the NLLs is None.
     """
     if nll is None or base is None or reference is None:
         return None

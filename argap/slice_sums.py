@@ -198,6 +198,11 @@ def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], In
     return map_ahead(run, _portions(reader.rows(), interrupt), 1 if reader.calls else min(THREADS, available_cores()))
 
 
+def query_portions(reader: TokenReader, query: str) -> Iterator[pa.Table]:
+    """The result of a query of each portion of the tokens, in order."""
+    return each_portion(reader, lambda batches, interrupt: queried(batches, interrupt, query, {}))
+
+
 def queried(
     batches: Sequence[pa.RecordBatch], interrupt: Interrupt, query: str, conditions: Mapping[str, str]
 ) -> pa.Table:

@@ -83,7 +83,7 @@ def tries(count: int, *, fresh: bool) -> settings:
     )
 
 
-def alter_and_read(result: Path, folder: Path, name: str, run: settings) -> None:
+def assert_read_or_refused(result: Path, folder: Path, name: str, run: settings) -> None:
     out = Path(shutil.copytree(result, folder / "out"))
     path = out / name
     original, whole = path.read_bytes(), READERS[name](out)
@@ -108,7 +108,9 @@ def alter_and_read(result: Path, folder: Path, name: str, run: settings) -> None
     assert sorted(p.name for p in folder.iterdir()) == ["out"]
 
 
-def alter_and_compare(result: Path, folder: Path, name: str, run: settings, capsys: Any, monkeypatch: Any) -> None:
+def assert_compared_or_refused(
+    result: Path, folder: Path, name: str, run: settings, capsys: Any, monkeypatch: Any
+) -> None:
     out = Path(shutil.copytree(result, folder / "out"))
     monkeypatch.chdir(folder)
     path, original = out / name, (out / name).read_bytes()
@@ -130,7 +132,7 @@ def alter_and_compare(result: Path, folder: Path, name: str, run: settings, caps
 
 @pytest.mark.parametrize("name", READERS)
 def test_an_altered_file_is_read_or_refused_in_one_line(result: Path, tmp_path: Path, name: str) -> None:
-    alter_and_read(result, tmp_path, name, tries(TRIES // len(READERS), fresh=False))
+    assert_read_or_refused(result, tmp_path, name, tries(TRIES // len(READERS), fresh=False))
 
 
 RECORDS = ["hybrid/run.json", "attention/run.json", "labels/labels.json"]
@@ -141,14 +143,14 @@ def test_the_command_ends_with_the_result_or_one_line(
     result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tries(COMMANDS // len(RECORDS), fresh=False)
-    alter_and_compare(result, tmp_path, name, run, capsys, monkeypatch)
+    assert_compared_or_refused(result, tmp_path, name, run, capsys, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_any_number_of_fresh_mutations(result: Path, tmp_path: Path, name: str) -> None:
     count = int(os.environ.get("ARGAP_TRIES", "2000"))
-    alter_and_read(result, tmp_path, name, tries(max(1, count // len(READERS)), fresh=True))
+    assert_read_or_refused(result, tmp_path, name, tries(max(1, count // len(READERS)), fresh=True))
 
 
 @pytest.mark.slow
@@ -158,4 +160,4 @@ def test_any_number_of_commands_on_fresh_mutations(
 ) -> None:
     count = int(os.environ.get("ARGAP_TRIES", "2000")) // 10
     run = tries(max(1, count // len(RECORDS)), fresh=True)
-    alter_and_compare(result, tmp_path, name, run, capsys, monkeypatch)
+    assert_compared_or_refused(result, tmp_path, name, run, capsys, monkeypatch)

@@ -22,9 +22,9 @@ from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap
 from argap.records import read_gap
 from argap.reports.write import write_report
+from argap.slice_bits import looked_up
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
 from argap.slice_sql import connect
-from argap.slice_sums import looked_up
 from argap.token_slices import Slice, checked, score_slices
 from tests.conftest import assert_close
 

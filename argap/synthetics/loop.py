@@ -64,7 +64,7 @@ class RunResult(Record, frozen=True):
 
     @classmethod
     def from_json(cls, config: RunConfig, record: Mapping[str, Any]) -> "RunResult":
-        """The result of ``config`` from `as_json`; keys that are not fields are ignored.
+        """The result of ``config`` from `as_json`.
 
         Raises `msgspec.ValidationError` for a value of another type.
         """

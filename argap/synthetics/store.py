@@ -4,6 +4,7 @@
 is never trained again. ``runs.parquet`` is the table of all finished runs, one row each, rebuilt from ``runs``.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,22 @@ def read_run(out: Path, config: RunConfig) -> RunResult:
     """Read a finished run. Raises `FormatError` if its file is not one."""
     path = run_path(out, config)
     record = read_json(path)
-    missing = [name for name in RunResult.__struct_fields__ if name not in record]
-    unknown = [name for name in record if name not in RunResult.__struct_fields__]
-    if missing or unknown or record["config"] != config.as_json():
-        reason = (
-            f"it has no {missing[0]}"
-            if missing
-            else f"unknown key {unknown[0][:40]!r}"
-            if unknown
-            else "its configuration is another run's"
-        )
-        raise FormatError(f"{path}: not a finished run ({reason}); remove it, and the sweep trains it again")
     try:
+        _check_run(record, config)
         return RunResult.from_json(config, record)
-    except msgspec.ValidationError as error:
+    except (FormatError, msgspec.ValidationError) as error:
         raise FormatError(f"{path}: not a finished run ({error}); remove it, and the sweep trains it again") from None
+
+
+def _check_run(record: Mapping[str, Any], config: RunConfig) -> None:
+    """Raise `FormatError` for other keys than a run's, and for the run of another configuration."""
+    known = RunResult.__struct_fields__
+    if missing := [name for name in known if name not in record]:
+        raise FormatError(f"it has no {missing[0]}")
+    if unknown := [name for name in record if name not in known]:
+        raise FormatError(f"unknown key {unknown[0][:40]!r}")
+    if record["config"] != config.as_json():
+        raise FormatError("its configuration is another run's")
 
 
 def read_sweep(out: Path) -> Sweep:

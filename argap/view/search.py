@@ -15,7 +15,7 @@ from argap.records import Record
 from argap.reports.tokens import visible
 from argap.runs import token_parts
 from argap.slice_sql import TABLE, Condition, connect, quoted
-from argap.slice_sums import each_portion, queried
+from argap.slice_sums import query_portions
 from argap.token_batches import TokenReader
 from argap.token_slices import checked
 from argap.tokens import TokenTable
@@ -54,7 +54,7 @@ def lost_most(
     query = f"SELECT {chosen} FROM {TABLE} WHERE (\n{condition.sql}\n) {order}"
     reader = TokenReader(table, list(dict.fromkeys(["window", "pos", "previous", "piece", "nll", *condition.columns])))
     portions: list[pa.Table] = []
-    for portion in each_portion(reader, lambda batches, interrupt: queried(batches, interrupt, query, {})):
+    for portion in query_portions(reader, query):
         portions.append(portion)
         if in_order and sum(map(len, portions)) >= limit:
             break
