@@ -189,7 +189,8 @@ def test_hover_and_keys_show_a_token(page, address, token_result):
     page.wait_for("document.querySelector('.inspector .rank')?.innerText === '—'")
     page.evaluate("history.back()")
     page.wait_for("document.querySelector('.inspector .rank').innerText !== '—'")
-    assert page.evaluate("document.querySelectorAll('.arcs path').length") == 1
+    page.hover(f".flow bdi:nth-child({hit['pos'] + 1})")
+    page.wait_for("document.querySelectorAll('.arcs path').length === 1")
     page.press("n")
     page.wait_for("document.activeElement.classList.contains('hit')")
     at = page.evaluate("document.activeElement.pos")
