@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.checksums import check_files
-from argap.errors import FormatError
+from argap.errors import FormatError, first_line
 from argap.labels import Labels
 from argap.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.records import Bins
@@ -117,7 +117,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
         try:
             return connection.execute(query, [str(path)]).df()
         except duckdb.Error as error:
-            raise FormatError(f"{path}: not a complete file of cells ({str(error).splitlines()[0]})") from None
+            raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.corpus import jsonl
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
 from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
@@ -162,14 +162,14 @@ def _read_parquet(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
+        raise FormatError(f"{path}: not readable as Parquet ({first_line(error)})") from None
 
 
 def _read_json_lines(path: Path) -> pa.Table:
     try:
         return pa.Table.from_pylist(jsonl.valid_rows(path))
     except pa.ArrowException as error:
-        raise FormatError(f"{path}: not readable as JSON lines ({str(error).splitlines()[0]})") from None
+        raise FormatError(f"{path}: not readable as JSON lines ({first_line(error)})") from None
 
 
 def _by_document(path: Path, table: pa.Table) -> Imported:
