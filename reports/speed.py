@@ -10,7 +10,7 @@ from argap.atomic import write_json
 from argap.models.speed import Speed
 from argap.records import Record, as_json
 from argap.reports.drawing import WIDTH, decades, grid, looks, plain, save, style
-from argap.runs import environment
+from argap.resumable import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
