@@ -69,10 +69,8 @@ def test_a_mistake_is_one_line_and_a_traceback_in_a_file_without_tokens(tmp_path
     assert fail(caught.value, {}) == 70
     (path,) = tmp_path.iterdir()
     line = capsys.readouterr().err
-    assert (
-        line
-        == f"argap: internal error (KeyError: 'seconds of ***, ***, ***'), please report it; the traceback is in {path}\n"
-    )
+    assert line.startswith("argap: internal error (KeyError: 'seconds of ***, ***, ***'), please report it; ")
+    assert line.endswith(f"; the traceback is in {path}\n")
     text = path.read_text()
     assert "Traceback" in text
     assert "https://host/x?part=1&X-Amz-Signature=*** s3://b/x?key=***&n=2\n" in text

@@ -36,7 +36,9 @@ LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|comm
 """What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
-SIGNATURE = re.compile(r"([?&][^=&\s]*(?:sig|signature|token|key|secret|password|credential)=)[^&\s'\"]+", re.IGNORECASE)
+SIGNATURE = re.compile(
+    r"([?&][^=&\s]*(?:sig|signature|token|key|secret|password|credential)=)[^&\s'\"]+", re.IGNORECASE
+)
 """A signature or key behind the path of an address."""
 HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
