@@ -102,13 +102,11 @@ class DeltaNet(Mixer):
         short = 0 if self.conv is None else self.conv.state_size(length)
         return self.width**2 // self.heads + short
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(4·D + H), the short convolution, and `delta_rule_flops`; what is
-        O(B·T·D) is left out."""
-        dense = 2 * batch * length * self.width * (4 * self.width + self.heads)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution and `delta_rule_flops`; norms and nonlinearities, O(B·T·D), are not counted."""
         short = 0 if self.conv is None else self.conv.flops(batch, length)
         size = self.width // self.heads
-        return dense + short + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
+        return short + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""

@@ -108,16 +108,11 @@ class GLA(Mixer):
         short = 0 if self.conv is None else self.conv.state_size(length)
         return self.keys * self.width // self.heads + short
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, with the D·R + R·H·K of the decay's, the short convolution, and
-        `recurrence_flops`; what is O(B·T·D) is left out."""
-        low_rank = self.decay_up.in_features * (self.width + self.keys)
-        weights = self.width * (2 * self.keys + 3 * self.width) + low_rank
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution and `recurrence_flops`; norm, gate and decays, O(B·T·D), are not counted."""
         short = 0 if self.conv is None else self.conv.flops(batch, length)
         sizes = self.keys // self.heads, self.width // self.heads
-        return (
-            2 * batch * length * weights + short + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
-        )
+        return short + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _heads(
         self, qkv: torch.Tensor, x: torch.Tensor

@@ -98,13 +98,12 @@ class Hyena(Mixer):
         """The short convolution's, and O·D for each position that the filters reach, min(N − 1, T)."""
         return self.short.state_size(length) + self.order * min(self.taps - 1, length) * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections 2·(O + 2)·B·T·D², the short convolution, the filters, and for each order a long
-        convolution, as `convolution_flops` has it, and 3·B·T·D of skip and gate."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution, the filters, and for each order a long convolution, as `convolution_flops` has it, and
+        3·B·T·D of skip and gate."""
         width = self.out.in_features
-        projections = 2 * (self.order + 2) * batch * length * width**2
         each = convolution_flops(batch, length, width, self.taps) + 3 * batch * length * width
-        return projections + self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
+        return self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
 
     def _filters(self, taps: int) -> list[torch.Tensor]:
         """The first ``taps`` of each order's filter, ``[≤ taps, D]``."""

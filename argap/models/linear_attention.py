@@ -125,14 +125,11 @@ class LinearAttention(Mixer):
         """H·F·V, plus H·F with ``sum`` normalization; independent of the length."""
         return self.heads * self.features.size * self._columns
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·H·K + 2·D), and `recurrence_flops`. Of the feature maps only Performer's
-        projection counts, 2·F·K per query and key."""
-        width = self.out.in_features
-        dense = 2 * batch * length * width * (self.qk.out_features + 2 * width)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """`recurrence_flops`, and of the feature maps only Performer's projection, 2·F·K per query and key."""
         random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())
         sizes = (self.heads, length, self.features.size, self._columns)
-        return dense + random + recurrence_flops(batch, *sizes, self.chunk_size)
+        return random + recurrence_flops(batch, *sizes, self.chunk_size)
 
     @property
     def _columns(self) -> int:

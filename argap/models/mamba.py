@@ -90,13 +90,11 @@ class Mamba(Mixer):
         """E·N plus the short convolution's state."""
         return self.log_decay.numel() + self.short.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """Projections 2·B·T·(3·D·E + E·(R + 2·N) + R·E), the convolution, the recurrence 6·B·T·E·N (1 for the
-        exponent, 1 for the input, 2 for the update, 2 for the readout), and 4·B·T·E for Δ u, skip and gate."""
-        inner, width = self.out.in_features, self.out.out_features
-        maps = 2 * (3 * width * inner + inner * (self.rank + 2 * self.states) + self.rank * inner)
-        recurrence = 6 * inner * self.states + 4 * inner
-        return batch * length * (maps + recurrence) + self.short.flops(batch, length)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The convolution, the recurrence 6·B·T·E·N (1 for the exponent, 1 for the input, 2 for the update, 2 for the
+        readout), and 4·B·T·E for Δ u, skip and gate."""
+        recurrence = (6 * self.states + 4) * self.out.in_features
+        return batch * length * recurrence + self.short.flops(batch, length)
 
     def _selected(self, u: torch.Tensor) -> list[torch.Tensor]:
         """The input-dependent parameters of u ``[..., E]``: s_Δ (R), B (N) and C (N)."""

@@ -129,15 +129,14 @@ class RetNet(Mixer):
         """H·K·V, the same for any length."""
         return self.width * self.inner // self.heads
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`, without ``cross_chunk`` of each chunk alone
-        without its S; what is O(B·T·D) is left out."""
-        dense = 2 * batch * length * self.width * (2 * self.width + 3 * self.inner)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """`recurrence_flops`, without ``cross_chunk`` of each chunk alone without its S; rotation, norm and gate,
+        O(B·T·D), are not counted."""
         sizes = self.width // self.heads, self.inner // self.heads
         if not self.cross_chunk and self.chunk_size is not None:
             chunk = min(self.chunk_size, length)
-            return dense + 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
-        return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
+            return 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
+        return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
         """log γ of each head, ``[H]``."""

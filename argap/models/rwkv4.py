@@ -92,11 +92,10 @@ class RWKV4(Mixer):
         """4·D: the last input, two sums and their largest exponent."""
         return 4 * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The four projections 8·B·T·D², plus 27·B·T·D: 9 for the three shifts, 17 for the recurrence (without
-        exponentials and maxima) and 1 for the gate."""
-        width = self.out.in_features
-        return batch * length * (8 * width**2 + 27 * width)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """27·B·T·D: 9 for the three shifts, 17 for the recurrence (without exponentials and maxima) and 1 for the
+        gate."""
+        return 27 * batch * length * self.out.in_features
 
     def _maps(self, mixes: list[torch.Tensor]) -> list[torch.Tensor]:
         """r, k and v from their mixes of the inputs and the inputs one position earlier."""
@@ -139,11 +138,9 @@ class RWKV4Channel(Mixer):
         """D: the last input."""
         return self.receptance.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """Projections 2·B·T·D² + 4·B·T·D·E for an inner width E, plus B·T·(7·D + E) for two
-        shifts, the gate and the squares."""
-        inner, width = self.value.in_features, self.value.out_features
-        return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""
+        return batch * length * (7 * self.value.out_features + self.value.in_features)
 
     def _mixed(self, mixes: list[torch.Tensor]) -> torch.Tensor:
         r, k = self.receptance(mixes[0]), self.key(mixes[1])

@@ -122,10 +122,9 @@ class SelectedAttention(Mixer):
         selection = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
         return self.attention.state_size(length) + selection
 
-    def flops(self, batch: int, length: int) -> int:
-        """Those of dense attention, plus 2·B·T·D for the scores of ``learned``; comparisons are not counted."""
-        scores = 0 if self.score is None else 2 * batch * length * self.score.in_features
-        return self.attention.flops(batch, length) + scores
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Those of dense attention; comparisons of scores are not counted."""
+        return self.attention.flops(batch, length)
 
     def _masked(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Attention's output ``y [B, T, D]`` for inputs ``x [B, T, D]``, with unselected positions set to zero."""
