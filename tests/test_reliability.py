@@ -197,6 +197,9 @@ def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Pope
         ["score", "attention", "--ref", "attention", "--data", str(text), "--out", out],
         ["train", str(tmp_path / "train.yaml"), "--out", out, "--device", "cpu"],
         ["synthetics", "sweep", str(tmp_path / "sweep.yaml"), "--out", out, "--device", "cpu"],
+        ["compare", "run", "--ref", "ref", "--out", out],
+        ["label", out, "--index", "index"],
+        ["import", "file", "--tokenizer", "t", "--data", str(text), "--name", "out", "--out", str(tmp_path)],
     ):
         monkeypatch.setattr(sys, "argv", ["argap", *command])
         with pytest.raises(SystemExit) as left:
