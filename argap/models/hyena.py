@@ -13,7 +13,16 @@ from torch import nn
 from argap.kernels.toeplitz_convolution import takes_products
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import position_features
-from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
+from argap.models.mixer import (
+    AtLeastOne,
+    AtLeastTwo,
+    Mixer,
+    ResidualLinear,
+    at_least_float32,
+    check_heads,
+    longest,
+    without_decay,
+)
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
@@ -133,7 +142,7 @@ class HyenaFilter(nn.Module):
         """The first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider whatever autocast
         says."""
         weight = self.outer.weight
-        compute_dtype = torch.promote_types(weight.dtype, torch.float32)
+        compute_dtype = at_least_float32(weight.dtype)
         with torch.autocast(weight.device.type, enabled=False):
             z = position_features(min(taps, self.taps), self.taps, self.bands, compute_dtype, weight.device)
             time = z[:, :1]

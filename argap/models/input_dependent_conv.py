@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32
 
 
 class InputDependentConv(Mixer):
@@ -115,7 +115,7 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     Uses FFTs of length 2T, to avoid wrap-around, in float32 or wider. Returns the dtype of ``x``.
     """
     size = 2 * x.shape[1]
-    compute_dtype = torch.promote_types(x.dtype, torch.float32)
+    compute_dtype = at_least_float32(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         spectrum = torch.fft.rfft(x.to(compute_dtype), n=size, dim=1)
         response = torch.fft.rfft(taps.to(compute_dtype), n=size, dim=1)[..., None]
@@ -125,7 +125,7 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 def autocorrelation(keys: torch.Tensor) -> torch.Tensor:
     """r_s = Σ_t ⟨k_t, k_{t−s−1}⟩ of ``keys [B, T, D]`` for s = 0 … T − 1, as ``[B, T]``; the last is 0."""
     size = 2 * keys.shape[1]
-    compute_dtype = torch.promote_types(keys.dtype, torch.float32)
+    compute_dtype = at_least_float32(keys.dtype)
     with torch.autocast(keys.device.type, enabled=False):
         spectrum = torch.fft.rfft(keys.to(compute_dtype), n=size, dim=1)
         power = (spectrum.real.square() + spectrum.imag.square()).sum(dim=-1)

@@ -88,8 +88,8 @@ class LiquidS4(Mixer):
         return (self.degree - 1) * self.out.in_features + self.ssm.state_size()
 
     def mixing_flops(self, batch: int, length: int) -> int:
-        """The skip 2·B·T·D, and the convolution with its filter's generation; for each power the product B·T·D, plus its
-        own convolution and filter."""
+        """The skip 2·B·T·D, and the convolution with its filter's generation; for each power the product B·T·D, plus
+        its own convolution and filter."""
         width = self.out.in_features
         pointwise = (self.degree + 1) * batch * length * width
         taps = length if self.kernel == "kb" else 1

@@ -12,7 +12,7 @@ from transformers.initialization import copy_
 
 from argap.kernels.selective_scan import selective_scan
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, without_decay
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -64,14 +64,13 @@ class Mamba(Mixer):
         mapped, gate = self.projection(x).chunk(2, dim=-1)
         u = self.short(mapped, silu=True)
         low, b, c = self._selected(u)
-        decay = -self.log_decay.to(torch.promote_types(u.dtype, torch.float32)).exp()
+        decay = -self.log_decay.to(at_least_float32(u.dtype)).exp()
         y, h = selective_scan(u, self.step_size(low), decay, b, c, skip=self.skip, gate=gate)
         return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's state, and h ``[B, E, N]`` in float32 or wider."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
-        h = torch.zeros(batch, *self.log_decay.shape, dtype=state_dtype, device=device)
+        h = torch.zeros(batch, *self.log_decay.shape, dtype=at_least_float32(dtype), device=device)
         return self.short.init_state(batch, dtype, device), h
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:

@@ -131,6 +131,11 @@ def longest(max_positions: int | None, what: str) -> int:
     return max_positions
 
 
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of states, norms and sums: ``dtype``, or float32 where that is narrower."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def without_decay(*parameters: nn.Parameter) -> None:
     """Mark parameters that weight decay leaves alone (`argap.train.optimizer`)."""
     for parameter in parameters:

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, check_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
@@ -111,9 +111,8 @@ class RetNet(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.width // self.heads, self.inner // self.heads
-        return torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device), 0
+        return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state

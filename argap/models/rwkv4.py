@@ -13,7 +13,7 @@ from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.token_shift import mixed, token_shift
 from argap.kernels.wkv import Sums, wkv, wkv_average
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32
 
 DEPTH = 0.5
 """The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
@@ -65,13 +65,13 @@ class RWKV4(Mixer):
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         r, k, v = self._maps(token_shift(x, _weights(self.shift)))
-        decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
+        decay = self.log_decay.to(at_least_float32(x.dtype)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
         """The last input, then the two sums and their largest exponent in float32 or wider; all ``[B, D]``."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
+        state_dtype = at_least_float32(dtype)
         size = (batch, self.out.in_features)
         zeros = torch.zeros(size, dtype=state_dtype, device=device)
         top = torch.full(size, -torch.inf, dtype=state_dtype, device=device)
