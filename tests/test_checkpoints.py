@@ -53,6 +53,14 @@ def score(place: Path, out: Path, model: Any, **options: Any) -> Any:
     return argap.score(model, place / "full", out=out, **given | options)
 
 
+def test_an_adapter_beside_a_model_is_refused(place, tmp_path) -> None:
+    """transformers would add it where peft is installed, argap's own code never."""
+    folder = Path(shutil.copytree(place / "full", tmp_path / "model"))
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "me/other"}))
+    with pytest.raises(ArgapError, match=r"model: adapter_config\.json would change the weights .*; merge the adapter"):
+        find_checkpoint(folder)
+
+
 def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
     result = score(place, tmp_path / "out", [place / "f32.gguf", place / "full" / "q8.gguf"])
     assert result.models == ["full", "f32.gguf", "q8.gguf"]

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, check_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
@@ -111,9 +111,8 @@ class RetNet(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.width // self.heads, self.inner // self.heads
-        return torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device), 0
+        return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
@@ -129,15 +128,14 @@ class RetNet(Mixer):
         """H·K·V, the same for any length."""
         return self.width * self.inner // self.heads
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`, without ``cross_chunk`` of each chunk alone
-        without its S; what is O(B·T·D) is left out."""
-        dense = 2 * batch * length * self.width * (2 * self.width + 3 * self.inner)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """`recurrence_flops`, without ``cross_chunk`` of each chunk alone without its S; rotation, norm and gate,
+        O(B·T·D), are not counted."""
         sizes = self.width // self.heads, self.inner // self.heads
         if not self.cross_chunk and self.chunk_size is not None:
             chunk = min(self.chunk_size, length)
-            return dense + 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
-        return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
+            return 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
+        return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
         """log γ of each head, ``[H]``."""

@@ -22,8 +22,8 @@ from torch import nn
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.attention import Attention
 from argap.models.base_conv import BaseConv
+from argap.models.block import Block, SwiGLU
 from argap.models.linear_attention import LinearAttention
-from argap.models.modeling import Block, SwiGLU
 from argap.synthetics.arithmetic_circuits import taps_of
 
 MixerType = TypeVar("MixerType")
