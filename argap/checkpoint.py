@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, extra, first_line
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from argap.live import LiveModel
     from argap.models.hub.family import Family
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -264,17 +265,7 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-class Limited(Protocol):
-    """A model that may take windows of some length only."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def longest(self) -> int | None: ...
-
-
-def check_length(model: Limited, *, longest: int, bos: bool = False) -> None:
+def check_length(model: "Checkpoint | LiveModel", *, longest: int, bos: bool = False) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: and a BOS before them."""
     limit = model.longest
     if limit is not None and longest + bos > limit:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+RECORD = "conversion.json"
 
 
 class ConversionRecord(Record, frozen=True):
@@ -54,10 +55,13 @@ def convert(
     where anything fails.
 
     Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
-    is not empty.
+    is not empty; ``overwrite`` replaces what an earlier conversion wrote and nothing else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
-        raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / RECORD).is_file():
+            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
+        if not overwrite:
+            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
     folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
     if not (folder / "config.json").is_file():
         raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
@@ -87,7 +91,7 @@ def convert(
             copy_tokenizer(folder, temporary)
         else:
             chosen.save(temporary)
-        write_record(temporary / "conversion.json", record)
+        write_record(temporary / RECORD, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
     return record

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import INFINITE, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, quoted
@@ -92,6 +92,8 @@ def discover(
         raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
     try:
         table = result.token_table
+    except FormatError:
+        raise  # a damaged file is no reason to look at less
     except ArgapError:
         table = None  # a committed result has cells alone
     if result.evaluation.unit == "byte":

@@ -115,7 +115,9 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
-    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with zstd, each page with a checksum.
+    """Write a file whole or not at all (`argap.atomic.replacing`), compressed with LZ4, each page with a checksum.
+
+    LZ4 decodes in half of the time of zstd; files are 8 to 20% larger.
 
     ``split_by_byte``: columns as in `ParquetPortions`.
     """
@@ -167,7 +169,7 @@ class ParquetPortions:
                 pq.ParquetWriter(
                     self._temporary,
                     table.schema,
-                    compression="zstd",
+                    compression="lz4",
                     write_page_checksum=True,
                     use_dictionary=[name for name in table.column_names if name not in split],  # pyright: ignore[reportArgumentType]
                     column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT") or None,

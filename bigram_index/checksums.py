@@ -3,14 +3,13 @@
 CRC-32 of every mebibyte. It guards against truncation and bit rot, not against a forger.
 """
 
-import zlib
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
+from argap.checksums import BLOCK, crc32_of_blocks
 from argap.errors import FormatError
 from argap.records import Record
-
-BLOCK = 2**20
 
 
 class Checksums(Record, frozen=True):
@@ -33,9 +32,7 @@ class Checksummed(Protocol):
 
 def checksums_of(path: Path) -> Checksums:
     """Read a file once for its size and checksums."""
-    with open(path, "rb") as file:
-        blocks = tuple(_crc32(block) for block in iter(lambda: file.read(BLOCK), b""))
-    return Checksums(path.stat().st_size, blocks)
+    return Checksums(path.stat().st_size, tuple(crc32_of_blocks(path)))
 
 
 def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
@@ -51,13 +48,8 @@ def check_size(path: Path, expected: Checksummed, remedy: str) -> None:
 def check(path: Path, expected: Checksummed, remedy: str) -> None:
     """Compare size and every block. Raises `FormatError` naming the first damaged block."""
     check_size(path, expected, remedy)
-    with open(path, "rb") as file:
-        for number, crc32 in enumerate(expected.crc32):
-            if _crc32(file.read(BLOCK)) != crc32:
-                start = number * BLOCK
-                end = min(start + BLOCK, expected.bytes)
-                raise FormatError(f"{path}: damaged between bytes {start} and {end}; {remedy}")
-
-
-def _crc32(block: bytes) -> str:
-    return f"{zlib.crc32(block):08x}"
+    for number, (found, crc32) in enumerate(zip_longest(crc32_of_blocks(path), expected.crc32)):
+        if found != crc32:
+            start = number * BLOCK
+            end = min(start + BLOCK, expected.bytes)
+            raise FormatError(f"{path}: damaged between bytes {start} and {end}; {remedy}")

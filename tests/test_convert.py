@@ -128,6 +128,12 @@ def test_what_is_there_is_replaced_only_when_asked(gpt2, tmp_path) -> None:
     with pytest.raises(ArgapError, match="not empty; choose another `out`, or `overwrite=True`"):
         convert(str(source), tmp_path / "out")
     convert(str(source), tmp_path / "out", overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    for other in (tmp_path / "mine", tmp_path / "mine" / "notes.txt", source):
+        with pytest.raises(ArgapError, match="not empty, and not a converted checkpoint; choose another `out`$"):
+            convert(str(source), other, overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").is_file()
     (source / "model.safetensors").write_bytes(b"")
     (source / "pytorch_model.bin").unlink()
     with pytest.raises(ArgapError, match="already has safetensors"):

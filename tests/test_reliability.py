@@ -113,7 +113,7 @@ from pathlib import Path
 from argap.lock import alone_in
 with alone_in(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

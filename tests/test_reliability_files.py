@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,14 @@ from msgspec.structs import replace
 from argap import runs
 from argap.atomic import read_json, write_json
 from argap.checkpoint import find_checkpoint
-from argap.checksums import FILE
+from argap.checksums import FILE, FileChecksums, read_checksums
 from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.parquet import read_parquet, write_parquet
 from argap.pipeline import score_models
-from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap
+from argap.records import CheckpointRecord, EvaluationSpec, SourceRecord, read_gap, write_record
 from argap.result import open_result
 from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
@@ -90,6 +91,17 @@ def test_files_of_an_earlier_argap_are_read_without_checksums(copy: Path) -> Non
     compare(copy)
     after = open_result(copy / "again")
     assert replace(after.record, date="") == replace(before.record, date="")
+
+
+def test_checksums_of_an_earlier_argap_are_checked(copy: Path) -> None:
+    folder = copy / "hybrid"
+    part = token_parts(folder)[0]
+    digests = {name: blake2b((folder / name).read_bytes(), digest_size=32) for name in read_checksums(folder)}
+    write_record(folder / FILE, FileChecksums("blake2b-256", {name: of.hexdigest() for name, of in digests.items()}))
+    compare(copy)
+    flip_bit(part, part.stat().st_size // 2)
+    with pytest.raises(FormatError, match=rf"{part.name}: damaged, its checksum is not the one in checksums\.json"):
+        compare(copy)
 
 
 def test_every_page_of_a_table_has_a_checksum(tmp_path: Path) -> None:

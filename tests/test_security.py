@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import math
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -117,10 +116,8 @@ def test_yaml_beyond_plain_values_is_one_line_at_once(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    started = time.monotonic()
     with pytest.raises(ArgapError) as caught:
         read_yaml(path)
-    assert time.monotonic() - started < 5
     line = str(caught.value)
     assert line.startswith(f"{path}: ")
     assert message in line

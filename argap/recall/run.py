@@ -29,7 +29,7 @@ from argap.recall.samples import (
 )
 from argap.recall.scores import Score, score
 from argap.records import write_record
-from argap.runs import environment
+from argap.resumable import environment
 from argap.scorer import ScoreOptions
 from argap.targets import CheckpointTarget, find_target, with_distinct_names
 from argap.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ import torch
 from argap.atomic import write_json
 from argap.lock import one_writer
 from argap.progress import say
-from argap.runs import environment
+from argap.resumable import environment
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult, train_group
 from argap.synthetics.store import check_folder, collect_runs, read_run, run_path, write_run

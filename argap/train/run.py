@@ -22,8 +22,7 @@ from argap.lock import alone_in
 from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.records import write_record
-from argap.resumable import discard_parts
-from argap.runs import environment
+from argap.resumable import discard_parts, environment
 from argap.tokenizer import load_tokenizer, save_tokenizer
 from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import (

@@ -181,7 +181,8 @@ def test_missing_and_truncated_parts_are_named_at_opening(index):
 
 
 def test_a_flipped_bit_is_detected_and_located(index, monkeypatch):
-    monkeypatch.setattr("argap.bigram_index.checksums.BLOCK", 512)
+    for module in ("argap.checksums", "argap.bigram_index.checksums"):
+        monkeypatch.setattr(f"{module}.BLOCK", 512)
     flipped = build(index.folder.parent / "flipped")
     part = flipped.folder / "part-00000.parquet"
     flip_bit(part, 1000)
