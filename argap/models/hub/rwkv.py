@@ -1,8 +1,8 @@
 """RWKV-4 (model type ``rwkv``), as transformers lays it out.
 
 Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. Two options are ignored.
-``rescale_every``: transformers halves the residual stream every that many blocks to keep float16 from overflowing, which
-changes nothing but the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the
+``rescale_every``: transformers halves the residual stream every that many blocks to keep float16 from overflowing; it
+changes only the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the
 authors' CUDA kernel, not the model.
 """
 
