@@ -156,6 +156,14 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, index, source=place / "text", ranked=("ref", "m2"))
 
 
+@pytest.fixture(scope="session")
+def result(token_result):
+    """`token_result`, opened."""
+    from argap.result import open_result
+
+    return open_result(token_result)
+
+
 def write_drawn_result(
     out: Path,
     data,

@@ -109,9 +109,8 @@ def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkey
         run(checkpoint, data, tmp_path / "plain")
 
 
-def test_ranks_are_a_column_of_the_tokens(token_result):
+def test_ranks_are_a_column_of_the_tokens(token_result, result):
     """``ref`` and ``m2`` have ranks there, ``m-1`` has none."""
-    result = argap.open_result(token_result)
     rows = {
         name: pq.read_table(token_result / name / "tokens")["rank"].drop_null().to_numpy() for name in ("ref", "m2")
     }
