@@ -15,7 +15,8 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import build_evaluation_set
 from argap.heads import of_targets
-from argap.runs import RANK, SCHEMA
+from argap.parquet import required
+from argap.runs import COMPLETE, RANK, SCHEMA
 from tests.conftest import save_model
 from tests.test_scorer import CONFIGS, run
 
@@ -84,9 +85,12 @@ def test_ranks_are_those_of_a_full_softmax(folders, data, tmp_path, monkeypatch,
 
 def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
     checkpoint = find_checkpoint(folders["gpt2"])
-    assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(SCHEMA)
+    assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(
+        required(SCHEMA.empty_table(), COMPLETE).schema
+    )
     ranked = run(checkpoint, data, tmp_path / "ranked", rank=True)
-    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(RANK))
+    schema = required(SCHEMA.append(RANK).empty_table(), COMPLETE).schema
+    assert pq.read_table(ranked.folder / "tokens").schema.equals(schema)
     assert ranked.record.identity.rank
 
 
