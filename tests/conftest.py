@@ -249,8 +249,11 @@ def pickles_read_here(monkeypatch):
     monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 
 
+RunCommand = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
-def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def run_command(monkeypatch, capsys) -> RunCommand:
     """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
 
     from argap.cli import main

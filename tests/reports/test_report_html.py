@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from argap.atomic import write_json, write_text
-from argap.cli.report import report
 from argap.errors import FormatError
 from argap.records import (
     GAP_FORMAT,
@@ -358,27 +355,24 @@ def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap:
     assert done.stdout == "set()\nset()\n"
 
 
-def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(report)
+def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path, run_command: Maker) -> None:
     write_record(tmp_path / "gap.json", make_gap({}))
-    result = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "other")])
-    assert result.exit_code == 0
-    assert result.stdout == f"{tmp_path / 'other' / 'report.html'}\n"
+    code, out, _ = run_command("report", str(tmp_path), "--out", str(tmp_path / "other"))
+    assert (code, out) == (0, f"{tmp_path / 'other' / 'report.html'}\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gap.json", "other"]
 
 
-def test_the_card_holds_the_finding_the_table_and_its_provenance(make_gap: Maker, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(report)
+def test_the_card_holds_the_finding_the_table_and_its_provenance(
+    make_gap: Maker, tmp_path: Path, run_command: Maker
+) -> None:
     gap = make_gap({"<b>m_1</b>": 1.0})
     write_record(tmp_path / "gap.json", gap)
-    result = CliRunner().invoke(app, [str(tmp_path), "--card"])
-    assert result.exit_code == 0
-    assert result.stdout.startswith("## Associative recall\n")
-    assert "<b>" not in re.sub(r"\\\\<", "", result.stdout)
-    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in result.stdout
-    assert "| Model | Params | Overall |" in result.stdout
-    assert gap.fingerprint in result.stdout
+    code, out, _ = run_command("report", str(tmp_path), "--card")
+    assert code == 0
+    assert out.startswith("## Associative recall\n")
+    assert "<b>" not in re.sub(r"\\\\<", "", out)
+    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in out
+    assert "| Model | Params | Overall |" in out
+    assert gap.fingerprint in out
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
-    assert CliRunner().invoke(app, [str(tmp_path), "--card", "--png"]).exit_code == 1
+    assert run_command("report", str(tmp_path), "--card", "--png")[0] == 1
