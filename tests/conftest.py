@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 MAX_WORKERS = 8
@@ -22,6 +23,14 @@ import torch  # noqa: E402
 # Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# Property tests try the same examples on every run and take as long as they need; `--hypothesis-profile=explore` tries
+# other examples.
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("explore", **UNHURRIED)
+settings.register_profile("repeatable", derandomize=True, **UNHURRIED)
+settings.load_profile("repeatable")
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -153,7 +153,7 @@ ATOMS = st.sampled_from(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(a=ATOMS, b=ATOMS, join=st.sampled_from(["AND", "OR"]), negate=st.booleans())
 def test_slice_and_complement_add_up_to_the_gap(result, a, b, join, negate):
     where = f"coalesce({'NOT' if negate else ''} ({a}) {join} {b}, false)"
