@@ -70,7 +70,14 @@ def compare(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hybrid/tokens/part-00000.parquet", "labels/labels.parquet", "labels/windows.parquet"]
+    "name",
+    [
+        "hybrid/tokens/part-00000.parquet",
+        "labels/labels.parquet",
+        "labels/windows.parquet",
+        "labels/tokenizer.json",
+        "labels/tokenizer_config.json",
+    ],
 )
 def test_a_flipped_bit_in_a_run_or_in_labels_is_named(copy: Path, name: str) -> None:
     for at in offsets(copy / name):
