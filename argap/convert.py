@@ -150,8 +150,11 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
 
 
 def unpickle(path: Path, target: Path) -> None:
-    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`)."""
-    command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(target)]
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`).
+
+    ``-P``: which imports no module of the working directory, where a checkpoint may have been put.
+    """
+    command = [sys.executable, "-P", "-m", "argap.unpickle", str(path.absolute()), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]

@@ -13,7 +13,7 @@ from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
 from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
@@ -57,9 +57,8 @@ class Attention(Mixer):
         qkv_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 64) if heads is None else heads
         self.rotary = positions == "rope"
-        check_heads("attention", width, self.heads, even=self.rotary)
+        self.heads = split_heads("attention", width, heads, usual=width // 64, even=self.rotary)
         if window is None and window_kind == "blocked":
             raise ArgapError("attention: window_kind 'blocked' without a window; set its option window")
         size = width // self.heads

@@ -16,8 +16,8 @@ class BasedConv(Mixer):
     """y = (silu(h ∗ (x W₁ + b₁)) ⊙ (x W₂ + b₂)) W_O + b_O with a filter h of N taps a channel (arXiv
     2402.18668, section 3; sizes and biases as in the authors' configurations).
 
-    Based is no mixer but a pattern of three: this one, ``linear_attention`` with Taylor features, and
-    ``attention`` with a sliding window; the architecture ``based`` has them.
+    Based is a pattern of three mixers: this one, ``linear_attention`` with Taylor features, and ``attention`` with a
+    sliding window; the architecture ``based`` has them.
 
     Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width.
     """

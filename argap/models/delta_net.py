@@ -11,7 +11,7 @@ from torch import nn
 
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
 from argap.models.convolution import NoConvolution, ShortConvolution
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, delta_rule_flops, delta_rule_step
 
 Activation = Literal["silu", "elu", "relu", "identity"]
@@ -51,8 +51,7 @@ class DeltaNet(Mixer):
         norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 128) if heads is None else heads
-        check_heads("delta_net", width, self.heads)
+        self.heads = split_heads("delta_net", width, heads, usual=width // 128)
         self.width, self.chunk_size = width, chunk_size
         self.activation: Activation = activation
         self.key_norm: KeyNorm = key_norm

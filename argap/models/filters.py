@@ -1,4 +1,4 @@
-"""The filters of convolutional mixers: what makes the taps ``[N, D]`` of a causal convolution.
+"""The filters of convolutional mixers: modules that compute the taps ``[N, D]`` of a causal convolution.
 
 Legend: D width, N taps; tap s weighs the input s positions back.
 """

@@ -19,8 +19,8 @@ from argap.models.mixer import (
     Mixer,
     ResidualLinear,
     at_least_float32,
-    check_heads,
     longest,
+    split_heads,
     without_decay,
 )
 
@@ -63,9 +63,9 @@ class Hyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        check_heads("hyena", width, heads)
+        self.heads = split_heads("hyena", width, heads)
         taps = longest(max_positions, "hyena: its filters need")
-        self.order, self.heads, self.taps, self.spectra = order, heads, taps, SpectrumCache()
+        self.order, self.taps, self.spectra = order, taps, SpectrumCache()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
         channels = order * width // heads

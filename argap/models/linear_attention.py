@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
@@ -58,8 +58,7 @@ class LinearAttention(Mixer):
         chunk_size: AtLeastOne | None = 64,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 64) if heads is None else heads
-        check_heads("linear_attention", width, self.heads)
+        self.heads = split_heads("linear_attention", width, heads, usual=width // 64)
         if feature_map not in FEATURE_MAPS:
             raise ArgapError(
                 f"linear_attention: feature_map {feature_map!r}; expected one of {', '.join(FEATURE_MAPS)}"

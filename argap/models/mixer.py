@@ -115,13 +115,17 @@ class Mixer(nn.Module, ABC):
         raise ArgapError(f"mixer {type(self).__name__}: counts no operations; define mixing_flops")
 
 
-def check_heads(mixer: str, width: int, heads: int, *, even: bool = False) -> None:
-    """Raise `ArgapError` for a width that does not split into the heads, with ``even`` into heads of even width."""
+def split_heads(mixer: str, width: int, heads: int | None, *, usual: int = 1, even: bool = False) -> int:
+    """The number of heads: as given, or else ``usual``, at least 1. Raises `ArgapError` for a width that does not split
+    into them, with ``even`` into heads of even width."""
+    if heads is None:
+        heads = max(1, usual)
     if heads < 1 or width % (2 * heads if even else heads):
         of_even_width = " of even width" if even else ""
         raise ArgapError(
             f"{mixer}: width {width} does not split into {heads} heads{of_even_width}; set its option heads"
         )
+    return heads
 
 
 def longest(max_positions: int | None, what: str) -> int:

@@ -8,7 +8,7 @@ from torch import nn
 
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.hyena import HyenaFilter
-from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
+from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, longest, split_heads, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -43,8 +43,7 @@ class MultiheadHyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 8) if heads is None else heads
-        check_heads("multihead_hyena", width, self.heads)
+        self.heads = split_heads("multihead_hyena", width, heads, usual=width // 8)
         self.taps, self.spectra = longest(max_positions, "multihead_hyena: its filters need"), SpectrumCache()
         self.projection = nn.Linear(width, 3 * width, bias=False)
         self.short = ShortConvolution(3 * width, short_kernel, bias=True)

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
@@ -58,8 +58,7 @@ class RetNet(Mixer):
         cross_chunk: bool = True,
     ) -> None:
         super().__init__()
-        self.heads = max(4, width // 256) if heads is None else heads
-        check_heads("retnet", width, self.heads, even=True)
+        self.heads = split_heads("retnet", width, heads, usual=max(4, width // 256), even=True)
         if not cross_chunk and chunk_size is None:
             raise ArgapError("retnet: cross_chunk false needs a chunk_size, at which the state starts anew")
         self.width, self.inner = width, value_expansion * width

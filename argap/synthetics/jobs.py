@@ -6,7 +6,7 @@ An engine decides where jobs run: on this machine's devices (`argap.synthetics.d
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -87,7 +87,7 @@ def run_sweep(
     """
     started = time.monotonic()
     check_folder(sweep, out)
-    write_json(out / "sweep.json", {"sweep": sweep.as_json(), **environment()})
+    write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
     jobs = pending_jobs(sweep, out, together)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)

@@ -64,7 +64,7 @@ class Options:
 
 
 class Tensors:
-    """What a native weight is made of: tensors of the checkpoint, stacked row upon row, then changed."""
+    """The checkpoint's tensors that make a native weight: stacked row upon row, then changed."""
 
     def __init__(self, *names: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         self.names = names
@@ -80,7 +80,7 @@ ZEROS = Tensors()
 """A bias that the family does not have."""
 
 WeightMap = dict[str, Tensors]
-"""From each parameter of the native model to what it is made of."""
+"""The tensors of each parameter of the native model, by the parameter's name."""
 
 
 def renamed(ours: str, theirs: str, names: Mapping[str, str]) -> WeightMap:
@@ -120,9 +120,10 @@ class Family:
     configure: Callable[[Options], ArgapConfig]
     weights: Callable[[Options, ArgapConfig], WeightMap]
     rename: Callable[[str], str | None] = lambda name: name
-    """A tensor's name as the map has it, whatever version of the layout wrote it; None for what is no weight."""
+    """A tensor's name in the weight map, whatever version of the layout wrote it; None for tensors that are not
+    weights."""
     head: str = "lm_head.weight"
-    """The head's weight, where it is not the embedding's; where it is, a copy in the checkpoint is passed over."""
+    """The head's weight, if it is not tied to the embedding; if it is, a copy in the checkpoint is ignored."""
     float32: tuple[str, ...] = ()
     """Native parameters, by the last part of their names, that stay in float32 whatever the others are loaded in."""
     original: str | None = None

@@ -82,7 +82,7 @@ def _mlp(options: Options, prefix: str) -> WeightMap:
 
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
-    """The MLP's width: as given, else ⅔ of so many times the width, up to the next multiple of 256."""
+    """The MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
     if options.get("intermediate_size") is not None:
         return options.size("intermediate_size")
     return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)

@@ -124,7 +124,7 @@ class _Shards:
         self.names = self._places.keys()
 
     def drop(self, name: str, *, unless: tuple[str, ...]) -> None:
-        """Pass over a tensor that another one stands for."""
+        """Ignore a tensor that equals another one."""
         if name not in unless:
             self._places.pop(name, None)
 

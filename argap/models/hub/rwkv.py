@@ -1,9 +1,9 @@
 """RWKV-4 (model type ``rwkv``), as transformers lays it out.
 
-Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. ``rescale_every``
-is passed over: transformers halves the residual stream every so many blocks, so that float16 does not
-overflow, which but for the norms' epsilon changes nothing, and training knows nothing of it.
-``context_length`` too: it bounds the authors' CUDA kernel, not the model.
+Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. Two options are ignored.
+``rescale_every``: transformers halves the residual stream every that many blocks to keep float16 from overflowing; it
+changes only the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the
+authors' CUDA kernel, not the model.
 """
 
 from typing import Any
