@@ -111,8 +111,9 @@ def score_server(
     dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer, bos)
     if dialect.prompts == "text":
         _check_round_trips(data, tokenizer, str(server.address))
-    batch = _windows_per_request(batch_size, dialect, data)
-    work = _Work(client, server.model, dialect, data, tokenizer, batch)
+    if batch_size == "auto":
+        batch_size = 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
+    work = _Work(client, server.model, dialect, data, tokenizer, batch_size)
     _score_shards(work, missing, folder, concurrency, model_name)
     seconds, done = time.monotonic() - started, sum(data.count_in(windows) for windows in missing.values())
     return finish_run(run, _result(server, work, seconds, done, folder, len(shards)))
@@ -224,12 +225,6 @@ def _identity(server: Server, data: EvaluationSet, bos: int | None) -> RunIdenti
         backend="server",
         bos=bos,
     )
-
-
-def _windows_per_request(asked: int | Literal["auto"], dialect: Dialect, data: EvaluationSet) -> int:
-    if asked == "auto":
-        return 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
-    return asked
 
 
 def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) -> None:
