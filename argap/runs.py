@@ -260,7 +260,7 @@ def check_logprobs(run: Run) -> None:
 
 
 def no_logprob(values: np.ndarray) -> np.ndarray:
-    """bool: which values are no log-prob: NaN or +∞. −∞ is one, of a token that the model rules out."""
+    """bool: which values are not log-probs: NaN and +∞. −∞ is a log-prob, of a token that the model rules out."""
     return ~(values < np.inf)
 
 
