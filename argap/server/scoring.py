@@ -19,14 +19,14 @@ from argap.evaluation import EvaluationSet
 from argap.lock import one_writer
 from argap.parquet import read_parquet
 from argap.progress import progress, say
-from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
-from argap.resumable import check_resumable, environment
+from argap.records import RunIdentity, RunResult, ServerRecord, SourceRecord
+from argap.resumable import check_resumable
 from argap.runs import (
-    FORMAT,
     Run,
     begin_run,
     finish_run,
     missing_shards,
+    new_record,
     shard_path,
     shards_of,
     write_shard,
@@ -91,16 +91,7 @@ def score_server(
     Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
     tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
     """
-    record = RunRecord(
-        format=FORMAT,
-        model=model_name,
-        checkpoint=CheckpointRecord(str(server.address), server.fingerprint),
-        source=source,
-        evaluation=data.record,
-        identity=_identity(server, data, bos),
-        **environment(),
-        finished=None,
-    )
+    record = new_record(model_name, str(server.address), source, data.record, _identity(server, data, bos))
     run = begin_run(folder, record, overwrite=overwrite)
     shards = dict(enumerate(shards_of(data)))
     missing = missing_shards(folder, data, shards)
