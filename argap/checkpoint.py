@@ -35,6 +35,8 @@ the first where the family is known and else the second."""
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
+ADAPTER = "adapter_config.json"
+"""With this file beside a model, transformers adds an adapter to it without being asked."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -60,7 +62,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
     ``ID/NAME.gguf`` for a file (downloaded without any pickle).
 
-    Raises `ArgapError` where there is none or only a pickle, `FormatError` for a broken file.
+    Raises `ArgapError` where there is none or only a pickle, or an adapter beside it; `FormatError` for a broken file.
     """
     local = Path(source).exists()
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
@@ -79,6 +81,11 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
                 f"are opened; convert them once with `argap convert {source} OUT` and use OUT"
             )
         raise ArgapError(f"{folder}: no weights there; expected model.safetensors")
+    if (folder / ADAPTER).is_file():
+        raise ArgapError(
+            f"{folder}: {ADAPTER} would change the weights where peft is installed, and only there; merge the adapter "
+            "into the model and save that, or remove the file"
+        )
     for path in weights:
         _check_whole(path)
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *weights]))

@@ -67,6 +67,8 @@ def convert(
         raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
     files = _pickles(folder)
     family = _published_family(folder, source)
+    if (generation := folder / "generation_config.json").is_file():
+        read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
     record = ConversionRecord(
         source=source,
@@ -85,8 +87,8 @@ def convert(
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
             _write_native(published, temporary, source, family, config)
             shutil.rmtree(published)
-        if (folder / "generation_config.json").is_file():
-            shutil.copyfile(folder / "generation_config.json", temporary / "generation_config.json")
+        if generation.is_file():
+            shutil.copyfile(generation, temporary / generation.name)
         if chosen is None:
             copy_tokenizer(folder, temporary)
         else:
@@ -148,8 +150,11 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
 
 
 def unpickle(path: Path, target: Path) -> None:
-    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`)."""
-    command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(target)]
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`).
+
+    ``-P``: which imports no module of the working directory, where a checkpoint may have been put.
+    """
+    command = [sys.executable, "-P", "-m", "argap.unpickle", str(path.absolute()), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]

@@ -27,6 +27,7 @@ from argap.corpus import jsonl
 from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
+from argap.lock import alone_in
 from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
 from argap.references import absolute
 from argap.resumable import environment, folder_name
@@ -72,21 +73,23 @@ def import_run(
         raise ArgapError(f"{path}: no text to check it against; give `data=PATH`")
     check_spec(spec)
     name = name or path.name.partition(".")[0]
-    rows = read_logprob_file(path)
-    chosen = load_tokenizer(tokenizer)
-    opened = open_index(index) if index else None
-    if opened is not None:
-        check_tokenizer(opened, chosen.name, chosen.fingerprint)
-    data = open_evaluation_set(spec, chosen)
-    check_tokens(path, rows, data, chosen)
-    check_logprobs(path, rows, data)
-    record = _record(path, name, data, spec, tokenizer, index)
-    run = begin_run(out / folder_name(name), record, overwrite=overwrite)
-    unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
-    write_shards(run.folder, data, rows.logprob.astype(np.float32), unknown)
-    if opened is not None:
-        write_labels(label_portions(data, opened), chosen, out / "labels")
-    return finish_run(run, _result(time.monotonic() - started))
+    folder = out / folder_name(name)
+    with alone_in(folder):
+        rows = read_logprob_file(path)
+        chosen = load_tokenizer(tokenizer)
+        opened = open_index(index) if index else None
+        if opened is not None:
+            check_tokenizer(opened, chosen.name, chosen.fingerprint)
+        data = open_evaluation_set(spec, chosen)
+        check_tokens(path, rows, data, chosen)
+        check_logprobs(path, rows, data)
+        record = _record(path, name, data, spec, tokenizer, index)
+        run = begin_run(folder, record, overwrite=overwrite)
+        unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
+        write_shards(run.folder, data, rows.logprob.astype(np.float32), unknown)
+        if opened is not None:
+            write_labels(label_portions(data, opened), chosen, out / "labels")
+        return finish_run(run, _result(time.monotonic() - started))
 
 
 def _record(

@@ -22,7 +22,7 @@ from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
 from argap.evaluation import EvaluationSet
-from argap.parquet import ParquetPortions, read_parquet, write_parquet
+from argap.parquet import ParquetPortions, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
 from argap.runs import shards_of
@@ -222,7 +222,8 @@ def _table(labels: Labels) -> pa.Table:
     }
     if labels.segment_bytes is not None:
         columns["segment_bytes"] = pa.array(labels.segment_bytes, mask=~labels.scored)
-    return pa.table(columns)
+    counted = labels.train_count is not None
+    return required(pa.table(columns), [name for name in COLUMNS if name != "train_count" or counted])
 
 
 def read_labels(folder: Path) -> Labels:

@@ -3,6 +3,7 @@
 Portions of the tokens are read ahead, and several are added up at once, each by one thread.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import accumulate
@@ -27,6 +28,8 @@ ROWS = 2**19
 """Least number of tokens that one query takes: planning it then costs little beside running it."""
 THREADS = 8
 """At most, so that few portions are in memory."""
+DENSE = 2**16
+"""Combinations of unit, value and slices that are numbered without a look at the rows."""
 MOST_BINS = 100
 """Values of a column that may be the bins of a breakdown."""
 
@@ -163,25 +166,32 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
         unit, logprob = unit[rows], [each[rows] for each in logprob]
     group, (of_unit, *of_keys) = _combinations([unit, *keys])
     sums = [np.bincount(group, n, len(of_unit)), *(np.bincount(group, each, len(of_unit)) for each in logprob)]
-    kept = np.flatnonzero(of_unit >= 0)
+    kept = np.flatnonzero((of_unit >= 0) & (sums[0] > 0))
     found = np.stack(of_keys)[:, kept] if of_keys else np.zeros((0, len(kept)), dtype=np.int64)
     value = values[found[len(words)]] if len(found) > len(words) else np.full(len(kept), None)
     return _Groups(of_unit[kept], value, found[: len(words)], sums[0][kept], np.stack(sums[1:])[:, kept])
 
 
 def _combinations(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Of rows with K keys of 32 bits, all but the first not negative: the combination that each row has, int64
-    ``[N]``, and its keys, K of int64 ``[G]``."""
-    first, *others = keys
-    code = first.astype(np.int64)
-    of_each: list[np.ndarray] = []
-    for key in others or [np.zeros_like(first)]:
-        encoded = pa.array((code << 32) + key).dictionary_encode()
+    """Of rows with K keys of 32 bits: the combination that each row has, int64 ``[N]``, and its keys, K of int64
+    ``[G]``. Few combinations are numbered whether or not a row has them, which spares a table of hashes."""
+    lows = [int(key.min(initial=0)) for key in keys]
+    spans = [int(key.max(initial=0)) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if (count := math.prod(spans)) <= DENSE:
+        code = np.zeros(len(keys[0]), dtype=np.int32)
+        for key, low, span in zip(keys, lows, spans, strict=True):
+            code *= span
+            code += key
+            code -= low
+        of_each = np.unravel_index(np.arange(count), spans)
+        return code.astype(np.int64), [each + low for each, low in zip(of_each, lows, strict=True)]
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    of_each = []
+    for key, low in zip(keys, lows, strict=True):
+        encoded = pa.array((code << 32) + key - low).dictionary_encode()
         pairs, code = encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)
-        above = pairs >> 32
-        of_each = [each[above] for each in of_each] or [above]
-        of_each.append(pairs & (2**32 - 1))
-    return code, of_each[: len(keys)]
+        of_each = [*(each[pairs >> 32] for each in of_each), (pairs & (2**32 - 1)) + low]
+    return code, of_each
 
 
 def each_portion(reader: TokenReader, of: Callable[[Sequence[pa.RecordBatch], Interrupt], Made]) -> Iterator[Made]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from argap.checksums import write_checksums
 from argap.labels import FORMAT
-from argap.parquet import ParquetPortions, write_parquet
+from argap.parquet import ParquetPortions, required, write_parquet
 from argap.records import (
     CheckpointRecord,
     EvaluationRecord,
@@ -23,7 +23,7 @@ from argap.records import (
     SourceRecord,
     write_record,
 )
-from argap.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
+from argap.runs import COMPLETE, FLOATS, SCHEMA, begin_run, finish_run, shard_path
 from argap.tokenizer import Tokenizer
 
 SEQ_LEN = 2048
@@ -59,7 +59,8 @@ def write_result(folder: Path, tokens: int, models: list[str], tokenizer: Tokeni
             hit = described["repeated"].to_numpy() & (described["train_count"].to_numpy() <= 1250)
             for k, run in enumerate(runs):
                 path = shard_path(run.folder, shard)
-                write_parquet(path, _scores(scored, hard, hit, k, shard), split_by_byte=FLOATS)
+                scores = required(_scores(scored, hard, hit, k, shard), COMPLETE)
+                write_parquet(path, scores, split_by_byte=FLOATS)
     numbers = np.arange(windows, dtype=np.int32)
     write_parquet(labels / "windows.parquet", pa.table({"window": numbers, "document": numbers // DOCUMENT}))
     tokenizer.save(labels)
@@ -99,7 +100,7 @@ def _shard(shard: int, tokenizer: Tokenizer) -> tuple[pa.Table, pa.Table, np.nda
         "domain": domain,
     }
     hard = np.where(repeated, 0.4, 1.0) * (6 - 0.7 * np.log10(1 + count)) * generator.gamma(2, 0.5, n)
-    return pa.table(labels), pa.table({"window": window, "pos": pos, "token": ids}), hard
+    return required(pa.table(labels), labels), pa.table({"window": window, "pos": pos, "token": ids}), hard
 
 
 def _scores(scored: pa.Table, hard: np.ndarray, hit: np.ndarray, model: int, shard: int) -> pa.Table:

@@ -86,12 +86,14 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
         # Space markers evenly on the page: late checkpoints are close together on a logarithmic axis.
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
-            axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
-            pairs = zip(own["tokens"].tolist(), own[column].tolist(), strict=True)
+            known = own[np.isfinite(own[column])]
+            # matplotlib cannot place markers evenly on an empty curve
+            axes.plot(known["tokens"] / 1e6, known[column], label=plain(model), **drawn if len(known) else {})
+            pairs = zip(known["tokens"].tolist(), known[column].tolist(), strict=True)
             said[axes][model] = {tokens: (nll, f"{nll:.3f} nats") for tokens, nll in pairs}
         if model != reference and reference in models:
             tokens, shares = share_along(trajectory, model, reference)
-            if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
+            if np.isfinite(shares).any():
                 share.plot(tokens / 1e6, shares, **drawn)
                 pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
                 said[share][model] = {t: (value, f"{percent(value)} of the gap") for t, value in pairs}

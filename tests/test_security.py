@@ -186,7 +186,11 @@ def test_an_address_with_credentials_is_neither_read_nor_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("ARGAP_HOME", str(tmp_path))
-    for use in (lambda: open_corpus(address), lambda: add_reference("x", Reference(checkpoint="c", data=(address,)))):
+    for use in (
+        lambda: open_corpus(address),
+        lambda: add_reference("x", Reference(checkpoint="c", data=(address,))),
+        lambda: add_reference("x", Reference(checkpoint=address)),
+    ):
         with pytest.raises(ArgapError, match="with credentials in it, which every record would keep") as caught:
             use()
         assert "hidden" not in str(caught.value)

@@ -203,6 +203,14 @@ def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monke
     pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
 
 
+def test_combinations_are_the_same_numbered_and_hashed(result, monkeypatch):
+    slices = {"late": "pos > 9", "rare": "repeated AND train_count < 2"}
+    numbered, by = result.gap(slices), result.breakdown("source")
+    monkeypatch.setattr("argap.slice_sums.DENSE", 0)
+    pd.testing.assert_frame_equal(result.gap(slices), numbered, rtol=1e-12)
+    pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)
+
+
 def test_conditions_never_see_the_first_token_of_a_window(result):
     fails = "CASE WHEN pos > {} THEN true ELSE CAST(piece || 'x' AS INT) > 0 END"
     table = result.gap({"scored": fails.format(0), "whole": "nll IS NOT NULL AND nll.m2 >= 0"}).set_index("slice")

@@ -133,8 +133,8 @@ class Page:
         elif method == "Page.lifecycleEvent" and event["name"] == "load":
             self._loaded.add(event["loaderId"])
 
-    def resize(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Set the size of the window, the colour scheme, and the ``media`` that is shown: `screen` or `print`."""
+    def resize(self, width: int, height: int, *, dark: bool = False, media: str = "") -> None:
+        """Set the size of the window, the colour scheme, and the media that is shown: ``"print"`` as on paper."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -186,7 +186,7 @@ class Page:
                 return value
             if time.monotonic() > end:
                 said = self.evaluate("document.body.innerText")[:600]
-                raise TimeoutError(f"{expression} is {value!r} after {SECONDS:.0f} s; the page says: {said}")
+                raise TimeoutError(f"{value!r} after {SECONDS:.0f} s, of {expression[:400]}; the page says: {said}")
             time.sleep(0.03)
 
     def text(self, selector: str) -> str:

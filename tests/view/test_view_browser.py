@@ -22,7 +22,10 @@ from tests.view.browser import SECONDS, Page
 from tests.view.conftest import HOSTILE
 
 TOKEN = "a-token"
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+CONTRAST, PRINTED = ((Path(__file__).parent / name).read_text() for name in ("contrast.js", "print.js"))
+PAPER = 680
+"""Pixels between the margins of an A4 page."""
+SIXTEEN = Path(__file__).parents[2] / "results" / "table1-mini" / "7m"
 
 
 @contextmanager
@@ -263,6 +266,37 @@ def test_the_page_fits_and_its_text_has_contrast(page, address, view):
             page.expect("innerWidth", width)
             page.wait_for(f"document.documentElement.scrollWidth <= {width}")
             page.expect(CONTRAST, [])
+
+
+@pytest.mark.parametrize("view", READY)
+def test_the_page_prints_black_on_white_without_controls(page, address, view):
+    page.open(f"{address}#view={view}&model=m2&model=m-1&sql=repeated&tau=5")
+    page.wait_for(READY[view])
+    page.resize(PAPER, 900, dark=True, media="print")
+    page.expect(PRINTED, [])
+    page.expect(CONTRAST, [])
+    assert page.text("#header").endswith("m2, m-1 against ref, τ ≤ 5")
+
+
+def test_seven_of_sixteen_models_fit_on_paper(browser):
+    chosen = "&model=".join(("base_conv", "gla", "hyena", "h3", "mamba", "rwkv4", "hybrid_programmatic"))
+    with serving(SIXTEEN) as address:
+        page = browser.page()
+        for view in ("breakdowns", "overview"):
+            page.resize(1440, 900)
+            page.open(f"{address}#view={view}&model={chosen}")
+            page.wait_for(READY[view])
+            page.resize(PAPER, 900, dark=True, media="print")
+            page.expect(PRINTED, [])
+        # The curve is drawn anew for paper, where the one of a wide window would be too small to read.
+        page.resize(1440, 900)
+        width = "Number(document.querySelector('.chart svg').getAttribute('width'))"
+        page.wait_for(f"{width} > {PAPER}")
+        page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {width}; }})")
+        page.call("Page.printToPDF")
+        page.expect("window.printed", PAPER)
+        page.wait_for(f"{width} > {PAPER}")
+        assert page.errors == []
 
 
 def test_hostile_texts_are_shown_as_text(browser, hostile_result):
