@@ -195,8 +195,8 @@ def write_drawn_result(
 
     from argap.comparison import write_gap
     from argap.labels import label, write_labels
-    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
-    from argap.runs import begin_run, finish_run, shard_path, write_shard
+    from argap.records import RunIdentity, RunResult, SourceRecord
+    from argap.runs import begin_run, finish_run, new_record, shard_path, write_shard
 
     labels = label(data, index)
     generator = np.random.default_rng(0)
@@ -207,17 +207,8 @@ def write_drawn_result(
         lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
         rank = np.where(top1 == data.tokens, 1, 2 + data.tokens % 8).astype(np.int32) if name in ranked else None
-        record = RunRecord(
-            format=1,
-            model=name,
-            checkpoint=CheckpointRecord(name, name),
-            source=SourceRecord(data=(str(source),)),
-            evaluation=data.record,
-            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native", rank=rank is not None),
-            versions={},
-            git=None,
-            finished=None,
-        )
+        identity = RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native", rank=rank is not None)
+        record = new_record(name, name, SourceRecord(data=(str(source),)), data.record, identity)
         run = begin_run(out / name, record, overwrite=False)
         bounds = [*range(0, data.windows, 20 + 7 * k), data.windows]  # shards of other sizes in each run
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):

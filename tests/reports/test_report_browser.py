@@ -7,10 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from argap.reports.formats import best_in
-from argap.reports.interactive import main_tables
+from argap.reports.interactive import at_thresholds, main_tables
 from argap.reports.numbers import percent_range
 from argap.reports.sentences import headlines
-from argap.reports.thresholds import at_thresholds
 from argap.reports.write import write_report
 from argap.restated import restate
 from argap.result import Result
