@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from argap.bins import distance_bins, frequency_bins, position_bins
 from argap.checksums import check_files
-from argap.errors import FormatError
+from argap.errors import FormatError, first_line
 from argap.labels import Labels
 from argap.parquet import ParquetPortions, read_frame, read_portions, read_schema
 from argap.records import Bins
@@ -93,6 +93,12 @@ def ar_hits(cells: pd.DataFrame, threshold: int | None) -> np.ndarray:
     return (cells["repeated"] & (cells["frequency"] <= highest)).to_numpy()
 
 
+def hits_and_others(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
+    """bool: the cells of the slices ``ar_hits`` and ``other``, which are a partition."""
+    hits = ar_hits(cells, threshold)
+    return {"ar_hits": hits, "other": ~hits}
+
+
 def keys_of(path: Path) -> tuple[str, ...]:
     """The keys of the cells in a file. Raises `FormatError` for a missing or broken file."""
     names = read_schema(path).names
@@ -117,7 +123,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
         try:
             return connection.execute(query, [str(path)]).df()
         except duckdb.Error as error:
-            raise FormatError(f"{path}: not a complete file of cells ({str(error).splitlines()[0]})") from None
+            raise FormatError(f"{path}: not a complete file of cells ({first_line(error)})") from None
 
 
 def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:

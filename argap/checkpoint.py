@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from argap.atomic import read_json
 from argap.errors import ArgapError, FormatError, extra, first_line
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from argap.live import LiveModel
     from argap.models.hub.family import Family
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -34,6 +35,8 @@ the first where the family is known and else the second."""
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
+ADAPTER = "adapter_config.json"
+"""With this file beside a model, transformers adds an adapter to it without being asked."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -59,7 +62,7 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
     """The checkpoint of a local folder or GGUF file, or a hub id, ``ID@REVISION`` for one of its revisions and
     ``ID/NAME.gguf`` for a file (downloaded without any pickle).
 
-    Raises `ArgapError` where there is none or only a pickle, `FormatError` for a broken file.
+    Raises `ArgapError` where there is none or only a pickle, or an adapter beside it; `FormatError` for a broken file.
     """
     local = Path(source).exists()
     if is_gguf(str(source) if local else str(source).partition("@")[0]):
@@ -78,6 +81,11 @@ def find_checkpoint(source: str | Path) -> Checkpoint:
                 f"are opened; convert them once with `argap convert {source} OUT` and use OUT"
             )
         raise ArgapError(f"{folder}: no weights there; expected model.safetensors")
+    if (folder / ADAPTER).is_file():
+        raise ArgapError(
+            f"{folder}: {ADAPTER} would change the weights where peft is installed, and only there; merge the adapter "
+            "into the model and save that, or remove the file"
+        )
     for path in weights:
         _check_whole(path)
     return Checkpoint(str(source), folder, _fingerprint([folder / "config.json", *weights]))
@@ -264,17 +272,7 @@ def max_positions(config: Mapping[str, Any]) -> int | None:
     return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
-class Limited(Protocol):
-    """A model that may take windows of some length only."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def longest(self) -> int | None: ...
-
-
-def check_length(model: Limited, *, longest: int, bos: bool = False) -> None:
+def check_length(model: "Checkpoint | LiveModel", *, longest: int, bos: bool = False) -> None:
     """Raise `ArgapError` where the model cannot take windows of ``longest`` tokens; ``bos``: and a BOS before them."""
     limit = model.longest
     if limit is not None and longest + bos > limit:

@@ -17,6 +17,7 @@ from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError
 from argap.example_windows import ExampleChooser
 from argap.labels import index_record, with_counts, write_labels
+from argap.lock import one_writer
 from argap.portions import read_portions
 from argap.progress import say
 from argap.records import Gap, GapRow, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from argap.slice_library import SliceSpec
 
 
+@one_writer("out")
 def compare_runs(
     runs: Sequence[str],
     reference: str,
@@ -159,6 +161,7 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
         return ()
 
 
+@one_writer("folder")
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 

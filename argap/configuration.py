@@ -42,15 +42,15 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
     return kind(**{key: _convert(key, value, hints[key]) for key, value in values.items()})
 
 
-def check_ranges(config: Any, *, mark: str = "") -> None:
+def check_ranges(config: Any) -> None:
     """Raise `ArgapError`, one line, for a field of ``config`` outside the range that it is declared with.
 
-    NaN is outside of every range. ``mark``: around the field's name, a backtick where it is a parameter.
+    NaN is outside of every range.
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value: Any = getattr(config, name)
         if value is not None and (expected := unmet(value, hint)):
-            raise ArgapError(f"{mark}{name}{mark}: expected {expected}, found {value}")
+            raise ArgapError(f"{name}: expected {expected}, found {value}")
 
 
 def unmet(value: Any, hint: Any) -> str | None:

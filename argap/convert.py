@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from argap.models.hub.family import Family
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+RECORD = "conversion.json"
 
 
 class ConversionRecord(Record, frozen=True):
@@ -54,15 +55,20 @@ def convert(
     where anything fails.
 
     Raises `ArgapError` for a pickle of anything but tensors, a configuration that names no model, or an ``out`` that
-    is not empty.
+    is not empty; ``overwrite`` replaces what an earlier conversion wrote and nothing else.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
-        raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not (out / RECORD).is_file():
+            raise ArgapError(f"{out}: not empty, and not a converted checkpoint; choose another `out`")
+        if not overwrite:
+            raise ArgapError(f"{out}: not empty; choose another `out`, or `overwrite=True`")
     folder = Path(source) if Path(source).exists() else download(source, (*DOWNLOADED, *PICKLES))
     if not (folder / "config.json").is_file():
         raise ArgapError(f"{folder}: no config.json there; expected a checkpoint folder or a hub id")
     files = _pickles(folder)
     family = _published_family(folder, source)
+    if (generation := folder / "generation_config.json").is_file():
+        read_json(generation)
     chosen = load_tokenizer(tokenizer) if tokenizer else None
     record = ConversionRecord(
         source=source,
@@ -81,13 +87,13 @@ def convert(
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
             _write_native(published, temporary, source, family, config)
             shutil.rmtree(published)
-        if (folder / "generation_config.json").is_file():
-            shutil.copyfile(folder / "generation_config.json", temporary / "generation_config.json")
+        if generation.is_file():
+            shutil.copyfile(generation, temporary / generation.name)
         if chosen is None:
             copy_tokenizer(folder, temporary)
         else:
             chosen.save(temporary)
-        write_record(temporary / "conversion.json", record)
+        write_record(temporary / RECORD, record)
     if not any((out / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         say(f"{source}: comes without a tokenizer; convert it with `tokenizer=T` to score it")
     return record
@@ -144,8 +150,11 @@ def _write_safetensors(files: list[Path], folder: Path) -> None:
 
 
 def unpickle(path: Path, target: Path) -> None:
-    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`)."""
-    command = [sys.executable, "-m", "argap.unpickle", str(path.absolute()), str(target)]
+    """Write the tensors of a pickle as safetensors, in a process of its own (`argap.unpickle`).
+
+    ``-P``: which imports no module of the working directory, where a checkpoint may have been put.
+    """
+    command = [sys.executable, "-P", "-m", "argap.unpickle", str(path.absolute()), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import INFINITE, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, quoted
@@ -92,6 +92,8 @@ def discover(
         raise ArgapError(f"`limit_tokens` {limit_tokens}: expected a number of tokens, or None for all")
     try:
         table = result.token_table
+    except FormatError:
+        raise  # a damaged file is no reason to look at less
     except ArgapError:
         table = None  # a committed result has cells alone
     if result.evaluation.unit == "byte":
@@ -107,7 +109,7 @@ def discover(
         raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
     wheres = {name: node.sql(half.features) for name, node in named.items()}
-    whole, *others = [_of(each, result.reference, model) for each in half.score(named, wheres)]
+    whole, *others = [_of(each, result.reference, model) for each in half.score(named)]
     found = _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
     if table is None or drawn.all():
         return found
@@ -129,8 +131,8 @@ class _Half(NamedTuple):
     """``[C]``: tokens."""
     lost: np.ndarray
     """``[C]``: what the model loses to the reference, summed, in nats."""
-    score: Callable[[dict[str, Node], dict[str, str]], list[SliceResult]]
-    """Of nodes and of their conditions by name."""
+    score: Callable[[dict[str, Node]], list[SliceResult]]
+    """All tokens of that half, and those in each node, by name."""
 
 
 def _of_cells(result: "Result", model: str) -> _Half:
@@ -141,7 +143,7 @@ def _of_cells(result: "Result", model: str) -> _Half:
     codes, features = _features(cells, _bins(result))
     lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
 
-    def score(nodes: dict[str, Node], _: dict[str, str]) -> list[SliceResult]:
+    def score(nodes: dict[str, Node]) -> list[SliceResult]:
         masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
         return _score_cells(cells.iloc[np.flatnonzero(~fit)], masks, result)
 
@@ -157,8 +159,8 @@ def _of_tokens(result: "Result", table: TokenTable, model: str, drawn: np.ndarra
     sums = _sums(table, table.models.index(model), bins, kept, units)
     codes, features = _features(sums, bins, kept)
 
-    def score(_: dict[str, Node], wheres: dict[str, str]) -> list[SliceResult]:
-        slices = [Slice(*each) for each in wheres.items()]
+    def score(nodes: dict[str, Node]) -> list[SliceResult]:
+        slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
         whole, _hits, *scored = score_slices(
             table, slices, threshold=result.threshold, empty=True, among=lambda documents: (drawn & ~fit)[documents]
         )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.corpus.kept import TokenSpans
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, first_line
 from argap.parquet import read_parquet, write_parquet
 from argap.token_columns import COLUMNS, RANK, RESERVED, SEGMENTED, TEXT
 
@@ -144,7 +144,7 @@ def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:
             return _spans(values)
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
-        raise FormatError(f"column {name!r} to `keep`: {str(error).splitlines()[0]}") from None
+        raise FormatError(f"column {name!r} to `keep`: {first_line(error)}") from None
     if pa.types.is_timestamp(array.type):  # in UTC without a time zone: DuckDB reads others with an extension only
         return array.cast(pa.timestamp("us"))
     return array

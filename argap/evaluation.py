@@ -204,11 +204,7 @@ def build_evaluation_set(
     """
     _check_windows(seq_len, packing)
     _check_limits(limit_tokens=limit_tokens, limit_document_tokens=limit_document_tokens)
-    if packing == "packed" and tokenizer.eos is None:
-        raise ArgapError(
-            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
-        )
-    separator = tokenizer.eos if packing == "packed" else None
+    separator = separator_of(tokenizer) if packing == "packed" else None
     corpora = [corpora] if isinstance(corpora, Corpus) else list(corpora)
     ids, ends = array("i"), [0]  # the ids grow where they are: those of 10⁸ tokens are there once
     documents: list[TokenDocument] = []
@@ -293,6 +289,15 @@ def _take(
         yield TokenDocument(ids, document.domain, document.source, kept)
         if left == 0:
             break
+
+
+def separator_of(tokenizer: Tokenizer) -> int:
+    """The EOS that packing puts between documents. Raises `ArgapError` for a tokenizer without one."""
+    if tokenizer.eos is None:
+        raise ArgapError(
+            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
+        )
+    return tokenizer.eos
 
 
 def check_no_separator(ids: np.ndarray, separator: int, document: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from argap.errors import ArgapError, FormatError, extra, first_line
-from argap.tokenizer import Tokenizer, load_tokenizer
+from argap.tokenizer import Tokenizer, load_tokenizer, tokenizer_in_memory
 
 SUFFIX = ".gguf"
 
@@ -56,5 +56,4 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
         raise ArgapError(
             f"{path}: transformers cannot read its tokenizer ({first_line(error)}); give `tokenizer=T`"
         ) from None
-    backend, eos, bos = tokenizer.backend_tokenizer, tokenizer.eos_token_id, tokenizer.bos_token_id
-    return Tokenizer(backend, name=str(path), eos=eos, bos=bos)
+    return tokenizer_in_memory(tokenizer, str(path))

@@ -24,13 +24,14 @@ import pyarrow.parquet as pq
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.corpus import jsonl
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
+from argap.lock import alone_in
 from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
 from argap.references import absolute
 from argap.resumable import environment, folder_name
-from argap.runs import FORMAT, Run, begin_run, finish_run, shard_path, shards_of, write_shard
+from argap.runs import FORMAT, Run, begin_run, finish_run, write_shards
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
@@ -72,20 +73,23 @@ def import_run(
         raise ArgapError(f"{path}: no text to check it against; give `data=PATH`")
     check_spec(spec)
     name = name or path.name.partition(".")[0]
-    rows = read_logprob_file(path)
-    chosen = load_tokenizer(tokenizer)
-    opened = open_index(index) if index else None
-    if opened is not None:
-        check_tokenizer(opened, chosen.name, chosen.fingerprint)
-    data = open_evaluation_set(spec, chosen)
-    check_tokens(path, rows, data, chosen)
-    check_logprobs(path, rows, data)
-    record = _record(path, name, data, spec, tokenizer, index)
-    run = begin_run(out / folder_name(name), record, overwrite=overwrite)
-    _write_tokens(run.folder, data, rows.logprob.astype(np.float32))
-    if opened is not None:
-        write_labels(label_portions(data, opened), chosen, out / "labels")
-    return finish_run(run, _result(time.monotonic() - started))
+    folder = out / folder_name(name)
+    with alone_in(folder):
+        rows = read_logprob_file(path)
+        chosen = load_tokenizer(tokenizer)
+        opened = open_index(index) if index else None
+        if opened is not None:
+            check_tokenizer(opened, chosen.name, chosen.fingerprint)
+        data = open_evaluation_set(spec, chosen)
+        check_tokens(path, rows, data, chosen)
+        check_logprobs(path, rows, data)
+        record = _record(path, name, data, spec, tokenizer, index)
+        run = begin_run(folder, record, overwrite=overwrite)
+        unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
+        write_shards(run.folder, data, rows.logprob.astype(np.float32), unknown)
+        if opened is not None:
+            write_labels(label_portions(data, opened), chosen, out / "labels")
+        return finish_run(run, _result(time.monotonic() - started))
 
 
 def _record(
@@ -132,13 +136,6 @@ def _result(seconds: float) -> RunResult:
     )
 
 
-def _write_tokens(folder: Path, data: EvaluationSet, logprob: np.ndarray) -> None:
-    for shard, windows in enumerate(shards_of(data)):
-        rows = slice(data.offsets[windows.start], data.offsets[windows.stop])
-        top1 = np.full(rows.stop - rows.start, -1, dtype=np.int32)  # the most likely token is not known
-        write_shard(shard_path(folder, shard), data, windows, logprob[rows], top1)
-
-
 def read_logprob_file(path: Path) -> Imported:
     """The rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
     if not path.is_file():
@@ -162,14 +159,14 @@ def _read_parquet(path: Path) -> pa.Table:
     try:
         return pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
+        raise FormatError(f"{path}: not readable as Parquet ({first_line(error)})") from None
 
 
 def _read_json_lines(path: Path) -> pa.Table:
     try:
         return pa.Table.from_pylist(jsonl.valid_rows(path))
     except pa.ArrowException as error:
-        raise FormatError(f"{path}: not readable as JSON lines ({str(error).splitlines()[0]})") from None
+        raise FormatError(f"{path}: not readable as JSON lines ({first_line(error)})") from None
 
 
 def _by_document(path: Path, table: pa.Table) -> Imported:

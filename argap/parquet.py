@@ -47,7 +47,7 @@ def read_parquet(
     Raises `FormatError`, one line that names the file.
     """
     expected = schema.names if columns is None and schema is not None else columns or ()
-    with _readable(path, remedy):
+    with readable(path, remedy):
         names = None if columns is None else list(columns)
         check_columns(path, pq.read_schema(path).names if expected else (), expected, remedy=remedy)
         return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
@@ -76,13 +76,13 @@ def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "
 
 def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
     """The schema of a file. Raises `FormatError` as `read_parquet` does."""
-    with _readable(path, remedy):
+    with readable(path, remedy):
         return pq.read_schema(path)
 
 
 def count_rows(path: Path, *, remedy: str = "") -> int:
     """The rows of a file, from its footer. Raises `FormatError` as `read_parquet` does."""
-    with _readable(path, remedy):
+    with readable(path, remedy):
         return pq.read_metadata(path).num_rows
 
 
@@ -98,7 +98,7 @@ def read_portions(
     """Some columns of a file, at most ``rows`` rows at a time; without ``threads`` read by the caller's alone, and
     without ``pages`` not checked page by page, as where the whole file was. Raises `FormatError` as `read_parquet`
     does, for a column that is not there, and as `check_whole`."""
-    with _readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
+    with readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
         check_columns(path, file.schema_arrow.names, columns, remedy=remedy)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch, remedy=remedy)
@@ -106,7 +106,8 @@ def read_portions(
 
 
 @contextmanager
-def _readable(path: Path, remedy: str) -> Iterator[None]:
+def readable(path: Path, remedy: str) -> Iterator[None]:
+    """Around what is read of a file: raises `FormatError` as `read_parquet` does."""
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:

@@ -55,7 +55,7 @@ def add_reference(name: str, reference: Reference) -> None:
     """Record ``reference`` as ``name``, replacing any earlier one. Raises `ArgapError` for an invalid name."""
     if not name or "/" in name or name in (".", ".."):
         raise ArgapError(f"reference name {name!r}: expected a plain name without slashes")
-    for source in reference.data:
+    for source in (reference.checkpoint, *reference.data):
         check_recordable(source)
     _write({**_own(), name: reference})
 

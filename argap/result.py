@@ -12,11 +12,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-import numpy as np
 import pandas as pd
 
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, REMEDY, CellFile, ar_hits, models_of, read_cells
+from argap.cells import PREFIX, REMEDY, CellFile, hits_and_others, models_of, read_cells
 from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
@@ -104,12 +103,8 @@ class Result:
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
         check_files(self.folder, [self.folder / "cells.parquet"], remedy=REMEDY)
         cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
-        built_in = slices_of_cells(cells, self._hits_and_others, self.reference)
+        built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
         return slice_frame([*built_in, *recorded])
-
-    def _hits_and_others(self, cells: pd.DataFrame) -> dict[str, np.ndarray]:
-        hits = ar_hits(cells, self.threshold)
-        return {"ar_hits": hits, "other": ~hits}
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
         """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.

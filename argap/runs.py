@@ -22,10 +22,8 @@ from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, required, write_parquet
 from argap.progress import say
 from argap.records import EvaluationRecord, RunRecord, RunResult, read_record
-from argap.resumable import begin, environment, finish, folder_name
+from argap.resumable import begin, finish
 from argap.tokenizer import Tokenizer, load_tokenizer
-
-__all__ = ["Run", "begin_run", "environment", "finish_run", "folder_name", "open_run"]
 
 FORMAT = 1
 OWN = "own-tokens"
@@ -128,6 +126,13 @@ def write_shard(
     if rank is not None:
         table = table.append_column(RANK, pa.array(rank, mask=position == 0))
     write_parquet(path, required(table, COMPLETE), split_by_byte=FLOATS)
+
+
+def write_shards(folder: Path, data: EvaluationSet, logprob: np.ndarray, top1: np.ndarray) -> None:
+    """Write all shards of a run from the log-prob and the top-1 id of every token, each ``[N]`` (`write_shard`)."""
+    for number, windows in enumerate(shards_of(data)):
+        rows = data.rows(windows)
+        write_shard(shard_path(folder, number), data, windows, logprob[rows], top1[rows])
 
 
 def missing_shards(folder: Path, data: EvaluationSet, shards: Mapping[int, range]) -> dict[int, range]:

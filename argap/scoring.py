@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from argap.checkpoint import Checkpoint, check_length, check_loadable
 from argap.errors import ArgapError
@@ -37,24 +37,7 @@ class Scoring:
     parallel: "Parallel | None" = None
 
 
-class ModelScorer(Protocol):
-    """Scores one model."""
-
-    def check(self) -> None:
-        """Raise `ArgapError` for what can be refused without the text."""
-        ...
-
-    def check_windows(self, data: EvaluationSet) -> RunIdentity:
-        """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
-        another run."""
-        ...
-
-    def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
-        """The run of the model, in its folder. Raises what the scorer of its type raises."""
-        ...
-
-
-def scorer_of(target: ScoredTarget, scoring: Scoring) -> ModelScorer:
+def scorer_of(target: ScoredTarget, scoring: Scoring) -> "LocalScorer | ServerScorer":
     """The scorer of ``target``, with its own settings. Raises `ArgapError` for a BOS that it lacks."""
     folder, options = scoring.out / folder_name(target.name), scoring.options
     bos = bos_of(target, scoring.settings.bos.of(target.name))
@@ -76,6 +59,7 @@ class LocalScorer:
     folder: Path
 
     def check(self) -> None:
+        """Raise `ArgapError` for what can be refused without the text."""
         from argap.device import resolve_device
 
         parallel = self.scoring.parallel
@@ -94,6 +78,8 @@ class LocalScorer:
         )
 
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
+        """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
+        another run."""
         from argap.scorer import check_identity
 
         longest = int((data.offsets[1:] - data.offsets[:-1]).max())
@@ -103,6 +89,7 @@ class LocalScorer:
         )
 
     def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
+        """The run of the model, in its folder. Raises what `argap.scorer.score` raises."""
         from argap.scorer import score
 
         return score(
@@ -119,7 +106,7 @@ class LocalScorer:
 
 @dataclass(frozen=True)
 class ServerScorer:
-    """A model of a server."""
+    """A model of a server, with the methods of `LocalScorer`."""
 
     target: ServerTarget
     bos: int | None

@@ -1,14 +1,14 @@
 """GAP: from cells to the rows of the Zoology paper's Table 1, one for each model, with their parts."""
 
 from datetime import UTC, datetime
-from typing import TypedDict, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
 from argap.bins import bins_of
 from argap.breakdowns import By, Partitions, hits_by_threshold, share_by_threshold
-from argap.cells import CellFile, ar_hits, models_of
+from argap.cells import CellFile, hits_and_others, models_of
 from argap.errors import ArgapError
 from argap.gap import share_closed
 from argap.intervals import effective_documents
@@ -52,10 +52,11 @@ def summarize(
     partitions = Partitions(bins, threshold)
 
     def masks(part: pd.DataFrame) -> dict[str, np.ndarray]:
-        return _hits(part, threshold) | partitions.masks(part) | hits_by_threshold(part, bins)
+        return hits_and_others(part, threshold) | partitions.masks(part) | hits_by_threshold(part, bins)
 
     whole, *others = slices_of_cells(cells, masks, reference)
     scored = {each.name: each for each in others}
+    _, n = documents_of(cells)
     rows = _rows(whole, scored, base, parameters or {}, runs or {})
     return Gap(
         format=GAP_FORMAT,
@@ -72,21 +73,9 @@ def summarize(
         versions=environment()["versions"],
         curve=share_by_threshold(bins, scored),
         unit=evaluation.unit,
-        **count_documents(cells),
+        documents=len(n),
+        effective_documents=effective_documents(n),
     )
-
-
-class Documents(TypedDict):
-    """Fields of `Gap`."""
-
-    documents: int
-    effective_documents: float
-
-
-def count_documents(cells: pd.DataFrame | CellFile) -> Documents:
-    """The number of documents in ``cells``, and how many of equal size they are worth."""
-    _, n = documents_of(cells)
-    return {"documents": len(n), "effective_documents": effective_documents(n)}
 
 
 def gap_rows(
@@ -102,13 +91,8 @@ def gap_rows(
     ``frequency``. Raises `ArgapError` where ``base`` is not one of the models."""
     if base is not None:
         check_base(base, models_of(cells))
-    whole, *others = slices_of_cells(cells, _hits(cells, threshold), reference)
+    whole, *others = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
     return _rows(whole, {each.name: each for each in others}, base, parameters or {}, runs or {})
-
-
-def _hits(cells: pd.DataFrame, threshold: int | None) -> dict[str, np.ndarray]:
-    hits = ar_hits(cells, threshold)
-    return {"ar_hits": hits, "other": np.logical_not(hits)}
 
 
 def _rows(

@@ -16,7 +16,8 @@ from argap.per_model import NO_SETTINGS, OWN_BOS, ModelSettings
 from argap.progress import say
 from argap.records import SourceRecord
 from argap.references import find_reference
-from argap.runs import OWN, Run, folder_name, open_run, tokenizer_of
+from argap.resumable import folder_name
+from argap.runs import OWN, Run, open_run, tokenizer_of
 from argap.server.client import is_address, parse_address
 from argap.server.scoring import Server
 from argap.tokenizer import Tokenizer, load_tokenizer

@@ -188,15 +188,15 @@ def _byte_alphabet() -> dict[str, int]:
 BYTE_OF = _byte_alphabet()
 
 
-def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase") -> Tokenizer:
-    """A copy of a transformers tokenizer. Raises `ArgapError` for a slow one."""
+def tokenizer_in_memory(tokenizer: "PreTrainedTokenizerBase", name: str | None = None) -> Tokenizer:
+    """A copy of a transformers tokenizer; ``name``: by default its own. Raises `ArgapError` for a slow one."""
     from tokenizers import Tokenizer as Backend
 
+    name = name or tokenizer.name_or_path or type(tokenizer).__name__
     if not tokenizer.is_fast:
-        raise ArgapError(f"{tokenizer.name_or_path}: a slow tokenizer; expected one with a tokenizer.json")
+        raise ArgapError(f"{name}: a slow tokenizer; expected one with a tokenizer.json")
     fast: Any = tokenizer
     backend = Backend.from_str(fast.backend_tokenizer.to_str())
-    name = fast.name_or_path or type(fast).__name__
     return Tokenizer(backend, name=name, eos=fast.eos_token_id, bos=fast.bos_token_id)
 
 
@@ -285,9 +285,7 @@ def _converted(source: str, name: str) -> Tokenizer:
         raise ArgapError(f"{name}: {error}") from None
     except (OSError, ValueError) as error:
         raise ArgapError(f"{name}: no tokenizer there, as a folder or on the hub ({first_line(error)})") from None
-    if not tokenizer.is_fast:
-        raise ArgapError(f"{name}: only a slow tokenizer; expected one with a tokenizer.json")
-    return Tokenizer(tokenizer.backend_tokenizer, name=name, eos=tokenizer.eos_token_id, bos=tokenizer.bos_token_id)
+    return tokenizer_in_memory(tokenizer, name)
 
 
 def auto_tokenizer(source: str) -> Any:
@@ -305,12 +303,15 @@ def auto_tokenizer(source: str) -> Any:
         raise ArgapError("the tokenizer runs code of its own; if you trust it, use `trust_remote_code=True`") from None
 
 
+def _setting(file: Path, key: str) -> Any:
+    """The value of ``key`` in a file of JSON, of an AddedToken written out its text; None where it is not there."""
+    value = read_json(file).get(key) if file.is_file() else None
+    return value.get("content") if isinstance(value, dict) else value
+
+
 def _bos_of_folder(folder: Path, backend: Any) -> int | None:
     """The BOS id that ``tokenizer_config.json`` names; ``config.json`` may carry the default of another vocabulary."""
-    file = folder / "tokenizer_config.json"
-    named = read_json(file).get("bos_token") if file.is_file() else None
-    if isinstance(named, dict):  # an AddedToken written out
-        named = named.get("content")
+    named = _setting(folder / "tokenizer_config.json", "bos_token")
     return backend.token_to_id(named) if isinstance(named, str) else None
 
 
@@ -320,11 +321,7 @@ def _eos_of_folder(folder: Path, backend: Any) -> int | None:
     Raises `FormatError` for an EOS that the vocabulary does not have.
     """
     for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
-        if not (folder / file).is_file():
-            continue
-        value = read_json(folder / file).get(key)
-        if isinstance(value, dict):  # an AddedToken written out
-            value = value.get("content")
+        value = _setting(folder / file, key)
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, str):

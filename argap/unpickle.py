@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, first_line
 
 UNSAFE = re.compile(r"GLOBAL (\S+)|global (\S+)|class (\S+)")
 """The name in a message of torch's restricted unpickler."""
@@ -33,9 +33,9 @@ def read_tensors(path: Path) -> dict[str, Any]:
             raise ArgapError(
                 f"{path}: the pickle imports {name}; expected tensors only, and nothing of it was run"
             ) from None
-        raise FormatError(f"{path}: not a pickle of tensors ({_first_line(error)})") from None
+        raise FormatError(f"{path}: not a pickle of tensors ({first_line(error)})") from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise FormatError(f"{path}: not a whole pickle ({_first_line(error)}); fetch it again") from None
+        raise FormatError(f"{path}: not a whole pickle ({first_line(error)}); fetch it again") from None
     if not isinstance(loaded, dict) or not loaded:
         raise ArgapError(f"{path}: holds a {type(loaded).__name__}; expected a state dict of tensors")
     for name, value in loaded.items():
@@ -52,10 +52,6 @@ def main(source: str, target: str) -> None:
 
     tensors = read_tensors(Path(source))
     save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, target, {"format": "pt"})
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 if __name__ == "__main__":

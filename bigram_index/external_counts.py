@@ -24,6 +24,7 @@ from argap.tokenizer import Tokenizer
 
 BATCH = 2**20  # bigrams of an ARPA file handled at a time
 COLUMNS = ("first", "second", "count")
+LARGEST = 2.0**63
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 """First tokens, second tokens and counts, each `[N]` int64."""
 
@@ -64,6 +65,8 @@ def _write(
         runs: list[Run] = []
         total, scratch = 0, folder / "runs"
         for first, second, count in batches:
+            if total + count.sum(dtype=np.float64) >= LARGEST:
+                raise FormatError(f"{path}: its counts add up to 2⁶³ or more, which no index holds")
             runs.append(
                 spill(_sorted_run(path, first, second, count, tokenizer.vocab_size), scratch / f"run-{len(runs)}")
             )
@@ -142,11 +145,13 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]
                         unknown += 1
                         continue
                     expected = tokens * 10 ** (unigrams[first] + float(fields[0]))
+                    if expected >= LARGEST:
+                        raise ValueError(f"{expected:g} occurrences")
                     rows.append((ids[first], ids[second], max(1, math.floor(expected + 0.5))))
                     if len(rows) == BATCH:
                         yield _columns(rows)
                         rows = []
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         raise FormatError(f"{path}, line {number}: not a line of an ARPA file ({error})") from error
     if unknown:
         raise FormatError(

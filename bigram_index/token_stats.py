@@ -80,8 +80,13 @@ def sum_stats(stats: Sequence[TokenStats], weights: Sequence[float] | None = Non
 
 
 def weighted_sum(counts: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """``sum(weight * count)`` in float64, rounded half to even, int64. The order of the terms does not matter."""
+    """``sum(weight * count)`` in float64, rounded half to even, int64. The order of the terms does not matter.
+
+    Raises `ArgapError` where that is 2⁶³ or more.
+    """
     total = np.zeros(counts[0].shape)
     for weight in sorted(set(weights)):
         total += weight * np.sum([c for c, w in zip(counts, weights, strict=True) if w == weight], axis=0)
+    if total.max(initial=0) >= 2.0**63:
+        raise ArgapError(f"`weights`: a count of {total.max():.3g} exposures; expected less than 2⁶³")
     return np.rint(total).astype(np.int64)

@@ -105,8 +105,9 @@ class Look(NamedTuple):
 
     @property
     def curve(self) -> dict[str, Any]:
-        """Arguments of `matplotlib.axes.Axes.plot` for a line with markers."""
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.line}
+        """Arguments of `matplotlib.axes.Axes.plot` for a line with markers, grey ones below the others."""
+        order = 1.8 if self.colour == GREY else 2.0
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.line, "zorder": order}
 
     @property
     def width(self) -> float:
@@ -219,9 +220,9 @@ def _labels(axes: Axes) -> Hashable:
     return (*shared, *ticks, axes.get_xlabel(), axes.get_ylabel(), titled)
 
 
-def grid(axes: Axes) -> None:
-    """Horizontal grid lines only."""
-    axes.grid(axis="y")
+def grid(axes: Axes, values: Literal["x", "y"] = "y") -> None:
+    """Grid lines at the ticks of the axis with the values, and no tick marks."""
+    axes.grid(axis=values)
     axes.tick_params(length=0)
 
 

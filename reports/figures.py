@@ -145,7 +145,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items() if v.colour != GREY]
     if len(handles) < len(look):
         handles.append(Line2D([], [], color=GREY, label=f"{len(look) - len(handles)} others"))
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)))
+    figure.legend(handles=handles, loc="outside upper left", ncols=4)
     return figure
 
 
@@ -221,8 +221,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         for at, (low, high) in ends:
             axes.hlines(at, low, high, color=INK, linewidth=0.8)
         tips = {at: high for at, (_, high) in ends}
-        axes.grid(axis="x")
-        axes.tick_params(length=0)
+        grid(axes, "x")
         axes.axvline(0, color=FAINT, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -94,18 +94,16 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
             points = best.loc[(best["name"] == name) & (best[by[0]] == length) & (best[by[1]] == other)]
             points = points.sort_values(by=["at"])
             # An unclipped line without points would have an infinite extent and collapse the layout.
-            drawn: dict[str, Any] = look[name].curve | {"label": plain(name), "clip_on": points.empty}
-            axes.plot(points["at"], points["accuracy"], markersize=4.5, linewidth=1.6, **drawn)
-        title = f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}"
-        axes.set_title(title)
+            drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6, "clip_on": points.empty}
+            axes.plot(points["at"], points["accuracy"], label=plain(name), **drawn)
+        axes.set_title(f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}")
         _accuracy_axis(axes)
         axes.set_xscale("log", base=2)
         ticks = sorted(set(best["at"])) if axis != "state_size" else None
         _powers(axes, ticks)
     each[0].set_ylabel("Test accuracy")
     figure.supxlabel(AXES[axis], fontsize=9)
-    handles, labels = each[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(5, len(handles)))
+    figure.legend(*each[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return figure
 
 
@@ -128,16 +126,11 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
             values = rows[measure].astype("float64").tolist()
             axes.plot(at, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
         axes.set_title(label)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        short_ticks(axes.yaxis)
-        axes.yaxis.set_minor_locator(NullLocator())
+        _log_axis(axes)
         axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
         axes.margins(y=0.15)
-        grid(axes)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(5, len(handles)))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
     return figure
 
 
@@ -175,9 +168,7 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             at = [row.pairs for row in chosen]
             values = np.array([getattr(row, metric) for row in chosen])
             low, high = np.array([getattr(row, f"{metric}_ci95") for row in chosen]).T
-            drawn: dict[str, Any] = look[name].curve | {"label": plain(name)}
-            if look[name].colour == GREY:
-                drawn |= {"label": "_", "zorder": 1.8}
+            drawn = look[name].curve | {"label": "_" if look[name].colour == GREY else plain(name)}
             beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
             axes.errorbar(at, values, beyond, markersize=4.5, linewidth=1.6, **drawn)
         axes.set_title(label)
@@ -186,22 +177,17 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
         if metric == "accuracy":
             _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
         else:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            short_ticks(axes.yaxis)
-            axes.yaxis.set_minor_locator(NullLocator())
-            grid(axes)
+            _log_axis(axes)
     figure.supxlabel(f"Pairs in {scores.length:,} tokens of {scores.between}", fontsize=9)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     return figure
 
 
-def _extremes(rows: list[ScoreRow], names: list[str], each: int = 3) -> list[str]:
-    """The models of the least and of the greatest perplexity, over all numbers of pairs."""
+def _extremes(rows: list[ScoreRow], names: list[str]) -> list[str]:
+    """The three models of the least and of the greatest perplexity, over all numbers of pairs."""
     losses = {name: sum(np.log(row.ppl) for row in rows if row.model == name) for name in names}
     order = sorted(names, key=lambda name: losses[name])
-    return [*order[:each], *order[-each:]]
+    return [*order[:3], *order[-3:]]
 
 
 def _tell_pairs(axes: Axes, rows: list[ScoreRow], metric: str, names: list[str]) -> None:
@@ -231,6 +217,14 @@ def write_pretrained(scores: PretrainedScores, out: Path) -> None:
 def _accuracy_axis(axes: Axes, top: float = 1.0) -> None:
     axes.set_ylim(0, top)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    grid(axes)
+
+
+def _log_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    short_ticks(axes.yaxis)
+    axes.yaxis.set_minor_locator(NullLocator())
     grid(axes)
 
 

@@ -97,11 +97,14 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
 
 
 def published(path: Path) -> Table:
-    """A CSV of published figures as it is. Raises `ArgapError` for a missing or empty file."""
+    """A CSV of published figures as it is. Raises `ArgapError` for a file that is missing, empty or no CSV."""
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
-    with open(path, encoding="utf-8", newline="") as file:
-        columns = list(zip_longest(*csv.reader(file), fillvalue=""))
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            columns = list(zip_longest(*csv.reader(file), fillvalue=""))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArgapError(f"`paper` {path}: not readable as CSV in UTF-8 ({error})") from None
     if not columns:
         raise ArgapError(f"`paper` {path}: empty; expected a CSV of published figures with a header")
     head, *rows = zip(*columns, strict=True)

@@ -6,7 +6,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.recall.result import RecallResult
 from argap.recall.scores import Score
-from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, panel_rows, plain, style
+from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, grid, panel_rows, plain, style
 from argap.reports.hover import tell
 
 ACROSS = 3
@@ -31,8 +31,7 @@ def recall_figure(result: RecallResult) -> Figure:
         if chances:
             axes.axvline(100 * max(chances), color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_title(plain(task.label, 28))
-        axes.grid(axis="x")
-        axes.tick_params(length=0)
+        grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         shown = [(value, _words(row)) if row else (None, "") for value, row in zip(values, found, strict=True)]
         tell(axes, list(at), models, {task.label: shown}, along="y")

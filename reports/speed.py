@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from argap.atomic import write_json
 from argap.models.speed import Speed
 from argap.records import Record, as_json
-from argap.reports.drawing import WIDTH, grid, looks, plain, save, short_ticks, style
-from argap.runs import environment
+from argap.reports.drawing import WIDTH, decades, grid, looks, plain, save, style
+from argap.resumable import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
@@ -76,9 +76,7 @@ def speed(bench: SpeedResult) -> Figure:
             above.yaxis.set_major_locator(MaxNLocator(5))
         else:  # throughput grows by orders of magnitude with the batch
             above.set_yscale("log")
-            above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            above.yaxis.set_minor_formatter(NullFormatter())
-        short_ticks(above.yaxis)
+        decades(above, "y", subs=(1, 2, 5))
         below.margins(y=0.15)
         below.set_ylim(bottom=0)
         below.yaxis.set_major_locator(MaxNLocator(4))
@@ -90,6 +88,5 @@ def speed(bench: SpeedResult) -> Figure:
     panels[1, 0].set_ylabel(f"Peak memory ({unit})")
     about = f"{plain(bench.device)}, {bench.dtype}, width {bench.hidden_size:,}, {bench.num_hidden_layers} layers"
     figure.supxlabel(f"Length × batch ({about})", fontsize=9)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(names)))
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
     return figure

@@ -11,14 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from argap.cells import PREFIX
 from argap.records import Bin
-from argap.reports.drawing import (
-    WIDTH,
-    decades,
-    grid,
-    panel_rows,
-    plain,
-    style,
-)
+from argap.reports.drawing import WIDTH, decades, grid, panel_rows, plain, style
 from argap.reports.figures import Drawn, training_count, written
 from argap.reports.hover import tell
 from argap.reports.mqar_figures import pretrained_figure
@@ -127,8 +120,7 @@ def prevalence(result: SizeResult) -> Figure:
             values[by][label] = [(share, percent(share)) for share in _share(part, by, order)]
         right.plot(positions, _share(part, "position", positions), "os"[k] + "-", color=colour, markersize=4)
     left.set_yticks(np.arange(len(domains))[::-1], [plain(d, 24) for d in domains])
-    left.grid(axis="x")
-    left.tick_params(length=0)
+    grid(left, "x")
     left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     grid(right)
     right.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -7,10 +7,19 @@ from typing import Any
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
-from argap.records import GapRow, ThresholdShare
+from argap.records import GapRow
 from argap.reports.formats import Column, Table, best_in, csv_of
 from argap.reports.numbers import DASH, percent, percent_range, threshold_text
-from argap.reports.tables import closed_table, gap_cell, gap_table, interval_cell, marks_of, notes_of
+from argap.reports.tables import (
+    closed_table,
+    ends_of,
+    gap_cell,
+    gap_table,
+    interval_cell,
+    marks_of,
+    notes_of,
+    scores_of,
+)
 from argap.suite.result import Member, SizeResult
 from argap.threshold import PAPER_THRESHOLD
 
@@ -44,34 +53,18 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
 
 def cost_table(result: SizeResult) -> Table:
     """Parameters, FLOPs, state size and training throughput of every model in the gap table."""
-    columns = (
-        Column("Model", "left"),
-        Column("Params"),
-        Column("GFLOPs"),
-        Column("State"),
-        Column("Tokens/s in training"),
-        Column("Training loss at the end"),
-    )
+    titles = ("Params", "GFLOPs", "State", "Tokens/s in training", "Training loss at the end")
     rows = []
     for model in result.gap.models:
         member = result.member(model)
-        done = member.trained
-        rows.append(
-            (
-                model,
-                f"{member.parameters:,}",
-                f"{member.flops / 1e9:.1f}",
-                f"{member.state_size:,}",
-                f"{done.tokens_per_s:,.0f}",
-                f"{done.loss:.3f}",
-            )
-        )
+        cost = (f"{member.parameters:,}", f"{member.flops / 1e9:.1f}", f"{member.state_size:,}")
+        rows.append((model, *cost, f"{member.trained.tokens_per_s:,.0f}", f"{member.trained.loss:.3f}"))
     first = result.members[0]
     note = (
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
         f"{first.trained.tokens:,} tokens on {first.train.device}."
     )
-    return Table(columns, tuple(rows), (note,))
+    return Table((Column("Model", "left"), *map(Column, titles)), tuple(rows), (note,))
 
 
 def recall_table(result: SizeResult) -> Table | None:
@@ -81,8 +74,13 @@ def recall_table(result: SizeResult) -> Table | None:
     if scores is None:
         return None
     nll = {(row.model, row.pairs, row.slice): row.nll for row in scores.rows}
+
+    def cell(model: str, pairs: int) -> str:
+        other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
+        return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
+
     columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
-    rows = [(model, *(_recall_cell(nll, model, pairs) for pairs in scores.pairs)) for model in scores.models]
+    rows = [(model, *(cell(model, pairs) for pairs in scores.pairs)) for model in scores.models]
     values = {
         column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
         for column, pairs in enumerate(scores.pairs, 1)
@@ -94,11 +92,6 @@ def recall_table(result: SizeResult) -> Table | None:
         f"{scores.between}. Models without a row were not measured."
     )
     return Table(columns, tuple(rows), (note,), best_in(rows, values))
-
-
-def _recall_cell(nll: dict[tuple[str, int, str], float], model: str, pairs: int) -> str:
-    other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
-    return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 
 
 def threshold_table(result: SizeResult) -> Table:
@@ -125,13 +118,11 @@ def threshold_table(result: SizeResult) -> Table:
             f"{threshold_text(PAPER_THRESHOLD)} exposures are {PAPER_THRESHOLD / passes:.0f} occurrences, and τ = "
             f"{threshold_text(result.exposed)} is the nearest bin of the curve."
         )
-    if missing := [threshold_text(point.threshold) for point in chosen if not _has_intervals(point)]:
-        notes.append(f"No interval at τ = {', '.join(missing)}: the files have no sums by document there.")
+    bare = [each for each in chosen if not any(due.ci95 or due.reason for due in each.gap_due_to.values())]
+    if bare:
+        missing = ", ".join(threshold_text(point.threshold) for point in bare)
+        notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
     return Table((Column("Model", "left"), *map(Column, titles)), tuple(rows), (*notes, *notes_of(marks, "AR hits")))
-
-
-def _has_intervals(point: ThresholdShare) -> bool:
-    return any(due.ci95 is not None or due.reason for due in point.gap_due_to.values())
 
 
 def rare_table(result: SizeResult) -> Table | None:
@@ -153,7 +144,7 @@ def rare_table(result: SizeResult) -> Table | None:
     sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
     if not sizes:
         return None
-    columns = (Column("Model", "left"), *(Column(name) for name in sizes))
+    columns = (Column("Model", "left"), *map(Column, sizes))
     models = result.gap.models
     nll = {
         (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size
@@ -214,27 +205,11 @@ def suite_csv(results: list[SizeResult]) -> str:
 
 
 def _record(size: str, row: GapRow, member: Member) -> dict[str, Any]:
-    gap = row.gap_due_to_ar
-    low, high = (gap and gap.ci95) or (None, None)
-    done = member.trained
-    record: dict[str, Any] = {
-        "size": size,
-        "model": row.model,
-        "train_tokens": done.tokens,
-        "tokens_per_s": done.tokens_per_s,
-    }
+    gap, done = row.gap_due_to_ar, member.trained
+    record: dict[str, Any] = {"size": size, "train_tokens": done.tokens, "tokens_per_s": done.tokens_per_s}
     record |= {key: getattr(member, key) for key in ("parameters", "flops", "state_size", "checkpoint", "evaluation")}
-    for name, part in (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other)):
-        record |= {f"{name}_n": part.n, f"{name}_nll": part.nll, f"{name}_ppl": part.ppl}
-    return record | {
-        "share_ar_hits": row.share_ar_hits,
-        "gap_due_to_ar": gap and gap.value,
-        "raw": gap and gap.raw,
-        "case": gap and gap.case,
-        "ci95_low": low,
-        "ci95_high": high,
-        "unresolved": gap and gap.unresolved,
-    }
+    record |= {"model": row.model, "gap_due_to_ar": gap and gap.value, **ends_of("ci95", gap)}
+    return record | scores_of(row) | {name: getattr(gap, name, None) for name in ("raw", "case", "unresolved")}
 
 
 def _gap_with_spread(result: SizeResult) -> Table:

@@ -170,16 +170,8 @@ def _closed_cell(share: ClosedShare | None) -> str:
 
 def _record(row: GapRow) -> dict[str, Any]:
     """A row as the fields of a CSV line."""
-    record: dict[str, Any] = {
-        "model": row.model,
-        "reference": row.reference,
-        "parameters": row.parameters,
-        "run": row.run,
-    }
-    for name, scores in (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other)):
-        record |= {f"{name}_n": scores.n, f"{name}_nll": scores.nll, f"{name}_ppl": scores.ppl}
     due = row.gap_due_to_ar
-    record["share_ar_hits"] = row.share_ar_hits
+    record = {name: getattr(row, name) for name in ("model", "reference", "parameters", "run")} | scores_of(row)
     record |= {f"gap_due_to_ar_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
     record |= ends_of("gap_due_to_ar", due)
     for name, delta in (("delta", row.delta), ("delta_ar", row.delta_ar)):
@@ -189,6 +181,13 @@ def _record(row: GapRow) -> dict[str, Any]:
         for name, share in (("overall", row.closed.overall), ("ar_hits", row.closed.ar_hits)):
             record |= {f"closed_{name}_{unit}": getattr(share, unit, None) for unit in ("ppl", "nll")}
     return record
+
+
+def scores_of(row: GapRow) -> dict[str, Any]:
+    """The tokens, NLL and perplexity of each slice, and the share of the AR hits."""
+    slices = (("overall", row.overall), ("ar_hits", row.ar_hits), ("other", row.other))
+    scores = {f"{name}_{key}": getattr(part, key) for name, part in slices for key in ("n", "nll", "ppl")}
+    return scores | {"share_ar_hits": row.share_ar_hits}
 
 
 def ends_of(name: str, value: GapShare | Delta | None) -> dict[str, float | None]:

@@ -6,12 +6,11 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, PercentFormatter
 
 from argap.atomic import write_text
-from argap.reports.drawing import COLOURS, FAINT, GRID, panel_rows, plain, save, style
+from argap.reports.drawing import COLOURS, FAINT, GRID, grid, panel_rows, plain, save, style
 from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.numbers import DASH
 from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED, SOURCE, PublishedScores, published_scores
@@ -109,7 +108,10 @@ def task_figure(best: pd.DataFrame) -> Figure:
         axes.plot(printed, rows_at, "o", markersize=8.5, clip_on=False, label=f"printed ({SOURCE})", zorder=2, **ring)
         axes.plot(ours, rows_at, "o", color=COLOURS[0], markersize=5.5, clip_on=False, label="ours", zorder=3)
         axes.set_title(plain(task.replace("_", " ")))
-        _percents(axes)
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        grid(axes, "x")
         axes.set_yticks(range(len(models)), [plain(model) for model in models])
         axes.set_ylim(len(models) - 0.5, -0.5)
     figure.supxlabel("Test accuracy", fontsize=9)
@@ -117,11 +119,3 @@ def task_figure(best: pd.DataFrame) -> Figure:
     first = 0 if best["printed"].notna().to_numpy().any() else 1  # the legend lists the published entry first
     figure.legend(handles[first:][::-1], labels[first:][::-1], loc="outside upper left", ncols=2)
     return figure
-
-
-def _percents(axes: Axes) -> None:
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.grid(axis="x")
-    axes.tick_params(length=0)

@@ -1,7 +1,5 @@
 """The share of the gap due to AR as a curve over the threshold τ."""
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -54,18 +52,17 @@ def share_by_threshold(gap: Gap) -> Figure:
     ends = {model: float(shares[model][-1]) for model, top in highest.items() if top > LOWEST}
     marks = _marks(gap)
     above.set_xscale("symlog", linthresh=1)
-    drawn = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends
-    for model in drawn:
-        curve: dict[str, Any] = look[model].curve | {"label": _label(gap, model)}
-        curve["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
-        every, width = max(1, len(tau) // 12), look[model].width
-        above.plot(tau, shares[model], linewidth=width, markersize=4, markevery=every, **curve)
+    order = sorted(ends, key=ends.__getitem__, reverse=True)  # the legend follows the order of the right ends
+    every = max(1, len(tau) // 12)
+    for model in order:
+        drawn = look[model].curve | {"linewidth": look[model].width, "markersize": 4, "markevery": every}
+        above.plot(tau, shares[model], label=_label(gap, model), **drawn)
     low, high = above.get_ylim()  # of the curves: an interval may be far longer
     above.set_ylim(max(low, LOWEST), high)
-    coloured = [model for model in drawn if look[model].colour != GREY]
+    coloured = [model for model in order if look[model].colour != GREY]
     for k, model in enumerate(coloured):
         shift = k - (len(coloured) - 1) / 2
-        _draw_intervals(above, gap, model, look[model], marks if len(drawn) > BANDS else None, shift)
+        _draw_intervals(above, gap, model, look[model], marks if len(order) > BANDS else None, shift)
     below.plot(tau, [point.share for point in gap.curve], color=INK, linewidth=1.5)
     for axes in (above, below):
         grid(axes)
@@ -98,7 +95,7 @@ def share_by_threshold(gap: Gap) -> Figure:
     counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
     below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
     heads = [f"τ = {threshold_text(point.threshold)}" for point in gap.curve]
-    curves = coloured + [m for m in drawn if m not in coloured]
+    curves = coloured + [m for m in order if m not in coloured]
     tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
     tell(below, list(tau), heads, {"AR hits": [(p.share, f"{percent(p.share)} of {gap.unit}s") for p in gap.curve]})
     if crowded:

@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from argap.records import Gap
 from argap.reports.drawing import (
     COLOURS,
-    GREY,
     WIDTH,
     decades,
     grid,
@@ -49,15 +48,11 @@ def learning_curves(result: SizeResult) -> Figure:
     axes.axhline(0, color=look[result.reference].colour, linewidth=1.3)
     reference = _running_loss(result, result.reference)
     over = {model: _above(_running_loss(result, model), reference) for model in models}
-    for model in sorted(
-        models, key=lambda model: -over[model][1][-1]
-    ):  # the legend follows the order of the final losses
+    for model in sorted(models, key=lambda model: -over[model][1][-1]):  # the legend has the order of the final losses
         tokens, loss = over[model]
         shown = tokens >= tokens[-1] / 10
-        drawn: dict[str, Any] = look[model].curve | {"label": plain(model)}
-        every = max(1, int(shown.sum()) // 8)
-        drawn["zorder"] = 2.0 if look[model].colour != GREY else 1.8  # those of interest above the others
-        axes.plot(tokens[shown] / 1e6, loss[shown], linewidth=1.3, markersize=4, markevery=every, **drawn)
+        drawn = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": max(1, int(shown.sum()) // 8)}
+        axes.plot(tokens[shown] / 1e6, loss[shown], label=plain(model), **drawn)
         ends[model] = (float(tokens[-1]) / 1e6, float(loss[-1]))
     if over:
         _tell_curves(axes, over)
@@ -91,12 +86,14 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
         # Space markers evenly on the page: late checkpoints are close together on a logarithmic axis.
         drawn: dict[str, Any] = look[model].curve | {"linewidth": 1.3, "markersize": 4, "markevery": 0.13}
         for axes, column in ((hits, "nll_ar_hits"), (other, "nll_other")):
-            axes.plot(own["tokens"] / 1e6, own[column], label=plain(model), **drawn)
-            pairs = zip(own["tokens"].tolist(), own[column].tolist(), strict=True)
+            known = own[np.isfinite(own[column])]
+            # matplotlib cannot place markers evenly on an empty curve
+            axes.plot(known["tokens"] / 1e6, known[column], label=plain(model), **drawn if len(known) else {})
+            pairs = zip(known["tokens"].tolist(), known[column].tolist(), strict=True)
             said[axes][model] = {tokens: (nll, f"{nll:.3f} nats") for tokens, nll in pairs}
         if model != reference and reference in models:
             tokens, shares = share_along(trajectory, model, reference)
-            if np.isfinite(shares).any():  # matplotlib cannot place markers on an empty curve
+            if np.isfinite(shares).any():
                 share.plot(tokens / 1e6, shares, **drawn)
                 pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
                 said[share][model] = {t: (value, f"{percent(value)} of the gap") for t, value in pairs}
@@ -119,11 +116,11 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
     return figure
 
 
-def _tell_curves(axes: Axes, over: dict[str, Losses], points: int = 40) -> None:
-    """Some points of each curve, at the same tokens for all: they see the same batches."""
+def _tell_curves(axes: Axes, over: dict[str, Losses]) -> None:
+    """At most 40 points of each curve, at the same tokens for all: they see the same batches."""
     at = min((tokens for tokens, _ in over.values()), key=len)
     at = at[at >= at[-1] / 10]
-    at = at[np.unique(np.linspace(0, len(at) - 1, points).astype(int))]
+    at = at[np.unique(np.linspace(0, len(at) - 1, 40).astype(int))]
     said = {}
     for model, (tokens, loss) in over.items():
         values = loss[np.searchsorted(tokens, at)]

@@ -119,6 +119,14 @@ def own_home(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def no_lines_by_the_clock(monkeypatch):
+    """What is printed does not depend on the machine's speed: lines of progress come only where a test wants them."""
+    from argap import progress
+
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 3600.0)
+
+
+@pytest.fixture(autouse=True)
 def drawn_alike():
     """A test's draws from torch's global generator do not depend on the tests before it."""
     torch.manual_seed(0)
@@ -207,7 +215,7 @@ def write_drawn_result(
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory):
+def chromium(tmp_path_factory):
     """One Chromium for all tests of a worker; those that use it are skipped where none is installed."""
     from tests.view.browser import Browser, find_chromium
 
@@ -216,6 +224,13 @@ def browser(tmp_path_factory):
         pytest.skip("no Chromium on the path; install Debian's package chromium, or set ARGAP_CHROMIUM")
     with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
+
+
+@pytest.fixture
+def browser(chromium):
+    """The Chromium, whose pages are closed after the test."""
+    yield chromium
+    chromium.close_pages()
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_what_an_item_raises_comes_after_those_before_it():
 
 
 def test_functions_run_at_once_and_their_results_keep_the_order():
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def slow_first(k: int) -> int:
         if k < 2:

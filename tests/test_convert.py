@@ -121,6 +121,26 @@ def test_anything_but_a_state_dict_is_refused_in_one_line(gpt2, tmp_path, conten
     assert not (tmp_path / "out").exists()
 
 
+def test_a_module_beside_the_pickle_is_not_imported(gpt2, tmp_path, monkeypatch) -> None:
+    """In the checkpoint's own folder: ``python -m`` would look there first."""
+    source = pickled(tmp_path / "source", gpt2)
+    for name in ("torch", "argap", "safetensors"):
+        (source / f"{name}.py").write_text(f"open({str(tmp_path / 'created')!r}, 'w')")
+    monkeypatch.chdir(source)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    convert(".", tmp_path / "out")
+    assert not (tmp_path / "created").exists()
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_broken_generation_config_is_named_before_the_weights_are_read(gpt2, tmp_path) -> None:
+    source = pickled(tmp_path / "source", gpt2)
+    (source / "generation_config.json").write_bytes(b'{"bos_token_id": \xe9}')
+    with pytest.raises(ArgapError, match=r"generation_config\.json: not readable as JSON"):
+        convert(str(source), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.usefixtures("pickles_read_here")
 def test_what_is_there_is_replaced_only_when_asked(gpt2, tmp_path) -> None:
     source = pickled(tmp_path / "source", gpt2)
@@ -128,6 +148,12 @@ def test_what_is_there_is_replaced_only_when_asked(gpt2, tmp_path) -> None:
     with pytest.raises(ArgapError, match="not empty; choose another `out`, or `overwrite=True`"):
         convert(str(source), tmp_path / "out")
     convert(str(source), tmp_path / "out", overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    for other in (tmp_path / "mine", tmp_path / "mine" / "notes.txt", source):
+        with pytest.raises(ArgapError, match=r"not empty, and not a converted checkpoint; choose another `out`$"):
+            convert(str(source), other, overwrite=True)
+    assert (tmp_path / "mine" / "notes.txt").is_file()
     (source / "model.safetensors").write_bytes(b"")
     (source / "pytorch_model.bin").unlink()
     with pytest.raises(ArgapError, match="already has safetensors"):

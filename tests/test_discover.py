@@ -14,7 +14,7 @@ import argap
 from argap.atomic import read_json
 from argap.condition_tree import Feature, grow
 from argap.discover import DRAWN, HYPOTHESIS, discover, draw, fitting
-from argap.errors import ArgapError
+from argap.errors import ArgapError, FormatError
 from argap.token_batches import TokenReader
 from argap.token_columns import UNIT
 
@@ -230,6 +230,14 @@ def test_a_model_without_a_gap(token_result, tmp_path):
     (out / "gap.json").write_text(swapped)
     with pytest.raises(ArgapError, match="ref: no gap to m2 in half of the documents"):
         argap.open_result(out).discover("ref")
+
+
+def test_damaged_tokens_are_no_reason_to_look_at_the_cells(token_result, tmp_path):
+    copied = Path(shutil.copytree(token_result, tmp_path / "out"))
+    labels = copied / "labels" / "labels.json"
+    labels.write_text(labels.read_text()[:88])
+    with pytest.raises(FormatError, match=r"labels\.json: not readable as JSON"):
+        discover(argap.open_result(copied), "m2")
 
 
 def test_a_single_document_has_no_halves(result):

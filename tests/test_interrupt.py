@@ -19,7 +19,7 @@ score, started = batches.Batches.score, []
 def score_slowly(self, windows, advance):
     started.append(windows)
     if len(started) > 1:
-        time.sleep(60)
+        time.sleep(600)
     return score(self, windows, advance)
 batches.Batches.score = score_slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
@@ -68,9 +68,7 @@ cli.main()
 
 
 def test_an_interrupt_in_a_destructor_is_not_lost():
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -79,13 +77,11 @@ def test_an_interrupted_score_keeps_its_shards(tmp_path):
     command += ["--ref", "attention", "--seq-len", "256", "--limit-tokens", "2048", "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     shard = tmp_path / "out" / "attention" / "tokens" / "part-00000.parquet"
-    for _ in range(600):
-        if shard.exists() or process.poll() is not None:
-            break
+    while not shard.exists() and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130, err

@@ -45,9 +45,8 @@ class Cluster:
                 node = next(node for node in self._cluster.list_all_nodes() if node is not self._cluster.head_node)
                 self._cluster.remove_node(node, allow_graceful=False)
             else:
-                while not (busy := busy_workers()):
+                while not killed_one():
                     time.sleep(0.01)
-                busy[0].kill()
             self.lost.set()
 
         threading.Thread(target=wait, daemon=True).start()
@@ -62,6 +61,17 @@ def busy_workers() -> list[Any]:
 
     named = ((each, (each.info["cmdline"] or [""])[0]) for each in psutil.process_iter(["cmdline"]))
     return [each for each, name in named if name.startswith("ray::call_with_trust")]
+
+
+def killed_one() -> bool:
+    """Kill a worker that runs a task. False where there was none, or it ended first."""
+    import psutil
+
+    try:
+        busy_workers()[0].kill()
+    except (IndexError, psutil.NoSuchProcess):
+        return False
+    return True
 
 
 @pytest.fixture

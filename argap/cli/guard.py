@@ -36,7 +36,11 @@ LOST = re.compile(r"Connection (closed|reset) by|[Bb]roken pipe|NCCL (error|comm
 """What torch's process groups say to a process that has lost another one."""
 SECRET = re.compile(r"\bhf_\w{8,}|(?<=Bearer )\S+|(?<=://)[^\s/@]+(?=@)")
 """Tokens of the hub and of servers, and credentials in an address."""
-HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD)$")
+SIGNATURE = re.compile(
+    r"([?&][^=&\s]*(?:sig|signature|token|key|secret|password|credential)=)[^&\s'\"]+", re.IGNORECASE
+)
+"""A signature or key behind the path of an address."""
+HOLDS_SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$", re.IGNORECASE)
 """The names of environment variables whose values are never printed."""
 SHORTEST_SECRET = 8
 
@@ -117,4 +121,4 @@ def _without_secrets(text: str) -> str:
     for name, value in os.environ.items():
         if HOLDS_SECRET.search(name) and len(value) >= SHORTEST_SECRET:
             text = text.replace(value, "***")
-    return SECRET.sub("***", text)
+    return SECRET.sub("***", SIGNATURE.sub(r"\1***", text))

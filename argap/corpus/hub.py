@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl
 
 from argap.corpus.document import Tally, TextDocument
-from argap.errors import ArgapError, extra
+from argap.errors import ArgapError, extra, first_line
 
 OPTIONS = ("config", "split", "column", "revision")
 
@@ -48,5 +48,4 @@ def _load(name: str, options: dict[str, str]):
             streaming=True,
         )
     except Exception as error:  # the library raises many types, all of them the user's or the network's
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgapError(f"hub:{name}: the data set could not be opened ({reason})") from error
+        raise ArgapError(f"hub:{name}: the data set could not be opened ({first_line(error)})") from error

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argap.corpus.document import Tally, TextDocument
-from argap.errors import FormatError
+from argap.errors import FormatError, first_line
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -44,7 +44,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
                     yield TextDocument(tally.decode(text.as_py() or b""), str(own or domain), position, kept)
                     number += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from error
+        raise FormatError(f"{path}: not a complete Parquet file ({first_line(error)})") from error
 
 
 def _open(path: Path) -> "pq.ParquetFile":

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 
 CREDENTIALS = re.compile(
     r"^https?://[^/?#]*@|://[^/?#]*:[^/?#]*@|[?&][^=&]*(?:sig|signature|token|key|secret|password|credential)=",
@@ -47,7 +47,7 @@ def remote_path(spec: str) -> Path:
         path = UPath(spec)
         path.exists()  # imports the protocol's package and asks the store
     except (ValueError, ImportError, OSError) as error:
-        raise ArgapError(f"{spec}: cannot be reached ({str(error).splitlines()[0]})") from error
+        raise ArgapError(f"{spec}: cannot be reached ({first_line(error)})") from error
     return cast(Path, path)
 
 

@@ -20,17 +20,11 @@ HELD_OUT = (
     "zipapp",
 )  # fmt: skip
 
-# Tests (absent from many installations), other people's packages, and tables written by programs.
 SKIPPED_FOLDERS = {
-    "site-packages",
-    "dist-packages",
-    "__pycache__",
-    "test",
-    "tests",
-    "idle_test",
-    "lib-dynload",
-}
-SKIPPED_FOLDERS |= {"pydoc_data", "encodings", "ensurepip"}
+    "site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib-dynload", "pydoc_data",
+    "encodings", "ensurepip",
+}  # fmt: skip
+"""Tests (absent from many installations), other people's packages, and tables written by programs."""
 
 
 def modules(split: str) -> list[Path]:
@@ -40,8 +34,8 @@ def modules(split: str) -> list[Path]:
     if split == "heldout":
         files = [path for path in held_out if path.is_file()]
     elif split == "train":
-        files = [path for path in sorted(root.rglob("*.py")) if _kept(path.relative_to(root))]
-        files = [path for path in files if path not in set(held_out)]
+        others = [path for path in sorted(root.rglob("*.py")) if path not in set(held_out)]
+        files = [path for path in others if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts[:-1])]
     else:
         raise ArgapError(f"stdlib:{split}: unknown split; expected stdlib:heldout or stdlib:train")
     if not files:
@@ -54,7 +48,3 @@ def read(files: list[Path], tally: Tally) -> Iterator[TextDocument]:
     root = Path(sysconfig.get_path("stdlib"))
     for path in files:
         yield TextDocument(tally.decode(path.read_bytes()), "stdlib", path.relative_to(root).as_posix())
-
-
-def _kept(path: Path) -> bool:
-    return not SKIPPED_FOLDERS.intersection(path.parts[:-1])

@@ -13,7 +13,7 @@ from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
 from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
@@ -57,9 +57,8 @@ class Attention(Mixer):
         qkv_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 64) if heads is None else heads
         self.rotary = positions == "rope"
-        check_heads("attention", width, self.heads, even=self.rotary)
+        self.heads = split_heads("attention", width, heads, usual=width // 64, even=self.rotary)
         if window is None and window_kind == "blocked":
             raise ArgapError("attention: window_kind 'blocked' without a window; set its option window")
         size = width // self.heads
@@ -103,19 +102,16 @@ class Attention(Mixer):
         of min(T, w − 1), with a blocked one of T mod w."""
         return self._visible(length) * (self.qkv.out_features - self.out.in_features)
 
-    def flops(self, batch: int, length: int) -> int:
-        """Projections 8·B·T·D², less where heads share keys and values; scores and their use 4·D for each visible
-        pair: T·(T + 1)/2 in a sequence, or in a block of w, and w for each position past the first w of a sliding
-        window."""
-        width = self.out.in_features
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Scores and their use, 4·D for each visible pair: T·(T + 1)/2 in a sequence, or in a block of w, and w for
+        each position past the first w of a sliding window."""
         window = min(self.window or length, length)
         repeated, rest = divmod(length, window)
         if self.sliding:
             pairs = window * (window + 1) // 2 + (length - window) * window
         else:
             pairs = repeated * (window * (window + 1) // 2) + rest * (rest + 1) // 2
-        dense = 2 * batch * length * width * (self.qkv.out_features + width)
-        return dense + 4 * batch * pairs * width
+        return 4 * batch * pairs * self.out.in_features
 
     def _visible(self, length: int) -> int:
         """The number of the first ``length`` positions that the next one sees."""
@@ -149,7 +145,7 @@ class Attention(Mixer):
         if not self.rotary:
             return q, k, v
         size = self.rotary_size or q.shape[-1]
-        compute_dtype = torch.promote_types(q.dtype, torch.float32)
+        compute_dtype = at_least_float32(q.dtype)
         cos, sin = rotation(first, q.shape[2], size, self.rope_theta, compute_dtype, q.device)
         return self._rotated(q, cos, sin), self._rotated(k, cos, sin), v
 

@@ -103,11 +103,11 @@ class BaseConv(Mixer):
         """The inputs that the filter still reaches: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.projection.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the biases, the gate and the skip 3 or 4·B·T·D, the filter, and the convolution as
-        `convolution_flops` has it."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The biases, the gate and the skip 3 or 4·B·T·D, the filter, and the convolution as `convolution_flops` has
+        it."""
         width = self.projection.in_features
-        pointwise = batch * length * (2 * width**2 + (3 + self.skip) * width)
+        pointwise = (3 + self.skip) * batch * length * width
         return pointwise + self.filter.flops(length) + convolution_flops(batch, length, width, self.taps)
 
 

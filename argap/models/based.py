@@ -16,8 +16,8 @@ class BasedConv(Mixer):
     """y = (silu(h ∗ (x W₁ + b₁)) ⊙ (x W₂ + b₂)) W_O + b_O with a filter h of N taps a channel (arXiv
     2402.18668, section 3; sizes and biases as in the authors' configurations).
 
-    Based is no mixer but a pattern of three: this one, ``linear_attention`` with Taylor features, and
-    ``attention`` with a sliding window; the architecture ``based`` has them.
+    Based is a pattern of three mixers: this one, ``linear_attention`` with Taylor features, and ``attention`` with a
+    sliding window; the architecture ``based`` has them.
 
     Options: ``kernel_size``, taps N; ``expand``, inner width I as a multiple of the width.
     """
@@ -50,10 +50,9 @@ class BasedConv(Mixer):
         """min(N − 1, T)·I."""
         return self.conv.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 6·B·T·D·I, and the convolution; what is O(B·T·I) is left out."""
-        width, inner = self.out.out_features, self.out.in_features
-        return 6 * batch * length * width * inner + self.conv.flops(batch, length)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The convolution; biases, SiLU and gate, O(B·T·I), are not counted."""
+        return self.conv.flops(batch, length)
 
 
 class ShortLongConv(Mixer):
@@ -104,8 +103,7 @@ class ShortLongConv(Mixer):
         """min(N − 1, T)·D of each convolution."""
         return self.short.state_size(length) + self.long.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projection, 2·B·T·D², its bias and the gate, 2·B·T·D, and the convolutions; SiLU is not counted."""
-        width = self.gate.in_features
-        pointwise = batch * length * (2 * width**2 + 2 * width)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The projection's bias and the gate, 2·B·T·D, and the convolutions; SiLU is not counted."""
+        pointwise = 2 * batch * length * self.gate.in_features
         return pointwise + self.short.flops(batch, length) + self.long.flops(batch, length)

@@ -20,6 +20,7 @@ from argap.kernels.launch import runs_kernels
 from argap.kernels.long_convolution import filter_spectrum, long_convolution, packed_convolution
 from argap.kernels.short_convolution import short_convolution
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
+from argap.models.mixer import at_least_float32
 
 SHORT = 32
 """Filters of up to this many taps are applied directly, longer ones by FFT."""
@@ -87,8 +88,8 @@ def convolution_step(
     """`causal_convolution` at one position: ``x [B, D]`` after the inputs ``past [B, P, D]``, with at least P + 1
     of the ``taps``. Returns the output ``[B, D]`` and the inputs that later positions see, at most ``reach``."""
     reached = torch.cat([past, x[:, None]], dim=1)
-    compute_dtype = torch.promote_types(x.dtype, torch.float32)
-    y = (reached.to(compute_dtype) * taps[: reached.shape[1]].to(compute_dtype).flip(0)).sum(dim=1).to(x.dtype)
+    dtype = at_least_float32(x.dtype)
+    y = (reached.to(dtype) * taps[: reached.shape[1]].to(dtype).flip(0)).sum(dim=1).to(x.dtype)
     return y, reached[:, max(0, reached.shape[1] - reach) :]
 
 
@@ -155,3 +156,25 @@ class ShortConvolution(nn.Module):
 
     def _biased(self, y: torch.Tensor) -> torch.Tensor:
         return y if self.bias is None else y + self.bias
+
+
+class NoConvolution(nn.Module):
+    """In the place of a mixer's optional `ShortConvolution`: returns its input, and has neither weights nor state."""
+
+    def forward(self, x: torch.Tensor, *, silu: bool = False) -> torch.Tensor:
+        return F.silu(x) if silu else x
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> None:
+        return None
+
+    def state_after(self, x: torch.Tensor) -> None:
+        return None
+
+    def step(self, x: torch.Tensor, state: None) -> tuple[torch.Tensor, None]:
+        return x, None
+
+    def state_size(self, length: int) -> int:
+        return 0
+
+    def flops(self, batch: int, length: int) -> int:
+        return 0

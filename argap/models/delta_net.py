@@ -10,13 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
-from argap.models.convolution import ShortConvolution
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.convolution import NoConvolution, ShortConvolution
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, delta_rule_flops, delta_rule_step
 
 Activation = Literal["silu", "elu", "relu", "identity"]
 KeyNorm = Literal["l2", "l1"]
-State = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class DeltaNet(Mixer):
@@ -52,67 +51,51 @@ class DeltaNet(Mixer):
         norm_eps: float = EPSILON,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 128) if heads is None else heads
-        check_heads("delta_net", width, self.heads)
+        self.heads = split_heads("delta_net", width, heads, usual=width // 128)
         self.width, self.chunk_size = width, chunk_size
         self.activation: Activation = activation
         self.key_norm: KeyNorm = key_norm
         self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.conv = None if conv_size is None else ShortConvolution(3 * width, conv_size)
+        self.conv = NoConvolution() if conv_size is None else ShortConvolution(3 * width, conv_size)
         self.beta = nn.Linear(width, self.heads, bias=False)
         self.norm = HeadNorm(width // self.heads, width, norm_eps)
         self.out = ResidualLinear(width, width, bias=False)
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        mapped = qkv = self.qkv(x)
-        fused = self.activation == "silu" and self.key_norm == "l2"  # with kernels of their own
-        if fused and self.conv is not None:
-            qkv = self.conv(qkv, silu=True)
-        elif self.conv is not None:
-            qkv = self.conv(qkv)
-        if fused:
-            qkv = F.silu(qkv) if self.conv is None else qkv
-            q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        else:
-            q, k, v = self._heads(qkv)
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        mapped = self.qkv(x)
+        fused = self.activation == "silu" and self.key_norm == "l2"  # the kernels compute these two
+        qkv = self.conv(mapped, silu=fused)
+        heads = qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3) if fused else self._heads(qkv)
+        q, k, v = (part.transpose(1, 2) for part in heads)
         rate = self._rate(x).transpose(1, 2)
         y, memory = self.operator(q, k, v, rate, normalize=fused, chunk=self.chunk_size)
-        past = None if self.conv is None else self.conv.state_after(mapped)
-        return self._merge(y.transpose(1, 2), x.dtype), (memory, past)
+        return self._merge(y.transpose(1, 2), x.dtype), (memory, self.conv.state_after(mapped))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, K]`` in float32 or wider, and the short convolution's last inputs."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
         size = self.width // self.heads
-        memory = torch.zeros(batch, self.heads, size, size, dtype=state_dtype, device=device)
-        return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
+        memory = torch.zeros(batch, self.heads, size, size, dtype=at_least_float32(dtype), device=device)
+        return memory, self.conv.init_state(batch, dtype, device)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, past = state
-        qkv = self.qkv(x)
-        if self.conv is not None:
-            qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
+        qkv, past = self.conv.step(self.qkv(x), past)
         q, k, v = self._heads(qkv)
         y, memory = delta_rule_step(q, k, v, self._rate(x), memory)
         return self._merge(y, x.dtype), (memory, past)
 
     def state_size(self, length: int) -> int:
         """H·K², and what the short convolution keeps."""
-        short = 0 if self.conv is None else self.conv.state_size(length)
-        return self.width**2 // self.heads + short
+        return self.width**2 // self.heads + self.conv.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(4·D + H), the short convolution, and `delta_rule_flops`; what is
-        O(B·T·D) is left out."""
-        dense = 2 * batch * length * self.width * (4 * self.width + self.heads)
-        short = 0 if self.conv is None else self.conv.flops(batch, length)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution and `delta_rule_flops`; norms and nonlinearities, O(B·T·D), are not counted."""
         size = self.width // self.heads
-        return dense + short + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
+        return self.conv.flops(batch, length) + delta_rule_flops(batch, self.heads, length, size, size, self.chunk_size)
 
     def _heads(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q and k, of unit norm, and v, each ``[..., H, K]`` in float32 or wider."""
-        compute_dtype = torch.promote_types(qkv.dtype, torch.float32)
+        compute_dtype = at_least_float32(qkv.dtype)
         q, k, v = qkv.to(compute_dtype).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         order = 2 if self.key_norm == "l2" else 1
         q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=SMALLEST_NORM) for part in (q, k))
@@ -120,7 +103,7 @@ class DeltaNet(Mixer):
 
     def _rate(self, x: torch.Tensor) -> torch.Tensor:
         """β ``[..., H]`` in (0, 1): how much of what a key holds is replaced."""
-        return self.beta(x).to(torch.promote_types(x.dtype, torch.float32)).sigmoid()
+        return self.beta(x).to(at_least_float32(x.dtype)).sigmoid()
 
     def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Outputs of the heads ``[..., H, K]``, normed and mixed, to ``[..., D]``."""

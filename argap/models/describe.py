@@ -108,24 +108,24 @@ def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) 
     return _describe(name, config, window, model_type=values.get("model_type", config.model_type))
 
 
-def _describe(name: str, config: ArgapConfig, window: int, **fields: Any) -> ModelDescription:
+def _describe(
+    name: str, config: ArgapConfig, window: int, *, model_type: str = ArgapConfig.model_type, **fields: Any
+) -> ModelDescription:
     costs = cost(config, window)
     sources = dict.fromkeys(resolve(mixer["name"]).source for mixer in config.mixers)
     if name in ARCHITECTURES:
         sources[ARCHITECTURES[name].source] = None
     return ModelDescription(
-        **{
-            "name": name,
-            "model_type": config.model_type,
-            "params": costs.parameters,
-            "flops": costs.flops,
-            "train_tflops": costs.train_tflops,
-            "state_size": costs.state_size,
-            "window": window,
-            "mixers": config.mixers,
-            "source": "; ".join(filter(None, sources)),
-            **fields,
-        }
+        name,
+        model_type,
+        params=costs.parameters,
+        flops=costs.flops,
+        train_tflops=costs.train_tflops,
+        state_size=costs.state_size,
+        window=window,
+        mixers=config.mixers,
+        source="; ".join(filter(None, sources)),
+        **fields,
     )
 
 

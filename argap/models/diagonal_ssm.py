@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.initialization import copy_
 
-from argap.models.mixer import without_decay
+from argap.models.mixer import at_least_float32, without_decay
 
 
 class DiagonalSSM(nn.Module):
@@ -51,7 +51,7 @@ class DiagonalSSM(nn.Module):
 
     def discrete(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """ΔA, B̄ and C, complex ``[C, S]``, in complex64 or wider whatever autocast says."""
-        compute_dtype = torch.promote_types(self.log_step.dtype, torch.float32)
+        compute_dtype = at_least_float32(self.log_step.dtype)
         with torch.autocast(self.log_step.device.type, enabled=False):
             matrix = torch.complex(-self.log_decay.to(compute_dtype).exp(), self.frequency.to(compute_dtype))
             exponent = self.log_step.to(compute_dtype).exp()[:, None] * matrix
@@ -62,8 +62,7 @@ class DiagonalSSM(nn.Module):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """x before the first position, complex ``[B, C, S]``."""
-        state_dtype = torch.promote_types(dtype, torch.float32).to_complex()
-        return torch.zeros(batch, *self.frequency.shape, dtype=state_dtype, device=device)
+        return torch.zeros(batch, *self.frequency.shape, dtype=at_least_float32(dtype).to_complex(), device=device)
 
     def step(self, inputs: list[torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One position: x = Ā x + Σ_p B̄^p u_p with ``inputs`` u_1, u_2, … ``[B, C]`` (one alone in a linear

@@ -1,4 +1,4 @@
-"""The filters of convolutional mixers: what makes the taps ``[N, D]`` of a causal convolution.
+"""The filters of convolutional mixers: modules that compute the taps ``[N, D]`` of a causal convolution.
 
 Legend: D width, N taps; tap s weighs the input s positions back.
 """
@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from argap.models.mixer import at_least_float32
 
 
 def position_features(count: int, taps: int, bands: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -87,7 +89,7 @@ class ImplicitFilter(nn.Module):
 
     def _mlp(self, count: int, activation: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The MLP's output for the first ``count`` taps, ``[count, D]``."""
-        dtype = torch.promote_types(self.inner_weight.dtype, torch.float32)
+        dtype = at_least_float32(self.inner_weight.dtype)
         features = self._features(count, dtype, self.inner_weight.device)
         inner = activation(F.linear(features, self.inner_weight.to(dtype), self.inner_bias.to(dtype)))
         return F.linear(inner, self.outer_weight.to(dtype), self.outer_bias.to(dtype))

@@ -13,8 +13,8 @@ from torch import nn
 from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.gla import gla
-from argap.models.convolution import ShortConvolution
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State
+from argap.models.convolution import NoConvolution, ShortConvolution
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32
 from argap.models.recurrence import EPSILON, recurrence_flops, recurrence_step
 
 
@@ -61,7 +61,8 @@ class GLA(Mixer):
         self.heads, self.keys, self.width = heads, keys, width
         self.temperature, self.chunk_size = gate_temperature, chunk_size
         self.qkv = nn.Linear(width, 2 * keys + width, bias=False)
-        self.conv = None if conv_size is None else ShortConvolution(2 * keys + width, conv_size)
+        self.conv = NoConvolution() if conv_size is None else ShortConvolution(2 * keys + width, conv_size)
+        self.activation = nn.Identity() if conv_size is None else nn.SiLU()
         self.decay_down = nn.Linear(width, gate_rank, bias=False)
         self.decay_up = nn.Linear(gate_rank, keys)
         self.gate = nn.Linear(width, width)
@@ -74,50 +75,34 @@ class GLA(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
         """As `Mixer.prefill`; S is computed where it is to be kept."""
         mapped = self.qkv(x)
-        qkv = mapped if self.conv is None else F.silu(self.conv(mapped))
+        qkv = self.activation(self.conv(mapped))
         q, k, v, logits = (part.transpose(1, 2) for part in self._heads(qkv, x))
         scaling = {"scale": q.shape[-1] ** -0.5, "temperature": self.temperature}
         y, memory = self.operator(q, k, v, logits, **scaling, keep_state=keep_state, chunk=self.chunk_size)
-        past = None if self.conv is None else self.conv.state_after(mapped)
-        return self._merge(y.transpose(1, 2), x), (memory, past)
+        return self._merge(y.transpose(1, 2), x), (memory, self.conv.state_after(mapped))
 
-    def init_state(
-        self, batch: int, dtype: torch.dtype, device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the short convolution's last inputs."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.keys // self.heads, self.width // self.heads
-        memory = torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device)
-        return memory, None if self.conv is None else self.conv.init_state(batch, dtype, device)
+        memory = torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device)
+        return memory, self.conv.init_state(batch, dtype, device)
 
-    def step(
-        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor | None]
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor | None]]:
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, past = state
-        qkv = self.qkv(x)
-        if self.conv is not None:
-            qkv, past = self.conv.step(qkv, past)  # pyright: ignore[reportArgumentType]  (there with conv)
-            qkv = F.silu(qkv)
-        q, k, v, logits = self._heads(qkv, x)
+        qkv, past = self.conv.step(self.qkv(x), past)
+        q, k, v, logits = self._heads(self.activation(qkv), x)
         decay = F.logsigmoid(logits.to(memory.dtype)) / self.temperature
         y, memory = recurrence_step(q.to(memory.dtype) * q.shape[-1] ** -0.5, k, v, memory, decay)
         return self._merge(y, x), (memory, past)
 
     def state_size(self, length: int) -> int:
         """H·K·V, and what the short convolution keeps."""
-        short = 0 if self.conv is None else self.conv.state_size(length)
-        return self.keys * self.width // self.heads + short
+        return self.keys * self.width // self.heads + self.conv.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, with the D·R + R·H·K of the decay's, the short convolution, and
-        `recurrence_flops`; what is O(B·T·D) is left out."""
-        low_rank = self.decay_up.in_features * (self.width + self.keys)
-        weights = self.width * (2 * self.keys + 3 * self.width) + low_rank
-        short = 0 if self.conv is None else self.conv.flops(batch, length)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution and `recurrence_flops`; norm, gate and decays, O(B·T·D), are not counted."""
         sizes = self.keys // self.heads, self.width // self.heads
-        return (
-            2 * batch * length * weights + short + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
-        )
+        return self.conv.flops(batch, length) + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _heads(
         self, qkv: torch.Tensor, x: torch.Tensor

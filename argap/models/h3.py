@@ -96,12 +96,11 @@ class H3(Mixer):
         products of a head, D·P·(its ``states``)."""
         return self.shift.state_size(length) + self.head_size**2 * self.ssm.state_size()
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections 8·B·T·D², both convolutions and the diagonal model's filter, 2·B·T·D of the shift's
-        skip and, for the D·P products, their making, skip and reading, 5·B·T·D·P (less a sum, D·(P − 1)
-        instead of D·P of them, in reading)."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Both convolutions and the diagonal model's filter, 2·B·T·D of the shift's skip and, for the D·P products,
+        their making, skip and reading, 5·B·T·D·P (less a sum, D·(P − 1) instead of D·P of them, in reading)."""
         width, products = self.out.in_features, self.out.in_features * self.head_size
-        pointwise = batch * length * (8 * width**2 + 2 * width + 5 * products - width)
+        pointwise = batch * length * (width + 5 * products)
         mixing = self.shift.flops(batch, length) + convolution_flops(batch, length, products, length)
         return pointwise + mixing + self.ssm.flops(length)
 

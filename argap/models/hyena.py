@@ -13,7 +13,16 @@ from torch import nn
 from argap.kernels.toeplitz_convolution import takes_products
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import position_features
-from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
+from argap.models.mixer import (
+    AtLeastOne,
+    AtLeastTwo,
+    Mixer,
+    ResidualLinear,
+    at_least_float32,
+    longest,
+    split_heads,
+    without_decay,
+)
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
@@ -54,9 +63,9 @@ class Hyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        check_heads("hyena", width, heads)
+        self.heads = split_heads("hyena", width, heads)
         taps = longest(max_positions, "hyena: its filters need")
-        self.order, self.heads, self.taps, self.spectra = order, heads, taps, SpectrumCache()
+        self.order, self.taps, self.spectra = order, taps, SpectrumCache()
         self.projection = nn.Linear(width, (order + 1) * width, bias=False)
         self.short = ShortConvolution((order + 1) * width, short_kernel, bias=True)
         channels = order * width // heads
@@ -98,13 +107,12 @@ class Hyena(Mixer):
         """The short convolution's, and O·D for each position that the filters reach, min(N − 1, T)."""
         return self.short.state_size(length) + self.order * min(self.taps - 1, length) * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections 2·(O + 2)·B·T·D², the short convolution, the filters, and for each order a long
-        convolution, as `convolution_flops` has it, and 3·B·T·D of skip and gate."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution, the filters, and for each order a long convolution, as `convolution_flops` has it, and
+        3·B·T·D of skip and gate."""
         width = self.out.in_features
-        projections = 2 * (self.order + 2) * batch * length * width**2
         each = convolution_flops(batch, length, width, self.taps) + 3 * batch * length * width
-        return projections + self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
+        return self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
 
     def _filters(self, taps: int) -> list[torch.Tensor]:
         """The first ``taps`` of each order's filter, ``[≤ taps, D]``."""
@@ -134,7 +142,7 @@ class HyenaFilter(nn.Module):
         """The first ``taps`` of the filter, ``[≤ taps, channels]``, in float32 or wider whatever autocast
         says."""
         weight = self.outer.weight
-        compute_dtype = torch.promote_types(weight.dtype, torch.float32)
+        compute_dtype = at_least_float32(weight.dtype)
         with torch.autocast(weight.device.type, enabled=False):
             z = position_features(min(taps, self.taps), self.taps, self.bands, compute_dtype, weight.device)
             time = z[:, :1]

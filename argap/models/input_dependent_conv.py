@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32
 
 
 class InputDependentConv(Mixer):
@@ -54,12 +54,11 @@ class InputDependentConv(Mixer):
         """All inputs, T·D: the filter is known only at the end of the sequence."""
         return length * self.projection.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², biases and gate 3·B·T·D, and the convolution by FFTs of length M = 2T at
-        2.5·M·log₂ M each: per sequence two for each channel and one for the filter, plus 3·M per channel for
-        products."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Biases and gate 3·B·T·D, and the convolution by FFTs of length M = 2T at 2.5·M·log₂ M each: per sequence two
+        for each channel and one for the filter, plus 3·M per channel for products."""
         width, size = self.projection.in_features, 2 * length
-        pointwise = batch * length * (2 * width**2 + 3 * width)
+        pointwise = 3 * batch * length * width
         return pointwise + round(batch * ((2 * width + 1) * _transform(size) + 3 * size * width))
 
 
@@ -102,12 +101,12 @@ class AutocorrelationConv(InputDependentConv):
         weights = highest.values / highest.values.abs().sum(dim=1, keepdim=True).clamp_min(tiny)
         return torch.zeros_like(scores).scatter(1, highest.indices, weights)
 
-    def flops(self, batch: int, length: int) -> int:
-        """Those of the base class, plus 2·B·T·D² for W_k and the autocorrelation: one transform per channel, one
-        inverse transform, and 4·M per channel for squares and their sum."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Those of the base class, plus the autocorrelation: one transform per channel, one inverse transform, and 4·M
+        per channel for squares and their sum."""
         width, size = self.projection.in_features, 2 * length
         correlation = batch * ((width + 1) * _transform(size) + 4 * size * width)
-        return super().flops(batch, length) + 2 * batch * length * width**2 + round(correlation)
+        return super().mixing_flops(batch, length) + round(correlation)
 
 
 def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
@@ -116,7 +115,7 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     Uses FFTs of length 2T, to avoid wrap-around, in float32 or wider. Returns the dtype of ``x``.
     """
     size = 2 * x.shape[1]
-    compute_dtype = torch.promote_types(x.dtype, torch.float32)
+    compute_dtype = at_least_float32(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         spectrum = torch.fft.rfft(x.to(compute_dtype), n=size, dim=1)
         response = torch.fft.rfft(taps.to(compute_dtype), n=size, dim=1)[..., None]
@@ -126,7 +125,7 @@ def sequence_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 def autocorrelation(keys: torch.Tensor) -> torch.Tensor:
     """r_s = Σ_t ⟨k_t, k_{t−s−1}⟩ of ``keys [B, T, D]`` for s = 0 … T − 1, as ``[B, T]``; the last is 0."""
     size = 2 * keys.shape[1]
-    compute_dtype = torch.promote_types(keys.dtype, torch.float32)
+    compute_dtype = at_least_float32(keys.dtype)
     with torch.autocast(keys.device.type, enabled=False):
         spectrum = torch.fft.rfft(keys.to(compute_dtype), n=size, dim=1)
         power = (spectrum.real.square() + spectrum.imag.square()).sum(dim=-1)

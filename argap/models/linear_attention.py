@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
@@ -58,8 +58,7 @@ class LinearAttention(Mixer):
         chunk_size: AtLeastOne | None = 64,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 64) if heads is None else heads
-        check_heads("linear_attention", width, self.heads)
+        self.heads = split_heads("linear_attention", width, heads, usual=width // 64)
         if feature_map not in FEATURE_MAPS:
             raise ArgapError(
                 f"linear_attention: feature_map {feature_map!r}; expected one of {', '.join(FEATURE_MAPS)}"
@@ -102,8 +101,8 @@ class LinearAttention(Mixer):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Σ φ(k_s)ᵀ v_s ``[B, H, F, V]`` in float32 or wider, and the number of positions so far. With ``sum``
         normalization an extra column accumulates Σ φ(k_s)."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
-        return torch.zeros(batch, self.heads, self.features.size, self._columns, dtype=state_dtype, device=device), 0
+        sizes = self.features.size, self._columns
+        return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
@@ -125,14 +124,11 @@ class LinearAttention(Mixer):
         """H·F·V, plus H·F with ``sum`` normalization; independent of the length."""
         return self.heads * self.features.size * self._columns
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·H·K + 2·D), and `recurrence_flops`. Of the feature maps only Performer's
-        projection counts, 2·F·K per query and key."""
-        width = self.out.in_features
-        dense = 2 * batch * length * width * (self.qk.out_features + 2 * width)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """`recurrence_flops`, and of the feature maps only Performer's projection, 2·F·K per query and key."""
         random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())
         sizes = (self.heads, length, self.features.size, self._columns)
-        return dense + random + recurrence_flops(batch, *sizes, self.chunk_size)
+        return random + recurrence_flops(batch, *sizes, self.chunk_size)
 
     @property
     def _columns(self) -> int:
@@ -146,7 +142,7 @@ class LinearAttention(Mixer):
 
     def _features(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, computed in float32 or wider, in the dtype of q and k."""
-        compute_dtype = torch.promote_types(q.dtype, torch.float32)
+        compute_dtype = at_least_float32(q.dtype)
         with torch.autocast(q.device.type, enabled=False):
             q_features, k_features = (self.features(x.to(compute_dtype), positions, query=x is q) for x in (q, k))
         return q_features.to(q.dtype), k_features.to(k.dtype)
@@ -158,7 +154,7 @@ class LinearAttention(Mixer):
         y, memory = self.operator(
             q, k, v, log_decay=self._log_decay(q.device), keep_state=keep_state, chunk=self.chunk_size
         )
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = at_least_float32(q.dtype)
         sums = k.to(wide).cumsum(2)
         total = (q.to(wide) * sums).sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
         y = (y.to(wide) / total * self._scale(positions)[:, :, None].to(wide)).to(v.dtype)

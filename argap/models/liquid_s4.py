@@ -87,11 +87,11 @@ class LiquidS4(Mixer):
         """(P − 1)·D inputs and N·D states, at any length."""
         return (self.degree - 1) * self.out.in_features + self.ssm.state_size()
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the skip 2·B·T·D, and the convolution with its filter's generation; for each power
-        the product B·T·D, plus its own convolution and filter."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The skip 2·B·T·D, and the convolution with its filter's generation; for each power the product B·T·D, plus
+        its own convolution and filter."""
         width = self.out.in_features
-        pointwise = batch * length * (2 * width**2 + 2 * width + (self.degree - 1) * width)
+        pointwise = (self.degree + 1) * batch * length * width
         taps = length if self.kernel == "kb" else 1
         linear = convolution_flops(batch, length, width, length) + self.ssm.flops(length)
         liquid = convolution_flops(batch, length, width, taps) + self.ssm.flops(taps)

@@ -95,8 +95,7 @@ class LongConv(Mixer):
         """The inputs still within the filter's reach: min(N − 1, T)·D."""
         return min(self.taps - 1, length) * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projection 2·B·T·D², the skip 2·B·T·D and `convolution_flops`; squash and GELU are not counted."""
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The skip 2·B·T·D and `convolution_flops`; squash and GELU are not counted."""
         width = self.out.in_features
-        pointwise = batch * length * (2 * width**2 + 2 * width)
-        return pointwise + convolution_flops(batch, length, width, self.taps)
+        return 2 * batch * length * width + convolution_flops(batch, length, width, self.taps)

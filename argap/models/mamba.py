@@ -12,7 +12,7 @@ from transformers.initialization import copy_
 
 from argap.kernels.selective_scan import selective_scan
 from argap.models.convolution import ShortConvolution
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, without_decay
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -64,14 +64,13 @@ class Mamba(Mixer):
         mapped, gate = self.projection(x).chunk(2, dim=-1)
         u = self.short(mapped, silu=True)
         low, b, c = self._selected(u)
-        decay = -self.log_decay.to(torch.promote_types(u.dtype, torch.float32)).exp()
+        decay = -self.log_decay.to(at_least_float32(u.dtype)).exp()
         y, h = selective_scan(u, self.step_size(low), decay, b, c, skip=self.skip, gate=gate)
         return self.out(y), (self.short.state_after(mapped), h)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's state, and h ``[B, E, N]`` in float32 or wider."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
-        h = torch.zeros(batch, *self.log_decay.shape, dtype=state_dtype, device=device)
+        h = torch.zeros(batch, *self.log_decay.shape, dtype=at_least_float32(dtype), device=device)
         return self.short.init_state(batch, dtype, device), h
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
@@ -90,13 +89,11 @@ class Mamba(Mixer):
         """E·N plus the short convolution's state."""
         return self.log_decay.numel() + self.short.state_size(length)
 
-    def flops(self, batch: int, length: int) -> int:
-        """Projections 2·B·T·(3·D·E + E·(R + 2·N) + R·E), the convolution, the recurrence 6·B·T·E·N (1 for the
-        exponent, 1 for the input, 2 for the update, 2 for the readout), and 4·B·T·E for Δ u, skip and gate."""
-        inner, width = self.out.in_features, self.out.out_features
-        maps = 2 * (3 * width * inner + inner * (self.rank + 2 * self.states) + self.rank * inner)
-        recurrence = 6 * inner * self.states + 4 * inner
-        return batch * length * (maps + recurrence) + self.short.flops(batch, length)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The convolution, the recurrence 6·B·T·E·N (1 for the exponent, 1 for the input, 2 for the update, 2 for the
+        readout), and 4·B·T·E for Δ u, skip and gate."""
+        recurrence = (6 * self.states + 4) * self.out.in_features
+        return batch * length * recurrence + self.short.flops(batch, length)
 
     def _selected(self, u: torch.Tensor) -> list[torch.Tensor]:
         """The input-dependent parameters of u ``[..., E]``: s_Δ (R), B (N) and C (N)."""

@@ -34,7 +34,7 @@ def _no_operator(*inputs: Any, **options: Any) -> tuple[torch.Tensor, Any]:
 class Mixer(nn.Module, ABC):
     """Maps ``[B, T, D]`` to ``[B, T, D]`` causally: position t sees positions up to t.
 
-    Besides the two abstract methods, a subclass defines:
+    Besides the abstract ``state_size``, a subclass defines:
 
     - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options; a
       configuration is checked against their names, and its values against their `Literal` or range (`AtLeastOne`).
@@ -45,6 +45,7 @@ class Mixer(nn.Module, ABC):
       ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
     - ``prefill``, if the parallel form can return its last state.
+    - ``mixing_flops``, the operations besides those of its linear maps.
     - `OwnInitialization`, in each module with parameters of its own.
     - ``auxiliary_loss``, if it adds a term to the training loss.
 
@@ -101,18 +102,30 @@ class Mixer(nn.Module, ABC):
     def state_size(self, length: int) -> int:
         """Elements of the recurrent state of one sequence after ``length`` positions."""
 
-    @abstractmethod
     def flops(self, batch: int, length: int) -> int:
-        """Floating-point operations of ``forward`` on ``[batch, length, D]`` (a multiply-add counts 2)."""
+        """Floating-point operations of ``forward`` on ``[batch, length, D]``; a multiply-add counts 2.
+
+        This default is 2·B·T for every weight of a linear map that is an attribute of the mixer, and `mixing_flops`.
+        """
+        maps = [module for module in self.children() if isinstance(module, nn.Linear)]
+        return 2 * batch * length * sum(module.weight.numel() for module in maps) + self.mixing_flops(batch, length)
+
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The operations of `flops` other than products with the mixer's linear maps."""
+        raise ArgapError(f"mixer {type(self).__name__}: counts no operations; define mixing_flops")
 
 
-def check_heads(mixer: str, width: int, heads: int, *, even: bool = False) -> None:
-    """Raise `ArgapError` for a width that does not split into the heads, with ``even`` into heads of even width."""
+def split_heads(mixer: str, width: int, heads: int | None, *, usual: int = 1, even: bool = False) -> int:
+    """The number of heads: as given, or else ``usual``, at least 1. Raises `ArgapError` for a width that does not split
+    into them, with ``even`` into heads of even width."""
+    if heads is None:
+        heads = max(1, usual)
     if heads < 1 or width % (2 * heads if even else heads):
         of_even_width = " of even width" if even else ""
         raise ArgapError(
             f"{mixer}: width {width} does not split into {heads} heads{of_even_width}; set its option heads"
         )
+    return heads
 
 
 def longest(max_positions: int | None, what: str) -> int:
@@ -120,6 +133,11 @@ def longest(max_positions: int | None, what: str) -> int:
     if max_positions is None:
         raise ArgapError(f"{what} the longest sequence; set the model's max_position_embeddings")
     return max_positions
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of states, norms and sums: ``dtype``, or float32 where that is narrower."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def without_decay(*parameters: nn.Parameter) -> None:

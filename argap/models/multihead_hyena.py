@@ -8,7 +8,7 @@ from torch import nn
 
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.hyena import HyenaFilter
-from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, check_heads, longest, without_decay
+from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, longest, split_heads, without_decay
 
 State = tuple[torch.Tensor, torch.Tensor]
 
@@ -43,8 +43,7 @@ class MultiheadHyena(Mixer):
         sine_frequency: float = 14.0,
     ) -> None:
         super().__init__()
-        self.heads = max(1, width // 8) if heads is None else heads
-        check_heads("multihead_hyena", width, self.heads)
+        self.heads = split_heads("multihead_hyena", width, heads, usual=width // 8)
         self.taps, self.spectra = longest(max_positions, "multihead_hyena: its filters need"), SpectrumCache()
         self.projection = nn.Linear(width, 3 * width, bias=False)
         self.short = ShortConvolution(3 * width, short_kernel, bias=True)
@@ -98,13 +97,12 @@ class MultiheadHyena(Mixer):
         """The short convolution's, and 2·D for each position that the filters reach, min(N − 1, T)."""
         return self.short.state_size(length) + 2 * min(self.taps - 1, length) * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections 8·B·T·D², the short convolution, the filters, the convolution of D·C channels as
-        `convolution_flops` has it, and 5·B·T·D·C for the outer products, the skip and the reading."""
-        width = self.out.in_features
-        channels = width * width // self.heads
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """The short convolution, the filters, the convolution of D·C channels as `convolution_flops` has it, and
+        5·B·T·D·C for the outer products, the skip and the reading."""
+        channels = self.out.in_features**2 // self.heads
         convolved = convolution_flops(batch, length, channels, self.taps) + 5 * batch * length * channels
-        return 8 * batch * length * width**2 + self.short.flops(batch, length) + self.filter.flops(length) + convolved
+        return self.short.flops(batch, length) + self.filter.flops(length) + convolved
 
     def _filter(self, taps: int) -> torch.Tensor:
         """The first ``taps`` of the filters, each for the C² products of its head, ``[≤ taps, D·C]``."""

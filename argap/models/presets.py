@@ -94,12 +94,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "base_conv": Architecture(base_conv_layers, bounded=True, source=f"{ZOOLOGY}, table 2, listings 1 and 2"),
     "base_conv_octaves": Architecture(octaves_layers, bounded=True),
     "hybrid": Architecture(hybrid_layers, bounded=True),
-    "hybrid_random": Architecture(hybrid_three_layers("random"), bounded=True, source=f"{ZOOLOGY}, table 2"),
-    "hybrid_programmatic": Architecture(
-        hybrid_three_layers("programmatic"), bounded=True, source=f"{ZOOLOGY}, table 2"
-    ),
-    "hybrid_learned": Architecture(hybrid_three_layers("learned"), bounded=True, source=f"{ZOOLOGY}, table 2"),
-    "hybrid_full": Architecture(hybrid_three_layers("full"), bounded=True, source=f"{ZOOLOGY}, table 2"),
+    **{
+        f"hybrid_{select}": Architecture(hybrid_three_layers(select), bounded=True, source=f"{ZOOLOGY}, table 2")
+        for select in ("random", "programmatic", "learned", "full")
+    },
     "linear_attention": Architecture(in_turn("linear_attention")),
     "based": Architecture(based_layers),
     "based_post": Architecture(in_turn("short_long_conv", TAYLOR), source="second Zoology post"),

@@ -12,7 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, check_heads
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
@@ -58,8 +58,7 @@ class RetNet(Mixer):
         cross_chunk: bool = True,
     ) -> None:
         super().__init__()
-        self.heads = max(4, width // 256) if heads is None else heads
-        check_heads("retnet", width, self.heads, even=True)
+        self.heads = split_heads("retnet", width, heads, usual=max(4, width // 256), even=True)
         if not cross_chunk and chunk_size is None:
             raise ArgapError("retnet: cross_chunk false needs a chunk_size, at which the state starts anew")
         self.width, self.inner = width, value_expansion * width
@@ -111,9 +110,8 @@ class RetNet(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """S ``[B, H, K, V]`` in float32 or wider, and the number of positions so far."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
         sizes = self.width // self.heads, self.inner // self.heads
-        return torch.zeros(batch, self.heads, *sizes, dtype=state_dtype, device=device), 0
+        return torch.zeros(batch, self.heads, *sizes, dtype=at_least_float32(dtype), device=device), 0
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
@@ -129,15 +127,14 @@ class RetNet(Mixer):
         """H·K·V, the same for any length."""
         return self.width * self.inner // self.heads
 
-    def flops(self, batch: int, length: int) -> int:
-        """The projections, 2·B·T·D·(2·D + 3·H·V), and `recurrence_flops`, without ``cross_chunk`` of each chunk alone
-        without its S; what is O(B·T·D) is left out."""
-        dense = 2 * batch * length * self.width * (2 * self.width + 3 * self.inner)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """`recurrence_flops`, without ``cross_chunk`` of each chunk alone without its S; rotation, norm and gate,
+        O(B·T·D), are not counted."""
         sizes = self.width // self.heads, self.inner // self.heads
         if not self.cross_chunk and self.chunk_size is not None:
             chunk = min(self.chunk_size, length)
-            return dense + 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
-        return dense + recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
+            return 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
+        return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
     def _log_decay(self, device: torch.device) -> torch.Tensor:
         """log γ of each head, ``[H]``."""

@@ -13,7 +13,7 @@ from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import runs_kernels
 from argap.kernels.token_shift import mixed, token_shift
 from argap.kernels.wkv import Sums, wkv, wkv_average
-from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
+from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32
 
 DEPTH = 0.5
 """The depth that a mixer outside a model starts with; in a model `RWKV4.set_depth` gives its own."""
@@ -65,13 +65,13 @@ class RWKV4(Mixer):
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, Sums]]:
         r, k, v = self._maps(token_shift(x, _weights(self.shift)))
-        decay = self.log_decay.to(torch.promote_types(x.dtype, torch.float32)).exp()
+        decay = self.log_decay.to(at_least_float32(x.dtype)).exp()
         y, sums = wkv(k, v, decay, self.bonus, receptance=r)
         return self.out(y), (x[:, -1], sums)
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Sums]:
         """The last input, then the two sums and their largest exponent in float32 or wider; all ``[B, D]``."""
-        state_dtype = torch.promote_types(dtype, torch.float32)
+        state_dtype = at_least_float32(dtype)
         size = (batch, self.out.in_features)
         zeros = torch.zeros(size, dtype=state_dtype, device=device)
         top = torch.full(size, -torch.inf, dtype=state_dtype, device=device)
@@ -92,11 +92,10 @@ class RWKV4(Mixer):
         """4·D: the last input, two sums and their largest exponent."""
         return 4 * self.out.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """The four projections 8·B·T·D², plus 27·B·T·D: 9 for the three shifts, 17 for the recurrence (without
-        exponentials and maxima) and 1 for the gate."""
-        width = self.out.in_features
-        return batch * length * (8 * width**2 + 27 * width)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """27·B·T·D: 9 for the three shifts, 17 for the recurrence (without exponentials and maxima) and 1 for the
+        gate."""
+        return 27 * batch * length * self.out.in_features
 
     def _maps(self, mixes: list[torch.Tensor]) -> list[torch.Tensor]:
         """r, k and v from their mixes of the inputs and the inputs one position earlier."""
@@ -139,11 +138,9 @@ class RWKV4Channel(Mixer):
         """D: the last input."""
         return self.receptance.in_features
 
-    def flops(self, batch: int, length: int) -> int:
-        """Projections 2·B·T·D² + 4·B·T·D·E for an inner width E, plus B·T·(7·D + E) for two
-        shifts, the gate and the squares."""
-        inner, width = self.value.in_features, self.value.out_features
-        return batch * length * (2 * width**2 + 4 * width * inner + 7 * width + inner)
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""
+        return batch * length * (7 * self.value.out_features + self.value.in_features)
 
     def _mixed(self, mixes: list[torch.Tensor]) -> torch.Tensor:
         r, k = self.receptance(mixes[0]), self.key(mixes[1])

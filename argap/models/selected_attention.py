@@ -12,7 +12,7 @@ from torch import nn
 
 from argap.models.attention import Attention, Positions
 from argap.models.attention import State as AttentionState
-from argap.models.mixer import AtLeastOne, Mixer
+from argap.models.mixer import AtLeastOne, Mixer, at_least_float32
 from argap.models.selection import among_highest, random_as_many, repeated_bigrams, repeated_tokens
 
 Select = Literal["programmatic", "random", "learned", "full"]
@@ -90,7 +90,7 @@ class SelectedAttention(Mixer):
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """Attention's state, and the state of the selection: the tokens so far ``[B, T]``, the highest scores
         ``[B, ≤ k]`` for ``learned``, or nothing for ``full``."""
-        state_dtype = torch.long if self.score is None else torch.promote_types(dtype, torch.float32)
+        state_dtype = torch.long if self.score is None else at_least_float32(dtype)
         return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=state_dtype, device=device)
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
@@ -122,10 +122,9 @@ class SelectedAttention(Mixer):
         selection = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
         return self.attention.state_size(length) + selection
 
-    def flops(self, batch: int, length: int) -> int:
-        """Those of dense attention, plus 2·B·T·D for the scores of ``learned``; comparisons are not counted."""
-        scores = 0 if self.score is None else 2 * batch * length * self.score.in_features
-        return self.attention.flops(batch, length) + scores
+    def mixing_flops(self, batch: int, length: int) -> int:
+        """Those of dense attention; comparisons of scores are not counted."""
+        return self.attention.flops(batch, length)
 
     def _masked(self, y: torch.Tensor, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Attention's output ``y [B, T, D]`` for inputs ``x [B, T, D]``, with unselected positions set to zero."""
@@ -150,6 +149,6 @@ def _scores(x: torch.Tensor, score: nn.Linear) -> torch.Tensor:
 
     Computed in float32 or wider even under autocast, because lower precision would create ties.
     """
-    compute_dtype = torch.promote_types(x.dtype, torch.float32)
+    compute_dtype = at_least_float32(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.to(compute_dtype), score.weight.to(compute_dtype))[..., 0].sigmoid()

@@ -19,7 +19,8 @@ from msgspec.structs import asdict
 
 from argap.device import use_device
 from argap.errors import ArgapError
-from argap.models.modeling import ArgapForCausalLM, compile_layers
+from argap.models.block import compile_layers
+from argap.models.modeling import ArgapForCausalLM
 from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
 from argap.records import Record

@@ -1,6 +1,7 @@
 """The whole benchmark: checkpoints and tasks in; samples, ``recall.json`` and lm-eval's ``results.json`` out."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from argap.checkpoint import check_loadable, load_model, max_positions, read_con
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.lock import one_writer
-from argap.recall.decoding import COPY, CopyBaseline, Decoder
+from argap.recall.decoding import COPY, CopyBaseline, Decoder, Forced
 from argap.recall.examples import Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
@@ -29,7 +30,7 @@ from argap.recall.samples import (
 )
 from argap.recall.scores import Score, score
 from argap.records import write_record
-from argap.runs import environment
+from argap.resumable import environment
 from argap.scorer import ScoreOptions
 from argap.targets import CheckpointTarget, find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
@@ -179,36 +180,26 @@ def _answer_tasks(
             check_fits(prompts, max_positions(read_config(target.checkpoint)), name)
         folder = task_folder(out, name, examples.label)
         record = _describe(target, examples, protocol, options, rule)
-
-        def answer(rows: list[int], examples: Examples = examples, prompts: list[Prompt] = prompts) -> list[Sample]:
-            return _answer_rows(decoder, examples, prompts, rows, rule)
-
+        answer = partial(_answer_rows, decoder, examples, prompts, rule)
         lengths = [len(prompt.ids) for prompt in prompts]
         samples.append(collect_samples(folder, record, lengths, answer, overwrite=overwrite))
     return samples
 
 
 def _answer_rows(
-    decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rows: list[int], rule: HitRule
+    decoder: Decoder | CopyBaseline, examples: Examples, prompts: list[Prompt], rule: HitRule, rows: list[int]
 ) -> list[Sample]:
     """Generation and teacher forcing for some examples."""
     tokenizer = decoder.tokenizer
     ids = [prompts[row].ids for row in rows]
     golds = [gold_ids(examples.rows[row], tokenizer) for row in rows]
     generations = decoder.generate(ids, until=[STOP], new_tokens=NEW_TOKENS)
-    forced = decoder.force(ids, [gold[:NEW_TOKENS] for gold in golds]) if isinstance(decoder, Decoder) else None
+    forced: list[Forced | None] = [None] * len(rows)
+    if isinstance(decoder, Decoder):
+        forced = [*decoder.force(ids, [gold[:NEW_TOKENS] for gold in golds])]
     return [
-        make_sample(
-            row,
-            examples.rows[row],
-            prompts[row],
-            generations[k],
-            golds[k],
-            None if forced is None else forced[k],
-            tokenizer,
-            rule,
-        )
-        for k, row in enumerate(rows)
+        make_sample(row, examples.rows[row], prompts[row], generation, gold, of_gold, tokenizer, rule)
+        for row, generation, gold, of_gold in zip(rows, generations, golds, forced, strict=True)
     ]
 
 

@@ -18,7 +18,15 @@ from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
 from argap.documents import Documents
 from argap.errors import ArgapError, MismatchError
-from argap.evaluation import PACKING, SEQ_LEN, EvaluationSet, check_no_separator, corpora_of, kept_columns
+from argap.evaluation import (
+    PACKING,
+    SEQ_LEN,
+    EvaluationSet,
+    check_no_separator,
+    corpora_of,
+    kept_columns,
+    separator_of,
+)
 from argap.labels import Labels
 from argap.progress import say
 from argap.records import EvaluationRecord, EvaluationSpec
@@ -157,7 +165,7 @@ class _Text(NamedTuple):
 
 def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
     """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``."""
-    separators = None if (spec.packing or PACKING) == "document" else [_separator(each) for each in tokenizers]
+    separators = None if (spec.packing or PACKING) == "document" else list(map(separator_of, tokenizers))
     corpora = corpora_of(spec)
     text = _Text([], [], separators, corpora, spec.keep)
     taken = 0
@@ -189,14 +197,6 @@ def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
             if isinstance(item, TokenShard):
                 raise ArgapError(f"{item.path}: tokens of one tokenizer; expected text, which every tokenizer can cut")
             yield item
-
-
-def _separator(tokenizer: Tokenizer) -> int:
-    if tokenizer.eos is None:
-        raise ArgapError(
-            f"{tokenizer.name}: the tokenizer names no EOS token, which packing needs; use `packing=document`"
-        )
-    return tokenizer.eos
 
 
 def _with_separators(

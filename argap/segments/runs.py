@@ -17,18 +17,7 @@ from argap.errors import ArgapError, MismatchError
 from argap.labels import Labels, label, read_labels, with_counts, write_labels
 from argap.records import EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
-from argap.runs import (
-    OWN,
-    Run,
-    begin_run,
-    check_same_set,
-    finish_run,
-    read_logprobs,
-    shard_path,
-    shards_of,
-    tokenizer_of,
-    write_shard,
-)
+from argap.runs import OWN, Run, begin_run, check_same_set, finish_run, read_logprobs, tokenizer_of, write_shards
 from argap.segments.evaluation import SegmentedText, open_text_of_runs
 from argap.tokenizer import Tokenizer
 
@@ -45,16 +34,13 @@ def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, ov
     """
     assert run.finished is not None
     identity = aligned_identity(run.record.identity, text)
-    source = text.sets[0]
     record = msgspec.structs.replace(run.record, evaluation=text.record, identity=identity, finished=None)
     aligned = begin_run(folder, record, overwrite=overwrite)
     logprob, top1 = read_logprobs(run)
     sums = text.align(logprob, tokenizer)
     # The most likely token can be compared with the reference's tokens only where these are the model's own.
     ids = top1[: len(sums)] if tokenizer == 0 else np.full(len(sums), -1, dtype=np.int32)
-    for shard, windows in enumerate(shards_of(source)):
-        rows = slice(source.offsets[windows.start], source.offsets[windows.stop])
-        write_shard(shard_path(folder, shard), source, windows, sums[rows], ids[rows])
+    write_shards(folder, text.sets[0], sums, ids)
     return finish_run(Run(aligned.folder, msgspec.structs.replace(aligned.record, finished=None)), run.finished)
 
 

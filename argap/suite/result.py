@@ -106,7 +106,7 @@ class SizeResult:
     @cached_property
     def exposed(self) -> int:
         """The end of a bin of the curve nearest, in ratio, to the paper's 1,250 exposures."""
-        bounds = np.unique(self._table("curve", *self._summed)["high"].to_numpy())
+        bounds = np.unique(self._sums["high"].to_numpy())
         distance = np.abs(np.log(np.maximum(bounds, 0.5) * self.passes / PAPER_THRESHOLD))
         return int(bounds[distance.argmin()])
 
@@ -118,28 +118,27 @@ class SizeResult:
         assert index is not None  # of a suite
         assert self.gap.threshold is not None
         scaled = (resolve_threshold("scaled", tokens) for tokens in (index.tokens, index.exposed_tokens))
-        bounds = set(self._table("curve", *self._summed)["high"].tolist())
+        bounds = set(self._sums["high"].tolist())
         return [tau for tau in dict.fromkeys([self.gap.threshold, self.exposed, *scaled]) if tau in bounds]
 
     @cached_property
     def curve(self) -> tuple[ThresholdShare, ...]:
         """The share of the gap at every threshold, with intervals at the ends of the cells' bins and at `marks`, as
         far as the files have documents there: the ``curve.parquet`` of an older argap has none."""
-        sums = self._table("curve", *self._summed)
+        sums = self._sums
         highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
         known = self._at([tau for tau in highs if tau <= last], self._binned())
         if "document" in sums:
             known |= self._at([tau for tau in self.marks if tau not in known], sums)
-        points = {
-            point.threshold: self._judged(point) for point in share_by_threshold(sums, self.totals, self.reference)
-        }
+        others = share_by_threshold(sums, self.totals, self.reference)
+        points = {point.threshold: self._judged(point) for point in others} | known
         doubts = seed_doubts(self.gap.rows, seed_ranges(self.cells, self.members))
-        return tuple(_doubted(point, doubts) for _, point in sorted((points | known).items()))
+        return tuple(_doubted(points[tau], doubts) for tau in sorted(points))
 
-    @property
-    def _summed(self) -> tuple[str, ...]:
-        """Columns that ``curve.parquet`` must have."""
-        return ("high", "n", *(PREFIX + model for model in self.gap.models))
+    @cached_property
+    def _sums(self) -> pd.DataFrame:
+        """``curve.parquet``."""
+        return self._table("curve", "high", "n", *(PREFIX + model for model in self.gap.models))
 
     def _binned(self) -> pd.DataFrame:
         """The repeated cells with the upper end of their frequency bin as ``high``."""

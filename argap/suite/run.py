@@ -5,9 +5,11 @@ from pathlib import Path
 
 from argap.errors import ArgapError
 from argap.labels import label
+from argap.progress import say
+from argap.ray_tasks import completed, connect, task_device
 from argap.records import Record, read_gap
 from argap.suite.collect import collect
-from argap.suite.config import Entry, Suite
+from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.layout import Layout, finished_run, steps_done
 from argap.suite.members import evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
@@ -61,14 +63,11 @@ def run_suite(
     chosen_sizes = list(sizes) or list(suite.sizes)
     entries = _chosen(suite, chosen_sizes, members)
     sets = {size: evaluation_set(suite, size) for size in chosen_sizes}
+    windows = {size: data for size, (data, _) in sets.items()}
     if ray:
-        from argap.suite.ray_tasks import run_on_ray
-
-        run_on_ray(path, entries, layout, address=address, device=device, keep=keep, log_to=log_to)
-    else:
-        windows = {size: data for size, (data, _) in sets.items()}
-        if not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
-            return False
+        _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
+    elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
+        return False
     if not collects:
         return False
     for size, (data, tokenizer) in sets.items():
@@ -77,6 +76,35 @@ def run_suite(
         collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
         log_result(read_gap(out / size), log_to, layout.work / size)
     return True
+
+
+def _run_on_ray(
+    suite: Path,
+    entries: list[Entry],
+    layout: Layout,
+    address: str | None,
+    device: str,
+    keep: bool,
+    log_to: Sequence[str],
+) -> None:
+    """Train and score ``entries`` of the file ``suite`` as tasks of a cluster, one GPU each; all nodes must share the
+    work folder.
+
+    Finished members are skipped, and a member whose worker died resumes from its last checkpoint. Raises as
+    `argap.ray_tasks.completed` and `run_members`.
+    """
+    ray = connect(address)
+    chosen = task_device(ray, device)
+    work = Layout(layout.work.absolute())
+    calls = [(suite.absolute(), entry, work, chosen, keep, log_to) for entry in entries]
+    for done, number in enumerate(completed(ray, _run_one, calls, device=chosen), start=1):
+        say(f"{done} of {len(entries)}: {entries[number].size} {entries[number].name}")
+
+
+def _run_one(suite: Path, entry: Entry, layout: Layout, device: str, keep: bool, log_to: Sequence[str]) -> None:
+    loaded = load_suite(suite)
+    data, _ = evaluation_set(loaded, entry.size)
+    run_members(loaded, [entry], layout, {entry.size: data}, device=device, keep=keep, log_to=log_to)
 
 
 def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:

@@ -22,8 +22,8 @@ from torch import nn
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.attention import Attention
 from argap.models.base_conv import BaseConv
+from argap.models.block import Block, SwiGLU
 from argap.models.linear_attention import LinearAttention
-from argap.models.modeling import Block, SwiGLU
 from argap.synthetics.arithmetic_circuits import taps_of
 
 MixerType = TypeVar("MixerType")
@@ -61,8 +61,7 @@ def attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     own, one = slice(0, bits), bits
     before, answer = slice(bits + 1, 2 * bits + 1), slice(2 * bits + 1, 3 * bits + 1)
     mixers = [{"name": "attention", "heads": 1}, {"name": "attention", "heads": 1, "positions": "none"}]
-    model = _blank(vocab_size, width, mixers, max_positions)
-    embedding, head = model.get_parameter("model.embed_tokens.weight"), model.get_parameter("lm_head.weight")
+    model, embedding, head = _blank(vocab_size, width, mixers, max_positions)
     embedding[:, own] = codes
     embedding[:, one] = 1
     previous, recall = model.model.blocks
@@ -120,8 +119,7 @@ def linear_attention_by_hand(vocab_size: int, max_positions: int) -> ArgapForCau
         {"name": "base_conv", "filter": "explicit", "kernel_size": 2},
         {"name": "linear_attention", "heads": 1, "feature_map": "identity", "feature_dim": vocab_size},
     ]
-    model = _blank(vocab_size, 3 * vocab_size, mixers, max_positions)
-    embedding, head = model.get_parameter("model.embed_tokens.weight"), model.get_parameter("lm_head.weight")
+    model, embedding, head = _blank(vocab_size, 3 * vocab_size, mixers, max_positions)
     embedding[:, own] = codes
     embedding[:, before] = codes
     previous, recall = model.model.blocks
@@ -170,8 +168,7 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
     read = compare + shifts * bits
     matched = read + shifts * bits
     mixers = [{"name": "base_conv", "filter": "explicit", "kernel_size": None}]
-    model = _blank(vocab_size, width, mixers, max_positions, intermediate_size=shifts)
-    embedding, head = model.get_parameter("model.embed_tokens.weight"), model.get_parameter("lm_head.weight")
+    model, embedding, head = _blank(vocab_size, width, mixers, max_positions, intermediate_size=shifts)
     embedding[:, own] = codes
     embedding[:, one] = 1
     embedding[:, compare:matched] = codes.repeat(1, 2 * shifts)
@@ -211,8 +208,9 @@ def base_conv_by_hand(vocab_size: int, max_positions: int) -> ArgapForCausalLM:
 
 def _blank(
     vocab_size: int, width: int, mixers: list[dict], max_positions: int, intermediate_size: int = 1
-) -> ArgapForCausalLM:
-    """A model of two layers whose weights are all 0, except for norms of 1."""
+) -> tuple[ArgapForCausalLM, torch.Tensor, torch.Tensor]:
+    """A model of two layers whose weights are all 0, except for norms of 1, with its embedding and its head
+    ``[V, D]``."""
     config = ArgapConfig(
         vocab_size=vocab_size,
         hidden_size=width,
@@ -226,7 +224,7 @@ def _blank(
     norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.RMSNorm)}
     for parameter in model.parameters():
         parameter.fill_(1.0 if id(parameter) in norms else 0.0)
-    return model
+    return model, model.get_parameter("model.embed_tokens.weight"), model.get_parameter("lm_head.weight")
 
 
 def _undo(norm: nn.Module, square: float, width: int) -> None:

@@ -6,7 +6,7 @@ An engine decides where jobs run: on this machine's devices (`argap.synthetics.d
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +15,7 @@ import torch
 from argap.atomic import write_json
 from argap.lock import one_writer
 from argap.progress import say
-from argap.runs import environment
+from argap.resumable import environment
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult, train_group
 from argap.synthetics.store import check_folder, collect_runs, read_run, run_path, write_run
@@ -87,7 +87,7 @@ def run_sweep(
     """
     started = time.monotonic()
     check_folder(sweep, out)
-    write_json(out / "sweep.json", {"sweep": sweep.as_json(), **environment()})
+    write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
     jobs = pending_jobs(sweep, out, together)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)

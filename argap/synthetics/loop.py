@@ -30,8 +30,8 @@ Data = Mapping[str, Supervision]
 """Split to examples, on the device."""
 
 
-class RunResult(Record, frozen=True):
-    """The result of one run."""
+class RunResult(Record, frozen=True, forbid_unknown_fields=True):
+    """``runs/KEY.json``: the result of one run."""
 
     config: RunConfig
     accuracy: float
@@ -59,16 +59,8 @@ class RunResult(Record, frozen=True):
     device: str
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
+        """All fields as JSON values, of the configuration those that its task uses."""
         return as_json(self) | {"config": self.config.as_json()}
-
-    @classmethod
-    def from_json(cls, config: RunConfig, record: Mapping[str, Any]) -> "RunResult":
-        """The result of ``config`` from `as_json`.
-
-        Raises `msgspec.ValidationError` for a value of another type.
-        """
-        return msgspec.convert({**record, "config": config}, cls, strict=True)
 
 
 def train_group(

@@ -17,7 +17,7 @@ from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap, interval
 from argap.progress import progress
-from argap.runs import environment
+from argap.resumable import environment
 from argap.synthetics.pretrained_test import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow
 from argap.synthetics.tasks.examples import IGNORED, Examples
 from argap.synthetics.tasks.pretrained_mqar import build, layout

@@ -4,7 +4,6 @@
 is never trained again. ``runs.parquet`` is the table of all finished runs, one row each, rebuilt from ``runs``.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from argap.atomic import read_json, write_json
 from argap.configuration import build
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.parquet import read_frame, write_parquet
+from argap.records.record import to_record
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import RunResult
 from argap.synthetics.sweep import Sweep
@@ -55,25 +55,13 @@ def write_run(out: Path, result: RunResult) -> None:
 
 
 def read_run(out: Path, config: RunConfig) -> RunResult:
-    """Read a finished run. Raises `FormatError` if its file is not one."""
-    path = run_path(out, config)
-    record = read_json(path)
-    try:
-        _check_run(record, config)
-        return RunResult.from_json(config, record)
-    except (FormatError, msgspec.ValidationError) as error:
-        raise FormatError(f"{path}: not a finished run ({error}); remove it, and the sweep trains it again") from None
-
-
-def _check_run(record: Mapping[str, Any], config: RunConfig) -> None:
-    """Raise `FormatError` for other keys than a run's, and for the run of another configuration."""
-    known = RunResult.__struct_fields__
-    if missing := [name for name in known if name not in record]:
-        raise FormatError(f"it has no {missing[0]}")
-    if unknown := [name for name in record if name not in known]:
-        raise FormatError(f"unknown key {unknown[0][:40]!r}")
-    if record["config"] != config.as_json():
-        raise FormatError("its configuration is another run's")
+    """Read a finished run. Raises `FormatError` if its file is not one, or is that of another configuration."""
+    path, remedy = run_path(out, config), "remove it, and the sweep trains it again"
+    values = read_json(path)
+    result = to_record(path, values, RunResult, remedy=remedy)
+    if values["config"] != config.as_json():
+        raise FormatError(f"{path}: its configuration is another run's; {remedy}")
+    return result
 
 
 def read_sweep(out: Path) -> Sweep:
@@ -132,7 +120,6 @@ def read_runs(out: Path) -> pd.DataFrame:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     runs = read_frame(path)
-    runs = runs if "task" in runs else runs.assign(task="mqar")  # written when MQAR was the only task
     if missing := [column for column in COLUMNS if column not in runs]:
         raise FormatError(
             f"{path}: not a table of runs, the column {missing[0]} is missing; `argap synthetics sweep` writes one"

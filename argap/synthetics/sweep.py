@@ -29,7 +29,7 @@ class Sweep:
     pairs."""
 
     members: Mapping[str, Any]
-    """Name to the fields of a `Member` that differ from its default, or None."""
+    """Name to the fields of a `Member` that differ from its default, or None; once checked, to all its fields."""
     lengths: tuple[int, ...] = ()
     """N; with ``tasks``, the default is each task's own."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -56,6 +56,8 @@ class Sweep:
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
         for name in self.members:
             plain_name("members:", name)
+        members = {name: asdict(member_from(name, value)) for name, value in self.members.items()}
+        object.__setattr__(self, "members", members)
         for axis in ("lengths", "widths", "pairs", "lrs", "seeds"):
             values = getattr(self, axis)
             if twice := [value for number, value in enumerate(values) if value in values[:number]]:
@@ -72,10 +74,6 @@ class Sweep:
         if twice := [first for number, first in enumerate(firsts) if first.key in keys[:number]]:
             raise ArgapError(f"tasks: {twice[0].task_label} is listed twice")
 
-    def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values; members with every field, so that a later default does not change them."""
-        return {**vars(self), "members": dict(self._members()), "run": dict(self.run)}
-
     def configs(self) -> list[RunConfig]:
         """All runs of the grid, group by group."""
         return [config for group in self.groups() for config in group]
@@ -89,7 +87,7 @@ class Sweep:
                 for each in ({"lr": lr, "seed": seed} for seed in self.seeds for lr in self.lrs)
             ]
             for width, case in itertools.product(self.widths, self._cases())
-            for name, member in self._members()
+            for name, member in self.members.items()
         ]
 
     def _run(self, own: Mapping[str, Any]) -> RunConfig:
@@ -114,10 +112,6 @@ class Sweep:
                 own = {key: getattr(config, key) for key in differing}
                 labels[config.key] = ", ".join([task, *(f"{k} {v}" for k, v in own.items() if v != usual[k])])
         return labels
-
-    def _members(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name, value in self.members.items():
-            yield name, asdict(member_from(name, value))
 
     def _cases(self) -> Iterator[dict[str, Any]]:
         """Length, task and pairs of a run, with the fields that only this task sets."""

@@ -6,7 +6,7 @@ checked before anything is written, so a NaN is reported with its step and never
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -98,19 +98,13 @@ class Trainer:
         return self.parallel.sum(nll).item() / (windows.count * windows.seq_len)
 
     def run(
-        self,
-        windows: Windows,
-        position: Position,
-        interrupt: Interrupt,
-        *,
-        write_log: Callable[[StepLine | EvaluationLine], None],
-        save: Callable[[Position], None],
-        evaluation: Windows | None = None,
-    ) -> Position:
-        """Train from ``position`` to the end; returns the final position.
+        self, windows: Windows, position: Position, interrupt: Interrupt, evaluation: Windows | None = None
+    ) -> Iterator[StepLine | EvaluationLine | Position]:
+        """Train from ``position`` to the end. Yields, in every process, lines for the log, each position that is to be
+        saved, and at last the final position.
 
-        ``write_log`` and ``save`` are called in every process. Raises `ArgapError` naming the first step with a
-        non-finite loss or gradient, and KeyboardInterrupt, after a ``save``, on ``interrupt``.
+        Raises `ArgapError` naming the first step with a non-finite loss or gradient, and KeyboardInterrupt, after a
+        position, on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len
@@ -139,7 +133,7 @@ class Trainer:
             pending.clear()
             if log_due:
                 _, norm, *auxiliary = measured[-1]
-                line = StepLine(
+                yield StepLine(
                     step=step,
                     tokens=step * tokens_per_step,
                     loss=math.fsum(losses) / len(losses),
@@ -148,20 +142,18 @@ class Trainer:
                     tokens_per_s=interval_steps * tokens_per_step / interval_seconds,
                     auxiliary_loss=auxiliary[0] if auxiliary else None,
                 )
-                write_log(line)
                 losses, interval_steps, interval_seconds = [], 0, 0.0
             if eval_due and evaluation is not None:
-                loss = self.evaluate(evaluation)
-                write_log(EvaluationLine(step, step * tokens_per_step, loss))
+                yield EvaluationLine(step, step * tokens_per_step, self.evaluate(evaluation))
             # With several processes, all must stop at the same step.
             stop = self.parallel.sum(torch.tensor(float(interrupt.requested), device=self.parallel.device))
             stop_here = bool(stop.item()) and not last
             if save_due or stop_here:
-                save(Position(step, tuple(losses), seconds))
+                yield Position(step, tuple(losses), seconds)
             if stop_here:
                 raise KeyboardInterrupt
             mark = time.monotonic()
-        return Position(step, tuple(losses), seconds)
+        yield Position(step, tuple(losses), seconds)
 
     def _to_device(self, batch: Any) -> torch.Tensor:
         tensor = torch.from_numpy(batch)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from argap.models.modeling import compile_layers
+from argap.models.block import compile_layers
 
 IGNORED = -100  # marks targets that are not scored; cross_entropy's default
 

@@ -22,17 +22,10 @@ from argap.lock import alone_in
 from argap.parallel import Parallel, join
 from argap.progress import say
 from argap.records import write_record
-from argap.resumable import discard_parts
-from argap.runs import environment
+from argap.resumable import discard_parts, environment
 from argap.tokenizer import load_tokenizer, save_tokenizer
 from argap.trackers import Trackers, check_trackers
-from argap.train.checkpoint import (
-    REMEDY,
-    Position,
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-)
+from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
 from argap.train.config import TrainConfig
 from argap.train.fla_operators import Backend, choose_backend, use_fla
 from argap.train.interrupt import listening
@@ -123,38 +116,26 @@ def _train(
         finished=None,
         backend=backend,
     )
-    position = Position(0)
-    if saved := checkpoints(out / "checkpoints"):
-        position = load_checkpoint(saved[-1], model, trainer.optimizer)
+    saved, keep = checkpoints(out / "checkpoints"), config.keep_checkpoints
+    position = load_checkpoint(saved[-1], model, trainer.optimizer) if saved else Position(0)
     parallel.wait()
     log = None
     if parallel.is_main:
-        write_record(out / "train.json", record)
-        save_tokenizer(config.tokenizer, out)
-        trackers = Trackers(log_to, out, record.config, first_step=position.step)
-        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
+        log = _begin(out, config, record, position, log_to)
         epochs = config.total_steps * config.batch_size / windows.count
-        say(
-            f"{record.parameters:,} parameters, {data.about.tokens:,} tokens, "
-            f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record.device}"
-            + (", operators of flash-linear-attention" if backend == "fla" else "")
-            + (f"; resumed from step {position.step:,}" if position.step else "")
-        )
-
-    def write_log(line: StepLine | EvaluationLine) -> None:
-        if log:
-            log.write(line)
-
-    def save(position: Position) -> None:
-        if parallel.is_main:
-            save_checkpoint(
-                out / "checkpoints", model, trainer.optimizer, position, beside=out, keep=config.keep_checkpoints
-            )
-        parallel.wait()
-
+        say(_in_words(record, config, epochs, position))
     try:
         with listening() as interrupt:
-            end = trainer.run(windows, position, interrupt, write_log=write_log, save=save, evaluation=held_out)
+            for event in trainer.run(windows, position, interrupt, held_out):
+                if not isinstance(event, Position):
+                    if log:
+                        log.write(event)
+                    continue
+                position = event
+                if position.step < config.total_steps:
+                    if parallel.is_main:
+                        save_checkpoint(out / "checkpoints", model, trainer.optimizer, position, beside=out, keep=keep)
+                    parallel.wait()
     except KeyboardInterrupt:
         if log:
             log.note("interrupted; a checkpoint was written, and the same command resumes from it")
@@ -165,10 +146,27 @@ def _train(
     if log:
         log.note(f"saving the model in {out}")
         _save_model(model, out, config)
-        record = msgspec.structs.replace(record, finished=_result(out, config, end, parallel))
+        record = msgspec.structs.replace(record, finished=_result(out, config, position, parallel))
         write_record(out / "train.json", record)
     parallel.wait()
     return record
+
+
+def _begin(out: Path, config: TrainConfig, record: TrainRecord, position: Position, log_to: Sequence[str]) -> TrainLog:
+    """Write what the folder has from the first step on, and open the log."""
+    write_record(out / "train.json", record)
+    save_tokenizer(config.tokenizer, out)
+    trackers = Trackers(log_to, out, record.config, first_step=position.step)
+    return TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
+
+
+def _in_words(record: TrainRecord, config: TrainConfig, epochs: float, position: Position) -> str:
+    return (
+        f"{record.parameters:,} parameters, {record.data.tokens:,} tokens, "
+        f"{config.total_steps:,} steps ({epochs:.2f} epochs) on {record.device}"
+        + (", operators of flash-linear-attention" if record.backend == "fla" else "")
+        + (f"; resumed from step {position.step:,}" if position.step else "")
+    )
 
 
 def _pack(config: TrainConfig, cache: Path, parallel: Parallel) -> tuple[TokenFile, TokenFile | None]:

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from argap.cli.guard import fail
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt
 from argap.view.answers import Answers, Setting
@@ -148,6 +149,9 @@ async def _answered(
                 made = await anyio.to_thread.run_sync(body, interrupt, abandon_on_cancel=True)
             except ArgapError as error:
                 return JSONResponse({"error": " ".join(str(error).split())}, refused)
+            except Exception as error:  # a mistake of argap's own, or of the machine: one line in the terminal too
+                fail(error, {})
+                return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
             finally:
                 group.cancel_scope.cancel()
     except anyio.get_cancelled_exc_class():

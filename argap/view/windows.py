@@ -2,7 +2,8 @@
 
 import codecs
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError
 from argap.lockstep import KEYS, REMEDY, Rows
+from argap.parquet import check_columns, readable
 from argap.records import Record
 from argap.reports.tokens import NEWLINE, visible
 from argap.runs import RANK, Run, token_parts
@@ -66,8 +69,8 @@ class WindowReader:
 
     def __init__(self, table: TokenTable) -> None:
         self._table = table
-        self._labels = _Rows([table.labels / "labels.parquet"])
-        self._runs = {run.model: _Rows(token_parts(run.folder)) for run in table.runs}
+        self._labels = _Rows(table.labels, [table.labels / "labels.parquet"])
+        self._runs = {run.model: _Rows(run.folder, token_parts(run.folder)) for run in table.runs}
 
     def read(self, window: int, models: Sequence[str]) -> Window:
         """Window ``window`` (from 0), with the figures of ``models``.
@@ -170,9 +173,10 @@ class _Group(NamedTuple):
 
 
 class _Rows:
-    """The rows of some Parquet files that are sorted by window."""
+    """The rows of some Parquet files below a folder that are sorted by window. Raises `FormatError` for broken ones."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, folder: Path, files: Sequence[Path]) -> None:
+        self._folder = folder
         self._files = list(files)
 
     @cached_property
@@ -183,39 +187,47 @@ class _Rows:
         before = 0
         for path in self._files:
             with _opened(path) as file:
+                check_columns(path, file.schema_arrow.names, ["window"], remedy=REMEDY)
                 number = file.schema_arrow.get_field_index("window")
                 for group in range(file.num_row_groups):
                     described = file.metadata.row_group(group)
-                    last.append(described.column(number).statistics.max)
+                    bounds = described.column(number).statistics
+                    if bounds is None or not bounds.has_min_max:
+                        raise FormatError(f"{path}: no bounds of its windows; {REMEDY}")
+                    last.append(bounds.max)
                     groups.append(_Group(path, group, before))
                     before += described.num_rows
         return last, groups
 
+    def _read(self, group: _Group, columns: Sequence[str]) -> pa.Table:
+        """Columns of a group of a file that is as it was written."""
+        check_files(self._folder, [group.path], remedy=REMEDY)
+        with _opened(group.path) as file:
+            check_columns(group.path, file.schema_arrow.names, columns, remedy=REMEDY)
+            return file.read_row_group(group.number, columns=list(columns))
+
     def before(self, window: int) -> int:
-        """How many rows there are before those of a window."""
+        """How many rows there are before those of a window, which is there."""
         last, groups = self._groups
         group = groups[bisect_left(last, window)]
-        with _opened(group.path) as file:
-            windows = file.read_row_group(group.number, columns=["window"])["window"].to_numpy()
-        return group.before + int(np.searchsorted(windows, window))
+        return group.before + int(np.searchsorted(self._read(group, ["window"])["window"].to_numpy(), window))
 
     def of(self, window: int, columns: Sequence[str]) -> pa.Table:
         """The rows of one window, in one chunk."""
         last, groups = self._groups
         found: list[pa.Table] = []
         for group in groups[bisect_left(last, window) :]:
-            with _opened(group.path) as file:
-                rows = file.read_row_group(group.number, columns=list(columns))
+            rows = self._read(group, columns)
             first, end = np.searchsorted(rows["window"].to_numpy(), [window, window + 1]).tolist()
             found.append(rows.slice(first, end - first))
             if end < len(rows):
                 break
+        if not any(map(len, found)):
+            raise FormatError(f"{self._folder}: no window {window}; {REMEDY}")
         return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
 
-def _opened(path: Path) -> pq.ParquetFile:
-    """Raises `FormatError` for a missing or broken file."""
-    try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]}); {REMEDY}") from error
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    with readable(path, REMEDY), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file

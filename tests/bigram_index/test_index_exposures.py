@@ -104,7 +104,12 @@ def test_weights_of_weighted_indexes_multiply(two, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"), [([1], "1 `weights` for 2 indexes"), ([1, 0], "`weights` 0: expected a finite number")]
+    ("weights", "message"),
+    [
+        ([1], "1 `weights` for 2 indexes"),
+        ([1, 0], "`weights` 0: expected a finite number"),
+        ([1, 1e300], r"`weights`: a count of \S+e\+30\d exposures; expected less than 2⁶³"),
+    ],
 )
 def test_bad_weights_are_refused(weights, message, two, tmp_path):
     with pytest.raises(ArgapError, match=message):

@@ -43,6 +43,7 @@ def test_repeated_rows_are_added_up(suffix, tokenizer, tmp_path):
         (TABLE.assign(first=-1), "token -1 is outside"),
         (TABLE.assign(count=0), "a count of 0, expected at least 1"),
         (TABLE.assign(count="many"), "not readable as CSV"),
+        (TABLE.assign(count=2**62), "its counts add up to 2⁶³ or more"),
         (TABLE.iloc[:0], "contains no bigram"),
     ],
 )
@@ -111,6 +112,10 @@ def test_bad_arpa_is_refused(tokenizer, tmp_path):
     path.write_text(ARPA.format(a="a", b="b", c="c").replace("-1.0\tb a", "minus one\tb a"))
     with pytest.raises(FormatError, match=r"lm\.arpa, line 17: "):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
+    for logprob in ("99", "999"):
+        path.write_text(ARPA.format(a="a", b="b", c="c").replace("-1.0\tb a", f"{logprob}\tb a"))
+        with pytest.raises(FormatError, match=r"lm\.arpa, line 17: not a line of an ARPA file \("):
+            index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)
     path.write_text("a novel\n")
     with pytest.raises(ArgapError, match=r"lm\.arpa: contains no bigram"):
         index_from_arpa(path, tmp_path / "index", tokenizer, tokens=1000)

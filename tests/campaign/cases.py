@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forked import Ended, run
+from visits import ANSWERS, visit
+
 from argap.atomic import read_json, write_json
 
 VOLATILE = {
@@ -36,6 +39,7 @@ class Case:
     outputs: tuple[str, ...] = ()
     """Patterns of files that hold the result, beside JSON on stdout."""
     prepare: Callable[[Path], None] = nothing
+    run: Callable[[tuple[str, ...], Path], Ended] = run
 
     def copy(self, material: Path, folder: Path) -> None:
         """A fresh copy of what the command needs, prepared."""
@@ -103,12 +107,27 @@ def half_swept(folder: Path) -> None:
     (folder / "sweep" / "runs.parquet").unlink()
 
 
+def rows_alone(folder: Path) -> None:
+    """A result as it is committed: without the log-probs and labels of its tokens."""
+    for path in (folder / "out" / "model" / "tokens", folder / "out" / "ref" / "tokens", folder / "out" / "labels"):
+        shutil.rmtree(path)
+
+
+def as_series(folder: Path) -> None:
+    """The checkpoints that ``series.yaml`` names by their step."""
+    for step in (3, 6):
+        shutil.copytree(folder / "model", folder / f"model{step}")
+
+
 SCORE = ("--data", "text/val.jsonl", "--seq-len", "32", "--device", "cpu", "--index", "index", "--json")
 RUNS = ("out/*/checksums.json", "out/*/run.json", "out/*/tokens/*.parquet")
 LABELS = ("out/labels/*.json", "out/labels/*.parquet")
 INDEX = ("index/index.json", "index/*.parquet")
 CHECKPOINT = ("model/config.json", "model/model.safetensors", "model/tokenizer*.json")
 SEALED_RESULT = (*RUNS, *LABELS, "out/gap.json", "out/cells.parquet", "out/examples.json")
+SEGMENTS = (
+    "segments/*/checksums.json", "segments/*/run.json", "segments/*/*/*.parquet", "segments/labels/*",
+)  # fmt: skip
 RECORDED = ("out/gap.json",)
 FRESH = ("fresh/gap.json", "fresh/*/tokens/*.parquet")
 
@@ -162,6 +181,45 @@ CASES = [
         SEALED_RESULT,
     ),
     Case(
+        "discover",
+        ("discover", "out", "--model", "model", "--min-share", "0.05", "--json"),
+        ("out",),
+        SEALED_RESULT,
+        SEALED_RESULT,
+    ),
+    Case(
+        "discover cells",
+        ("discover", "out", "--model", "model", "--min-share", "0.05", "--json"),
+        ("out",),
+        ("out/gap.json", "out/cells.parquet"),
+        ("out/gap.json", "out/cells.parquet"),
+        prepare=rows_alone,
+    ),
+    Case(
+        "view",
+        ("view", "out", "--no-browser", "--port", "0"),
+        ("out",),
+        SEALED_RESULT,
+        SEALED_RESULT,
+        (ANSWERS,),
+        run=visit,
+    ),
+    Case(
+        "segments",
+        ("compare", "segments/other", "--ref", "segments/ref", "--out", "fresh", "--json"),
+        ("segments",),
+        SEGMENTS,
+        SEGMENTS,
+        FRESH,
+    ),
+    Case(
+        "segments slice",
+        ("slice", "segments", "--slices", "slices.yaml", "--json"),
+        ("segments", "slices.yaml"),
+        (*SEGMENTS, "segments/gap.json", "slices.yaml"),
+        (*SEGMENTS, "segments/gap.json"),
+    ),
+    Case(
         "label",
         ("label", "out", "--index", "index2", "--json"),
         ("out", "index2"),
@@ -201,10 +259,86 @@ CASES = [
         ("fresh/*",),
     ),
     Case(
+        "index from-arpa",
+        ("index", "from-arpa", "model.arpa", "--tokenizer", "tokenizer", "--tokens", "900", "--out", "fresh"),
+        ("model.arpa", "tokenizer"),
+        ("model.arpa",),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "index of packed files",
+        ("index", "build", "packed", "--tokenizer", "tokenizer", "--out", "fresh"),
+        ("packed", "tokenizer"),
+        ("packed/*",),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "index info",
+        ("index", "info", "index", "--verify", "--json"),
+        ("index",),
+        INDEX,
+        INDEX,
+    ),
+    Case(
+        "index profile",
+        ("index", "profile", "index", "text/val.jsonl", "--tokenizer", "tokenizer", "--json"),
+        ("index", "text", "tokenizer"),
+        (*INDEX, "text/val.jsonl"),
+        INDEX,
+    ),
+    Case(
+        "index ngrams",
+        ("index", "ngrams", "text", "--query", "text/val.jsonl", "--tokenizer", "tokenizer", "--out", "ngrams.parquet"),
+        ("text", "tokenizer"),
+        ("text/*.jsonl", "tokenizer/*"),
+        (),
+        ("ngrams.parquet",),
+    ),
+    Case(
+        "convert",
+        ("convert", "pickled", "fresh", "--tokenizer", "tokenizer"),
+        ("pickled", "tokenizer"),
+        ("pickled/*", "tokenizer/*"),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "convert published",
+        ("convert", "published", "fresh"),
+        ("published",),
+        ("published/*",),
+        (),
+        ("fresh/*",),
+    ),
+    Case(
+        "references",
+        ("ref", "list", "--json"),
+        ("home",),
+        ("home/references.json",),
+    ),
+    Case(
+        "score a reference",
+        ("score", "model", "--ref", "mine", "--device", "cpu", "--out", "fresh", "--json"),
+        ("home", "model"),
+        ("home/references.json",),
+        (),
+        FRESH,
+    ),
+    Case(
         "import",
         ("import", "logprobs.jsonl", "--tokenizer", "tokenizer", "--data", "text/val.jsonl", "--packing", "document"),
         ("logprobs.jsonl", "tokenizer", "text"),
         ("logprobs.jsonl", "tokenizer/*", "text/val.jsonl"),
+        (),
+        ("runs/import/*/tokens/*.parquet",),
+    ),
+    Case(
+        "import a table",
+        ("import", "logprobs.parquet", "--tokenizer", "tokenizer", "--data", "text/val.jsonl", "--packing", "document"),
+        ("logprobs.parquet", "tokenizer", "text"),
+        ("logprobs.parquet",),
         (),
         ("runs/import/*/tokens/*.parquet",),
     ),
@@ -264,6 +398,78 @@ CASES = [
         ("suite.yaml", "result/tiny/*.json", "result/tiny/*.parquet", "result/tiny/logs/*"),
         ("result/tiny/gap.json", "result/tiny/members.json", "result/tiny/*.parquet"),
         ("result/table.*",),
+    ),
+    Case(
+        "suite status",
+        ("suite", "status", "suite.yaml", "--work", "work", "--json"),
+        ("suite.yaml", "work"),
+        ("suite.yaml", "work/tiny/*/train.json", "work/tiny/*/log.jsonl", "work/tiny/runs/*/run.json"),
+    ),
+    Case(
+        "suite page",
+        ("report", "result/tiny"),
+        ("result",),
+        ("result/tiny/*.json", "result/tiny/*.parquet", "result/tiny/logs/*"),
+        ("result/tiny/gap.json", "result/tiny/*.parquet"),
+        ("result/tiny/table.*",),
+    ),
+    Case(
+        "suite trajectory",
+        ("suite", "trajectory", "series.yaml", "--out", "fresh", "--device", "cpu", "--json"),
+        ("series.yaml", "model", "ref", "text", "index"),
+        ("series.yaml",),
+        (),
+        ("fresh/trajectory.parquet",),
+        as_series,
+    ),
+    Case(
+        "synthetics score",
+        (
+            "synthetics",
+            "score",
+            "model",
+            "--pairs",
+            "2",
+            "--examples",
+            "2",
+            "--length",
+            "32",
+            "--device",
+            "cpu",
+            "--out",
+            "fresh",
+            "--json",
+        ),
+        ("model",),
+        CHECKPOINT,
+        (),
+        ("fresh/scores.json",),
+    ),
+    Case(
+        "recall beside a gap",
+        (
+            "recall",
+            "model",
+            "--ref",
+            "ref",
+            "--tasks",
+            "swde",
+            "--data",
+            "questions.jsonl",
+            "--out",
+            "fresh",
+            "--gap",
+            "out",
+            "--index",
+            "index",
+            "--paper",
+            "paper.csv",
+            "--json",
+        ),
+        ("model", "ref", "questions.jsonl", "out", "index", "paper.csv"),
+        ("out/gap.json", "paper.csv", *INDEX),
+        ("out/gap.json", *INDEX),
+        ("fresh/recall.json",),
     ),
     Case(
         "recall",

@@ -23,7 +23,7 @@ MODULES = (
     "typer", "rich.console", "argap.cli", "argap.pipeline", "argap.models", "argap.models.hub.registry",
     "argap.token_slices", "argap.train.run", "argap.suite.run", "argap.suite.collect", "argap.synthetics.sweep",
     "argap.synthetics.jobs", "argap.recall.run", "argap.reports.write", "argap.reports.suite", "argap.importing",
-    "argap.bigram_index.build", "lm_eval",
+    "argap.bigram_index.build", "argap.discover", "argap.view.app", "uvicorn", "lm_eval",
 )  # fmt: skip
 
 

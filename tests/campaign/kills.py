@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cases import CHECKPOINT, Case
+from cases import Case, as_series
 from forked import LONGEST, run, start, wait
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -24,7 +24,7 @@ KILLED = [
         "index build",
         ("index", "build", "text", "--tokenizer", "tokenizer", "--out", "fresh", "--stats", "--memory", "500MB"),
         ("text", "tokenizer"),
-        CHECKPOINT,
+        (),
         (),
         ("fresh/*",),
     ),
@@ -67,6 +67,66 @@ KILLED = [
         (),
         (),
         ("fresh/recall.json", "fresh/*/*/samples/*"),
+    ),
+    Case(
+        "convert",
+        ("convert", "published", "fresh", "--tokenizer", "tokenizer"),
+        ("published", "tokenizer"),
+        (),
+        (),
+        ("fresh/model.safetensors", "fresh/config.json"),
+    ),
+    Case(
+        "import",
+        (
+            "import",
+            "logprobs.jsonl",
+            "--tokenizer",
+            "tokenizer",
+            "--data",
+            "text/val.jsonl",
+            "--packing",
+            "document",
+            "--index",
+            "index",
+        ),
+        ("logprobs.jsonl", "tokenizer", "text", "index"),
+        (),
+        (),
+        ("runs/import/*/*/*.parquet", "runs/import/*/*.parquet"),
+    ),
+    Case(
+        "label",
+        ("label", "out", "--index", "index2"),
+        ("out", "index2"),
+        (),
+        (),
+        ("out/gap.json", "out/cells.parquet", "out/labels/*.parquet", "out/table.*"),
+    ),
+    Case(
+        "compare",
+        ("compare", "out/model", "--ref", "out/ref", "--out", "fresh"),
+        ("out",),
+        (),
+        (),
+        ("fresh/gap.json", "fresh/cells.parquet", "fresh/table.*"),
+    ),
+    Case(
+        "segments",
+        ("score", "other", "--ref", "ref", *SCORE, "--out", "fresh"),
+        ("other", "ref", "text", "index"),
+        (),
+        (),
+        ("fresh/gap.json", "fresh/cells.parquet", "fresh/*/tokens/*.parquet"),
+    ),
+    Case(
+        "suite trajectory",
+        ("suite", "trajectory", "series.yaml", "--out", "fresh", "--device", "cpu"),
+        ("series.yaml", "model", "ref", "text", "index"),
+        (),
+        (),
+        ("fresh/gap.json", "fresh/trajectory.parquet"),
+        as_series,
     ),
     Case(
         "suite",

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from cases import Case
-from forked import Ended, run
+from forked import Ended
 from mutations import UNSEALED, mutate
 
 RIGHT, REFUSED, OTHER, LONG = "right result", "one-line refusal", "what the file now says", "long work, with progress"
@@ -38,7 +38,7 @@ def attempt(case: Case, expected: dict[str, Any], rng: Random, material: Path, f
     name = str(path.relative_to(folder))
     sealed = UNSEALED not in how and any(path.match(pattern) for pattern in case.sealed)
     outside = sorted(other.name for other in folder.parent.iterdir())
-    ended = run(case.command, folder)
+    ended = case.run(case.command, folder)
     outcome = classify(case, ended, expected, folder, sealed=sealed)
     if sorted(other.name for other in folder.parent.iterdir()) != outside:
         outcome = LEFT
@@ -71,7 +71,7 @@ def undisturbed(case: Case, material: Path, folder: Path) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         case.copy(material, folder)
-        ended = run(case.command, folder)
+        ended = case.run(case.command, folder)
         if ended.code != 0:
             raise RuntimeError(f"{case.name}: exit {ended.code}: {ended.stderr}")
         results.append(case.result(folder, ended.stdout))

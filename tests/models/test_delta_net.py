@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from argap.kernels.delta_rule import delta_rule
+from argap.models.convolution import ShortConvolution
 from argap.models.delta_net import Activation, DeltaNet, KeyNorm
 from tests.models.conftest import redraw
 
@@ -28,7 +29,7 @@ def test_delta_net_is_the_papers_recurrence(activation: Activation, norm: KeyNor
     redraw(mixer)
     x = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     qkv = x @ mixer.qkv.weight.T
-    if mixer.conv is not None:
+    if isinstance(mixer.conv, ShortConvolution):
         taps_of = mixer.conv.weight
         qkv = torch.stack([sum(taps_of[s] * qkv[t - s] for s in range(min(t + 1, 4))) for t in range(LENGTH)])  # pyright: ignore
     size = WIDTH // HEADS

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from argap.models import modeling
-from argap.models.modeling import GELUMLP, ArgapForCausalLM, ArgapModel, SwiGLU
+from argap.models.block import GELUMLP, SwiGLU
+from argap.models.modeling import ArgapForCausalLM, ArgapModel
 from argap.models.presets import ARCHITECTURES, build_config
 
 LENGTH = 40

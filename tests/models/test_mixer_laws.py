@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.convolution import ShortConvolution
 from argap.models.delta_net import DeltaNet
 from argap.models.gla import GLA
 from argap.models.mixer import Mixer, State
@@ -229,10 +230,10 @@ def beside_matrix_products(mixer: Mixer, batch: int, length: int) -> int:
     if isinstance(mixer, DeltaNet):
         # Heads of 8: in each of 3 chunks of 64 the triangular solve for K and V of 8; 4 taps of 3·16 channels.
         solve = batch * 2 * 3 * 64**2 * (8 + 8)
-        return solve + (0 if mixer.conv is None else 2 * 4 * batch * length * 48)
+        return solve + (2 * 4 * batch * length * 48 if isinstance(mixer.conv, ShortConvolution) else 0)
     if isinstance(mixer, GLA):
         # 10 chunks of 16 in 4 heads of K = 2 or 2 of K = 8: the scores, each pair with decays of its own.
-        if mixer.conv is None:
+        if not isinstance(mixer.conv, ShortConvolution):
             return 2 * batch * 4 * 10 * 16**2 * 2
         return 2 * batch * 2 * 10 * 16**2 * 8 + 2 * 4 * batch * length * 48
     return 0

@@ -7,9 +7,9 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
+from argap.models.block import GELUMLP
 from argap.models.configuration import as_spec
 from argap.models.cost import cost
-from argap.models.modeling import GELUMLP
 from argap.models.presets import ARCHITECTURES, build_config
 
 

@@ -50,6 +50,10 @@ class OddTokens(RunningSum):
         return self.out(state), state
 
 
+class Uncounted(OddTokens):
+    flops = Mixer.flops
+
+
 class NoMixer(nn.Module):
     pass
 '''
@@ -117,6 +121,7 @@ def test_the_mixer_of_the_documentation_steps_as_it_runs(tmp_path: Path) -> None
     x = torch.randn(2, 4, 16, dtype=torch.float64)
     by_hand = mixer.get_submodule("out")(mixer.get_submodule("into")(0.8 * x[:, 0] + x[:, 1]))
     torch.testing.assert_close(mixer(x)[:, 1], by_hand)
+    assert mixer.flops(2, 4) == 2 * (2 * 2 * 4 * 16**2) + 2 * (2 * 4**2 * 16)  # two maps; the T² weights
     ids = torch.randint(32, (2, 10))
     state = model.init_state(2)
     for t in range(10):
@@ -129,6 +134,12 @@ def test_a_mixer_without_a_step_says_so() -> None:
     assert [block.mixer.recurrent for block in model.model.blocks] == [True, False]
     with pytest.raises(ArgapError, match="layer 1: RunningSum has no recurrent step"):
         model.init_state(1)
+
+
+def test_a_mixer_that_counts_no_operations_says_so() -> None:
+    assert model_of("own_mixers:RunningSum").model.blocks[0].mixer.flops(2, 4) == 2 * 2 * 4 * 16**2
+    with pytest.raises(ArgapError, match="mixer Uncounted: counts no operations; define mixing_flops"):
+        model_of("own_mixers:Uncounted").model.blocks[0].mixer.flops(2, 4)
 
 
 def test_a_registered_name_stands_for_its_class() -> None:

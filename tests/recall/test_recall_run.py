@@ -294,6 +294,13 @@ def test_recall_json_is_read_into_the_record_that_wrote_it(done) -> None:
     assert open_recall(out) == result
 
 
+@pytest.mark.parametrize("content", [b"Model,SWDE\n\xe9,1\n", b"x" * 2**18])
+def test_published_figures_that_are_no_csv_are_named(tmp_path, content: bytes) -> None:
+    (tmp_path / "f.csv").write_bytes(content)
+    with pytest.raises(ArgapError, match=r"`paper` .*f\.csv: not readable as CSV in UTF-8 \("):
+        published(tmp_path / "f.csv")
+
+
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
     (tmp_path / "f.csv").write_text("model,fda\nbased,24.4\nnote\n")
     table = published(tmp_path / "f.csv")

@@ -90,7 +90,7 @@ def test_several_seeds_have_a_table_of_their_own(tmp_path):
     ("grid", "table", "said"),
     [
         (SWEEP, "no Parquet", "runs.parquet: not a complete Parquet file"),
-        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: not a table of runs, the column length is missing"),
+        (SWEEP, pd.DataFrame({"name": ["a"]}), "runs.parquet: not a table of runs, the column task is missing"),
         (SWEEP, pd.DataFrame(columns=list(COLUMNS)), "no run of the sweep is finished; `argap synthetics sweep"),
         (SWEEP, None, "runs.parquet: no such file; `argap synthetics sweep"),
         (

@@ -49,7 +49,7 @@ def server(request, tmp_path, tokenizer) -> Iterator[tuple[str, bool, Path]]:
     running: Any = uvicorn.Server(config)
     thread = threading.Thread(target=running.run)
     thread.start()
-    while not running.started:
+    while not running.started and thread.is_alive():
         time.sleep(0.05)
     yield f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}/v1", request.param, folder
     running.should_exit = True

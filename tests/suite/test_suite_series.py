@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from argap.cli.suite import app
 from argap.errors import ArgapError
 from argap.labels import read_labels
-from argap.records import read_gap
+from argap.records import Gap, read_gap
+from argap.reports.drawing import save
+from argap.reports.training_figures import recall_along_training
 from argap.runs import open_run, read_logprobs
 from argap.suite.series import load_series
 from argap.suite.trajectory import COLUMNS
@@ -94,6 +96,19 @@ def test_a_series_gives_a_trajectory_and_a_result(place, tmp_path, monkeypatch) 
     before = (out / "gap.json").stat().st_mtime_ns, (out / "local-step-1" / "run.json").read_bytes()
     assert json.loads(run(tmp_path, described(place), "--json").output)[0]["step"] == 1
     assert (out / "local-step-1" / "run.json").read_bytes() == before[1]  # nothing is scored again
+
+
+def test_the_figure_of_a_text_without_hits(tmp_path) -> None:
+    rows = [(model, step, step, 0, np.nan, 8, 2.0 / step) for model in ("a", "b") for step in (1, 2)]
+    figure = recall_along_training(
+        pd.DataFrame(rows, columns=list(COLUMNS)),
+        ["a", "b"],
+        "a",
+        cast(Gap, SimpleNamespace(hits="hits", unit="token")),
+    )
+    assert [line.get_xdata().size for line in figure.axes[0].lines] == [0, 0]
+    assert [line.get_xdata().size for line in figure.axes[1].lines] == [2, 2]
+    assert save(figure, tmp_path, "figure").is_file()
 
 
 def test_a_copy_of_a_checkpoint_keeps_its_row(place, tmp_path) -> None:

@@ -69,10 +69,10 @@ def test_a_stale_table_is_rebuilt(out):
 @pytest.mark.parametrize(
     ("left", "said"),
     [
-        ((), "it has no config"),
-        (("config", "accuracy"), "it has no validation_accuracy"),
+        ((), "Object missing required field `config`"),
+        (("config", "accuracy"), "Object missing required field `validation_accuracy`"),
         (None, "its configuration is another run's"),
-        ("more", "unknown key 'more'"),
+        ("more", "Object contains unknown field `more`"),
     ],
 )
 def test_a_file_that_is_not_a_run_is_named(left, said, out):
@@ -83,7 +83,7 @@ def test_a_file_that_is_not_a_run_is_named(left, said, out):
     for act in (lambda: run_sweep(sweep(), out, HERE), lambda: write_sweep(out)):
         with pytest.raises(FormatError) as raised:
             act()
-        assert str(raised.value) == f"{first}: not a finished run ({said}); remove it, and the sweep trains it again"
+        assert str(raised.value) == f"{first}: {said}; remove it, and the sweep trains it again"
 
 
 OTHERS = [

@@ -42,13 +42,10 @@ def test_the_ranks_beside_a_killed_one_end_and_a_rerun_continues(toy_values: dic
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with open(tmp_path / "stderr", "w") as stderr:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=stderr, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 240
-        while not list((tmp_path / "out" / "checkpoints").glob("step-*")) and time.monotonic() < deadline:
+        while not list((tmp_path / "out" / "checkpoints").glob("step-*")) and process.poll() is None:
             time.sleep(0.05)
         os.kill(ranks(process.pid)[rank], signal.SIGKILL)
-        killed = time.monotonic()
-        assert process.wait(60) != 0
-    assert time.monotonic() - killed < 60
+        assert process.wait(240) != 0
     said = (tmp_path / "stderr").read_text()
     lines = [line for line in said.splitlines() if line.startswith("argap: ")]
     assert lines in ([], [LINE])  # none where the SIGTERM of torchrun came before the lost connection

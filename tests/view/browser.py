@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+SECONDS = 60.0
+"""Limit of every wait. A machine that runs other work at the same time can be twenty times slower than an idle one."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 KEYS = {
     "Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "Backspace": (8, ""),
@@ -56,7 +58,7 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(SECONDS)
         os.close(self._write)
         os.close(self._read)
 
@@ -68,6 +70,12 @@ class Browser:
         page = self._pages[session] = Page(self, session, context)
         page.resize(width, height, dark=dark)
         return page
+
+    def close_pages(self) -> None:
+        """Close all pages, so that no earlier one uses the processor or the server of a later one."""
+        while self._pages:
+            _, page = self._pages.popitem()
+            self.call("Target.disposeBrowserContext", browserContextId=page.context)
 
     def call(self, method: str, session: str | None = None, /, **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result; events that come first go to their pages."""
@@ -103,8 +111,11 @@ class Page:
         self.errors: list[str] = []
         """Messages of the console at level error or warning, uncaught exceptions, and what the policy blocked."""
         self.requested: list[str] = []
+        self._loaded: set[str] = set()
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
@@ -119,14 +130,19 @@ class Page:
             self.errors.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
         elif method == "Network.requestWillBeSent":
             self.requested.append(event["request"]["url"])
+        elif method == "Page.lifecycleEvent" and event["name"] == "load":
+            self._loaded.add(event["loaderId"])
 
-    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+    def resize(self, width: int, height: int, *, dark: bool = False, media: str = "") -> None:
+        """Set the size of the window, the colour scheme, and the media that is shown: ``"print"`` as on paper."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call(
-            "Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}]
+            "Emulation.setEmulatedMedia",
+            media=media,
+            features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}],
         )
 
     def allow(self, *permissions: str) -> None:
@@ -134,8 +150,17 @@ class Page:
         self._browser.call("Browser.grantPermissions", permissions=list(permissions), browserContextId=self.context)
 
     def open(self, address: str) -> None:
-        self.call("Page.navigate", url=address)
-        self.wait_for("document.readyState === 'complete'")
+        """Go to an address and wait until it is loaded. Raises `RuntimeError` where there is nothing."""
+        navigated = self.call("Page.navigate", url=address)
+        if "errorText" in navigated:
+            raise RuntimeError(f"{address}: {navigated['errorText']}")
+        loader = navigated.get("loaderId")  # none where only the part after # differs
+        end = time.monotonic() + SECONDS
+        while loader and loader not in self._loaded:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{address} is not loaded after {SECONDS:.0f} s")
+            self.call("Page.getFrameTree")  # events come with its answer
+            time.sleep(0.01)
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; a promise is awaited. Raises `RuntimeError` for what it throws."""
@@ -145,14 +170,24 @@ class Page:
             raise RuntimeError(details.get("exception", {}).get("description", details["text"]))
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, *, seconds: float = 20.0) -> Any:
+    def wait_for(self, expression: str) -> Any:
         """The first true value of an expression. Raises `TimeoutError`."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if value := self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"):
+        return self._until(expression, bool)
+
+    def expect(self, expression: str, expected: Any) -> None:
+        """Wait until an expression has a value. Raises `TimeoutError` with the value that it has."""
+        self._until(expression, lambda value: value == expected)
+
+    def _until(self, expression: str, holds: Callable[[Any], bool]) -> Any:
+        end = time.monotonic() + SECONDS
+        while True:
+            value = self.evaluate(f"(() => {{ try {{ return (\n{expression}\n) }} catch {{ return null }} }})()")
+            if holds(value):
                 return value
+            if time.monotonic() > end:
+                said = self.evaluate("document.body.innerText")[:600]
+                raise TimeoutError(f"{value!r} after {SECONDS:.0f} s, of {expression[:400]}; the page says: {said}")
             time.sleep(0.03)
-        raise TimeoutError(f"{expression}; the page says: {self.evaluate('document.body.innerText')[:600]}")
 
     def text(self, selector: str) -> str:
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
@@ -168,11 +203,18 @@ class Page:
         self._mouse(selector, lambda x, y: [("mouseMoved", x, y)])
 
     def _mouse(self, selector: str, events: Callable[[float, float], list[tuple[str, float, float]]]) -> None:
-        place = self.wait_for(
+        """Send mouse events to the middle of an element, once that is where it was at the look before and uncovered."""
+        find = (
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null;"
             " e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getClientRects()[0];"
-            " return [r.left + r.width / 2, r.top + r.height / 2]; })()"
+            " const [x, y] = [r.left + r.width / 2, r.top + r.height / 2];"
+            " const top = document.elementFromPoint(x, y);"
+            " return top && (e.contains(top) || top.contains(e)) ? [x, y] : null; })()"
         )
+        place, before = self.wait_for(find), None
+        while place != before:
+            time.sleep(0.03)
+            place, before = self.wait_for(find), place
         for kind, x, y in events(*place):
             button = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)

@@ -4,14 +4,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
+from argap.parquet import write_parquet
 from argap.records import read_gap, write_record
 from argap.result import open_result
 from argap.view.answers import Answers
 from argap.view.serve import listen, serve
+from tests.conftest import flip_bit
 from tests.view.conftest import HOSTILE, client_of, write_result
 
 
@@ -125,6 +129,51 @@ def test_a_broken_shard_is_one_line(token_result, tmp_path):
         error = made.get(f"/api/{path}").json()["error"]
         assert "/m2/tokens/part-" in error
         assert "not a complete Parquet file" in error or "damaged" in error
+
+
+def test_a_changed_file_is_not_shown(token_result, tmp_path):
+    """Readable, and every page's checksum right: only that of the file tells."""
+    shutil.copytree(token_result, tmp_path / "out")
+    move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
+    part = sorted((tmp_path / "out" / "m2" / "tokens").glob("*.parquet"))[0]
+    table = pq.read_table(part)
+    pq.write_table(table.set_column(3, "logprob", pa.nulls(len(table), pa.float32())), part)
+    error = client_of(tmp_path / "out").get("/api/window?window=0&model=m2").json()["error"]
+    assert "/m2/tokens/part-" in error
+    assert "damaged, its checksum is not the one in checksums.json" in error
+
+
+def test_a_shard_without_checksums_is_read_or_refused(token_result, tmp_path):
+    shutil.copytree(token_result, tmp_path / "out")
+    move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
+    (tmp_path / "out" / "m2" / "checksums.json").unlink()
+    part = sorted((tmp_path / "out" / "m2" / "tokens").glob("*.parquet"))[0]
+    table = pq.read_table(part)
+    for change, said in (
+        (table.drop_columns(["window"]), "no column window; expected window"),
+        (table.drop_columns(["top1"]), "no column top1; expected window"),
+        (table.set_column(0, "window", pa.nulls(len(table), pa.int32())), "no bounds of its windows"),
+        (table.slice(len(table) - 1), "no window 0"),
+    ):
+        pq.write_table(change, part)
+        assert said in client_of(tmp_path / "out").get("/api/window?window=0&model=m2").json()["error"]
+    write_parquet(part, table)
+    column = pq.read_metadata(part).row_group(0).column(0)
+    flip_bit(part, column.data_page_offset + column.total_compressed_size - 2)
+    error = client_of(tmp_path / "out").get("/api/window?window=0&model=m2").json()["error"]
+    assert "not a complete Parquet file" in error
+
+
+def test_a_mistake_is_an_answer_and_a_line_in_the_terminal(token_result, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("argap.view.answers.Answers.window", lambda *arguments: {}["key"])
+    answer = client_of(token_result).get("/api/window?window=0&model=m2")
+    assert (answer.status_code, answer.json()["error"]) == (
+        500,
+        "could not be answered; the terminal of argap view says why",
+    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("argap: internal error (KeyError: 'key'), please report it; the traceback is in")
 
 
 def test_a_taken_port_is_one_line():

@@ -8,7 +8,7 @@ the mixers' options in it, ``transformer.layers.N.mixer``, head and embedding on
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, first_half, padded, second_half, taps, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, renamed, second_half, taps
 
 EMBEDDING = "lm_head.weight"
 BACKBONE = {
@@ -103,50 +103,36 @@ def _window(options: Options) -> dict[str, Any]:
 def weights(options: Options, config: ArgapConfig) -> WeightMap:
     """The backbone of FlashAttention's GPT, and the mixers of this family."""
     sources = {
-        "model.embed_tokens.weight": tensors(EMBEDDING),
-        "model.norm.weight": tensors("transformer.ln_f.weight"),
+        "model.embed_tokens.weight": Tensors(EMBEDDING),
+        "model.norm.weight": Tensors("transformer.ln_f.weight"),
     }
     for layer, spec in enumerate(config.mixers):
         ours, theirs = f"model.layers.{layer}", f"transformer.layers.{layer}"
-        sources |= {
-            f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm1.weight"),
-            f"{ours}.mlp_norm.weight": tensors(f"{theirs}.norm2.weight"),
-            f"{ours}.mlp.up.weight": tensors(f"{theirs}.mlp.fc1.weight", change=first_half),
-            f"{ours}.mlp.gate.weight": tensors(f"{theirs}.mlp.fc1.weight", change=second_half),
-            f"{ours}.mlp.down.weight": tensors(f"{theirs}.mlp.fc2.weight"),
-            **MIXER_WEIGHTS[spec["name"]](f"{ours}.mixer", f"{theirs}.mixer"),
-        }
+        sources |= renamed(ours, theirs, BLOCK)
+        sources |= renamed(f"{ours}.mixer", f"{theirs}.mixer", MIXERS[spec["name"]])
+        sources[f"{ours}.mlp.up.weight"] = Tensors(f"{theirs}.mlp.fc1.weight", change=first_half)
+        sources[f"{ours}.mlp.gate.weight"] = Tensors(f"{theirs}.mlp.fc1.weight", change=second_half)
+        if spec["name"] == "based_conv":
+            sources[f"{ours}.mixer.conv.weight"] = Tensors(f"{theirs}.mixer.conv.conv.weight", change=taps)
+        elif spec["name"] == "linear_attention":
+            projections = (f"{theirs}.mixer.proj_{part}.weight" for part in "qk")
+            sources[f"{ours}.mixer.qk.weight"] = Tensors(*projections)
     return sources
 
 
-def _convolution_weights(ours: str, theirs: str) -> WeightMap:
-    sources = {f"{ours}.conv.weight": tensors(f"{theirs}.conv.conv.weight", change=taps)}
-    for part in ("weight", "bias"):
-        sources[f"{ours}.projections.{part}"] = tensors(f"{theirs}.in_proj.{part}")
-        sources[f"{ours}.out.{part}"] = tensors(f"{theirs}.out_proj.{part}")
-    return sources
-
-
-def _linear_attention_weights(ours: str, theirs: str) -> WeightMap:
-    return {
-        f"{ours}.qk.weight": tensors(f"{theirs}.proj_q.weight", f"{theirs}.proj_k.weight"),
-        f"{ours}.v.weight": tensors(f"{theirs}.proj_v.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.out_proj.weight"),
-    }
-
-
-def _window_weights(ours: str, theirs: str) -> WeightMap:
-    return {
-        f"{ours}.qkv.weight": tensors(f"{theirs}.Wqkv.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.out_proj.weight"),
-    }
-
-
-MIXER_WEIGHTS = {
-    "based_conv": _convolution_weights,
-    "linear_attention": _linear_attention_weights,
-    "attention": _window_weights,
+BLOCK = {"mixer_norm.weight": "norm1.weight", "mlp_norm.weight": "norm2.weight", "mlp.down.weight": "mlp.fc2.weight"}
+"""Our names of a layer's weights, and theirs."""
+MIXERS = {
+    "based_conv": {
+        "projections.weight": "in_proj.weight",
+        "projections.bias": "in_proj.bias",
+        "out.weight": "out_proj.weight",
+        "out.bias": "out_proj.bias",
+    },
+    "linear_attention": {"v.weight": "proj_v.weight", "out.weight": "out_proj.weight"},
+    "attention": {"qkv.weight": "Wqkv.weight", "out.weight": "out_proj.weight"},
 }
+"""The same for the weights of each mixer that are single tensors."""
 
 
 def rename(name: str) -> str | None:

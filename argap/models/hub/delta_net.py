@@ -6,8 +6,8 @@ with K times the epsilon.
 
 from typing import Any
 
-from argap.models.hub.family import Options, WeightMap, tensors
-from argap.models.hub.fla import NORM_EPS, convolutions, fla_family, projections
+from argap.models.hub.family import Options, WeightMap, renamed
+from argap.models.hub.fla import NORM_EPS, fla_family, projections
 
 KEY_NORMS = {"l2": "l2", "sum": "l1"}
 
@@ -29,15 +29,8 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    sources = {
-        f"{ours}.qkv.weight": projections(theirs),
-        f"{ours}.beta.weight": tensors(f"{theirs}.b_proj.weight"),
-        f"{ours}.norm.weight": tensors(f"{theirs}.o_norm.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
-    }
-    if options.get("use_short_conv", True):
-        sources[f"{ours}.conv.weight"] = convolutions(theirs)
-    return sources
+    names = {"beta.weight": "b_proj.weight", "norm.weight": "o_norm.weight", "out.weight": "o_proj.weight"}
+    return {f"{ours}.qkv.weight": projections(theirs), **renamed(ours, theirs, names)}
 
 
 DELTA_NET = fla_family("delta_net", "DeltaNetForCausalLM", _mixer, _weights)

@@ -63,12 +63,12 @@ class Options:
         return {name: self._values[name] for name in names if name in self._values}
 
 
-@dataclass(frozen=True)
 class Tensors:
-    """What a native weight is made of: tensors of the checkpoint, stacked row upon row, then changed."""
+    """The checkpoint's tensors that make a native weight: stacked row upon row, then changed."""
 
-    names: tuple[str, ...]
-    change: Callable[[torch.Tensor], torch.Tensor] | None = None
+    def __init__(self, *names: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        self.names = names
+        self.change = change
 
     def __call__(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
         parts = [read(name) for name in self.names]
@@ -76,16 +76,16 @@ class Tensors:
         return whole if self.change is None else self.change(whole)
 
 
-def tensors(*names: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Tensors:
-    """Short for `Tensors`."""
-    return Tensors(names, change)
-
-
-ZEROS = Tensors(())
+ZEROS = Tensors()
 """A bias that the family does not have."""
 
 WeightMap = dict[str, Tensors]
-"""From each parameter of the native model to what it is made of."""
+"""The tensors of each parameter of the native model, by the parameter's name."""
+
+
+def renamed(ours: str, theirs: str, names: Mapping[str, str]) -> WeightMap:
+    """The weights below the prefix ``ours`` that are single tensors below ``theirs``: our name to their name."""
+    return {f"{ours}.{own}": Tensors(f"{theirs}.{name}") for own, name in names.items()}
 
 
 def taps(weight: torch.Tensor) -> torch.Tensor:
@@ -109,10 +109,6 @@ def padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def _as_it_is(name: str) -> str | None:
-    return name
-
-
 @dataclass(frozen=True)
 class Family:
     """A layout of checkpoints. Its ``configure`` raises `ArgapError` for options without a native form."""
@@ -123,10 +119,11 @@ class Family:
     """Whose layout it is."""
     configure: Callable[[Options], ArgapConfig]
     weights: Callable[[Options, ArgapConfig], WeightMap]
-    rename: Callable[[str], str | None] = _as_it_is
-    """A tensor's name as the map has it, whatever version of the layout wrote it; None for what is no weight."""
+    rename: Callable[[str], str | None] = lambda name: name
+    """A tensor's name in the weight map, whatever version of the layout wrote it; None for tensors that are not
+    weights."""
     head: str = "lm_head.weight"
-    """The head's weight, where it is not the embedding's; where it is, a copy in the checkpoint is passed over."""
+    """The head's weight, if it is not tied to the embedding; if it is, a copy in the checkpoint is ignored."""
     float32: tuple[str, ...] = ()
     """Native parameters, by the last part of their names, that stay in float32 whatever the others are loaded in."""
     original: str | None = None

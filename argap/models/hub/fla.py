@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, second_half, taps, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, first_half, padded, second_half, taps
 
 SOURCE = "flash-linear-attention 0.6"
 NORM_EPS = 1e-6
-NAMES = ("q", "k", "v")
 
 Mixer = Callable[[Options], dict[str, Any]]
 """The native mixer that a layer's options mean; raises `ArgapError` for those without a native form."""
 MixerWeights = Callable[[Options, str, str], WeightMap]
-"""Its weights, from the prefix of the native names and that of the checkpoint's."""
+"""Its weights but those of short convolutions, from the prefixes of the native names and of the checkpoint's."""
 
 
 def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *, hidden_ratio: int = 4) -> Family:
@@ -45,16 +44,19 @@ def fla_family(name: str, original: str, mixer: Mixer, weights: MixerWeights, *,
 
     def all_weights(options: Options, config: ArgapConfig) -> WeightMap:
         sources = {
-            "model.embed_tokens.weight": tensors("model.embeddings.weight"),
-            "model.norm.weight": tensors("model.norm.weight"),
+            "model.embed_tokens.weight": Tensors("model.embeddings.weight"),
+            "model.norm.weight": Tensors("model.norm.weight"),
         }
         for layer, spec in enumerate(config.mixers):
             prefix = f"model.layers.{layer}"
             for ours, theirs in (("mixer", "attn"), ("mlp", "mlp")):
-                sources[f"{prefix}.{ours}_norm.weight"] = tensors(_norm(options, prefix, theirs))
+                sources[f"{prefix}.{ours}_norm.weight"] = Tensors(_norm(options, prefix, theirs))
             sources |= _mlp(options, f"{prefix}.mlp")
             of_layer = attention_weights if spec["name"] == "attention" else weights
             of_mixer = of_layer(options, f"{prefix}.mixer", f"{prefix}.attn")
+            if spec.get("conv_size"):
+                convolutions = (f"{prefix}.attn.{part}_conv1d.weight" for part in "qkv")
+                of_mixer[f"{prefix}.mixer.conv.weight"] = Tensors(*convolutions, change=taps)
             if any(_norm(options, prefix, "attn") in source.names for source in of_mixer.values()):
                 options.refuse("norm_first", True, "false: its norm has the name of the output's")
             sources |= of_mixer
@@ -73,14 +75,14 @@ def _mlp(options: Options, prefix: str) -> WeightMap:
     gate, up = f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight"
     fused = gate in options.stored and up not in options.stored
     return {
-        f"{prefix}.gate.weight": tensors(gate, change=first_half if fused else None),
-        f"{prefix}.up.weight": tensors(gate, change=second_half) if fused else tensors(up),
-        f"{prefix}.down.weight": tensors(f"{prefix}.down_proj.weight"),
+        f"{prefix}.gate.weight": Tensors(gate, change=first_half if fused else None),
+        f"{prefix}.up.weight": Tensors(gate, change=second_half) if fused else Tensors(up),
+        f"{prefix}.down.weight": Tensors(f"{prefix}.down_proj.weight"),
     }
 
 
 def inner_width(options: Options, width: int, ratio: int) -> int:
-    """The MLP's width: as given, else ⅔ of so many times the width, up to the next multiple of 256."""
+    """The MLP's width: as given, else ⅔ of ``ratio`` times ``width``, up to the next multiple of 256."""
     if options.get("intermediate_size") is not None:
         return options.size("intermediate_size")
     return padded(int(width * options.get("hidden_ratio", ratio) * 2 / 3), 256)
@@ -113,20 +115,21 @@ def attention_mixer(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attention_weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    sources = {f"{ours}.qkv.weight": projections(theirs), f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight")}
+    sources = {f"{ours}.qkv.weight": projections(theirs), f"{ours}.out.weight": Tensors(f"{theirs}.o_proj.weight")}
     if f"{theirs}.q_proj.bias" in options.stored:
-        sources[f"{ours}.qkv.bias"] = tensors(*(f"{theirs}.{name}_proj.bias" for name in NAMES))
+        sources[f"{ours}.qkv.bias"] = Tensors(*(f"{theirs}.{part}_proj.bias" for part in "qkv"))
     return sources
 
 
-def projections(theirs: str) -> Tensors:
-    """The maps to queries, keys and values, one below the other."""
-    return tensors(*(f"{theirs}.{name}_proj.weight" for name in NAMES))
+def projections(theirs: str, parts: str = "qkv") -> Tensors:
+    """The maps to queries, keys and values, or some of them, one below the other."""
+    return Tensors(*(f"{theirs}.{part}_proj.weight" for part in parts))
 
 
-def convolutions(theirs: str) -> Tensors:
-    """The short convolutions of queries, keys and values, side by side."""
-    return tensors(*(f"{theirs}.{name}_conv1d.weight" for name in NAMES), change=taps)
+def gated_norm(options: Options) -> dict[str, str]:
+    """Our names and theirs for the output of a mixer that is normed and gated."""
+    norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
+    return {"gate.weight": "g_proj.weight", "norm.weight": f"{norm}.weight", "out.weight": "o_proj.weight"}
 
 
 def no_groups(options: Options, heads: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from argap.models.configuration import ArgapConfig
 from argap.models.hub.based import BACKBONE, backbone, rename, weights
-from argap.models.hub.family import Family, Options, WeightMap, padded, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, padded
 
 FIXED: dict[str, Any] = {
     **BACKBONE,
@@ -65,7 +65,7 @@ def _configure(options: Options) -> ArgapConfig:
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
     biases = {
-        f"model.layers.{layer}.mixer.qkv.bias": tensors(f"transformer.layers.{layer}.mixer.Wqkv.bias")
+        f"model.layers.{layer}.mixer.qkv.bias": Tensors(f"transformer.layers.{layer}.mixer.Wqkv.bias")
         for layer, spec in enumerate(config.mixers)
         if spec["qkv_bias"]
     }

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from argap.models.hub.family import ZEROS, Options, WeightMap, tensors
-from argap.models.hub.fla import NORM_EPS, convolutions, fla_family, no_groups, projections
+from argap.models.hub.family import ZEROS, Options, WeightMap, renamed
+from argap.models.hub.fla import NORM_EPS, fla_family, gated_norm, no_groups, projections
 
 
 def _mixer(options: Options) -> dict[str, Any]:
@@ -21,20 +21,14 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
-    sources = {
-        f"{ours}.qkv.weight": projections(theirs),
-        f"{ours}.decay_down.weight": tensors(f"{theirs}.gk_proj.0.weight"),
-        f"{ours}.decay_up.weight": tensors(f"{theirs}.gk_proj.1.weight"),
-        f"{ours}.decay_up.bias": tensors(f"{theirs}.gk_proj.1.bias"),
-        f"{ours}.gate.weight": tensors(f"{theirs}.g_proj.weight"),
-        f"{ours}.gate.bias": ZEROS,
-        f"{ours}.norm.weight": tensors(f"{theirs}.{norm}.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
+    names = {
+        "decay_down.weight": "gk_proj.0.weight",
+        "decay_up.weight": "gk_proj.1.weight",
+        "decay_up.bias": "gk_proj.1.bias",
+        **gated_norm(options),
     }
-    if options.get("use_short_conv", False):
-        sources[f"{ours}.conv.weight"] = convolutions(theirs)
-    return sources
+    sources = {f"{ours}.qkv.weight": projections(theirs), f"{ours}.gate.bias": ZEROS}
+    return sources | renamed(ours, theirs, names)
 
 
 GLA = fla_family("gla", "GLAForCausalLM", _mixer, _weights)

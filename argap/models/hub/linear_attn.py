@@ -6,8 +6,8 @@ epsilon.
 
 from typing import Any
 
-from argap.models.hub.family import Options, WeightMap, tensors
-from argap.models.hub.fla import NORM_EPS, fla_family, no_groups
+from argap.models.hub.family import Options, WeightMap, renamed
+from argap.models.hub.fla import NORM_EPS, fla_family, no_groups, projections
 
 FEATURE_MAPS = ("elu", "relu", "identity")
 
@@ -31,12 +31,8 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    return {
-        f"{ours}.qk.weight": tensors(f"{theirs}.q_proj.weight", f"{theirs}.k_proj.weight"),
-        f"{ours}.v.weight": tensors(f"{theirs}.v_proj.weight"),
-        f"{ours}.norm.weight": tensors(f"{theirs}.norm.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
-    }
+    sources = {f"{ours}.qk.weight": projections(theirs, "qk"), f"{ours}.v.weight": projections(theirs, "v")}
+    return sources | renamed(ours, theirs, {"norm.weight": "norm.weight", "out.weight": "o_proj.weight"})
 
 
 LINEAR_ATTN = fla_family("linear_attn", "LinearAttentionForCausalLM", _mixer, _weights)

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from argap.errors import ArgapError, FormatError
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap
 from argap.models.modeling import ArgapForCausalLM
 from argap.records.record import Record, read_record
 
@@ -54,7 +54,7 @@ def load_native(
         sources[HEAD] = sources["model.embed_tokens.weight"]
         shards.drop(family.head, unless=sources[HEAD].names)
     else:
-        sources[HEAD] = tensors(family.head)
+        sources[HEAD] = Tensors(family.head)
     state = _fill(model, shards, sources, name)
     for key, value in state.items():
         state[key] = value.to(torch.float32 if key.rpartition(".")[2] in family.float32 else dtype)
@@ -124,7 +124,7 @@ class _Shards:
         self.names = self._places.keys()
 
     def drop(self, name: str, *, unless: tuple[str, ...]) -> None:
-        """Pass over a tensor that another one stands for."""
+        """Ignore a tensor that equals another one."""
         if name not in unless:
             self._places.pop(name, None)
 

@@ -5,7 +5,19 @@ HazyResearch/based, whose ``mamba-360m`` and ``mamba-1b`` are of the same class)
 from typing import Any
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, padded, taps, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, padded, renamed, taps
+
+NAMES = {
+    "projection.weight": "in_proj.weight",
+    "short.bias": "conv1d.bias",
+    "selection.weight": "x_proj.weight",
+    "step_size.weight": "dt_proj.weight",
+    "step_size.bias": "dt_proj.bias",
+    "log_decay": "A_log",
+    "skip": "D",
+    "out.weight": "out_proj.weight",
+}
+"""Our names of the mixer's weights, and theirs."""
 
 
 def _configure(options: Options) -> ArgapConfig:
@@ -33,23 +45,14 @@ def _mixer(states: int, expand: int, kernel: int, rank: Any) -> dict[str, Any]:
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
     sources = {
-        "model.embed_tokens.weight": tensors("backbone.embeddings.weight"),
-        "model.norm.weight": tensors("backbone.norm_f.weight"),
+        "model.embed_tokens.weight": Tensors("backbone.embeddings.weight"),
+        "model.norm.weight": Tensors("backbone.norm_f.weight"),
     }
     for layer in range(config.num_hidden_layers):
         ours, theirs = f"model.layers.{layer}", f"backbone.layers.{layer}"
-        sources |= {
-            f"{ours}.mixer_norm.weight": tensors(f"{theirs}.norm.weight"),
-            f"{ours}.mixer.projection.weight": tensors(f"{theirs}.mixer.in_proj.weight"),
-            f"{ours}.mixer.short.weight": tensors(f"{theirs}.mixer.conv1d.weight", change=taps),
-            f"{ours}.mixer.short.bias": tensors(f"{theirs}.mixer.conv1d.bias"),
-            f"{ours}.mixer.selection.weight": tensors(f"{theirs}.mixer.x_proj.weight"),
-            f"{ours}.mixer.step_size.weight": tensors(f"{theirs}.mixer.dt_proj.weight"),
-            f"{ours}.mixer.step_size.bias": tensors(f"{theirs}.mixer.dt_proj.bias"),
-            f"{ours}.mixer.log_decay": tensors(f"{theirs}.mixer.A_log"),
-            f"{ours}.mixer.skip": tensors(f"{theirs}.mixer.D"),
-            f"{ours}.mixer.out.weight": tensors(f"{theirs}.mixer.out_proj.weight"),
-        }
+        sources[f"{ours}.mixer_norm.weight"] = Tensors(f"{theirs}.norm.weight")
+        sources[f"{ours}.mixer.short.weight"] = Tensors(f"{theirs}.mixer.conv1d.weight", change=taps)
+        sources |= renamed(f"{ours}.mixer", f"{theirs}.mixer", NAMES)
     return sources
 
 

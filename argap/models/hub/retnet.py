@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from argap.models.hub.family import Options, WeightMap, tensors
-from argap.models.hub.fla import NORM_EPS, fla_family, no_groups
+from argap.models.hub.family import Options, WeightMap, renamed
+from argap.models.hub.fla import NORM_EPS, fla_family, gated_norm, no_groups, projections
 
 
 def _mixer(options: Options) -> dict[str, Any]:
@@ -23,14 +23,8 @@ def _mixer(options: Options) -> dict[str, Any]:
 
 
 def _weights(options: Options, ours: str, theirs: str) -> WeightMap:
-    norm = "g_norm_swish_gate" if options.get("fuse_norm", True) else "g_norm"
-    return {
-        f"{ours}.qk.weight": tensors(f"{theirs}.q_proj.weight", f"{theirs}.k_proj.weight"),
-        f"{ours}.v.weight": tensors(f"{theirs}.v_proj.weight"),
-        f"{ours}.gate.weight": tensors(f"{theirs}.g_proj.weight"),
-        f"{ours}.norm.weight": tensors(f"{theirs}.{norm}.weight"),
-        f"{ours}.out.weight": tensors(f"{theirs}.o_proj.weight"),
-    }
+    sources = {f"{ours}.qk.weight": projections(theirs, "qk"), f"{ours}.v.weight": projections(theirs, "v")}
+    return sources | renamed(ours, theirs, gated_norm(options))
 
 
 RETNET = fla_family("retnet", "RetNetForCausalLM", _mixer, _weights, hidden_ratio=2)

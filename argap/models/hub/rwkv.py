@@ -1,9 +1,9 @@
 """RWKV-4 (model type ``rwkv``), as transformers lays it out.
 
-Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. ``rescale_every``
-is passed over: transformers halves the residual stream every so many blocks, so that float16 does not
-overflow, which but for the norms' epsilon changes nothing, and training knows nothing of it.
-``context_length`` too: it bounds the authors' CUDA kernel, not the model.
+Each of its blocks is two layers here, time mixing and channel mixing, each with its LayerNorm. Two options are ignored.
+``rescale_every``: transformers halves the residual stream every that many blocks to keep float16 from overflowing; it
+changes only the relative size of the norms' epsilon, and only in inference. ``context_length`` bounds the
+authors' CUDA kernel, not the model.
 """
 
 from typing import Any
@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from argap.models.configuration import ArgapConfig
-from argap.models.hub.family import Family, Options, WeightMap, tensors
+from argap.models.hub.family import Family, Options, Tensors, WeightMap, renamed
 
 LAST_NORM_EPSILON = 1e-5
 """Of the norm before the head, whatever ``layer_norm_epsilon`` says of the others."""
+MAPS = {f"{name}.weight": f"{name}.weight" for name in ("receptance", "key", "value")}
+TIME = {"log_decay": "time_decay", "bonus": "time_first", "out.weight": "output.weight"}
+"""Our names of the weights, and theirs: of both mixers, and further ones of time mixing."""
 
 
 def _configure(options: Options) -> ArgapConfig:
@@ -41,7 +44,7 @@ def _configure(options: Options) -> ArgapConfig:
 
 def _weights(options: Options, config: ArgapConfig) -> WeightMap:
     sources = {
-        "model.embed_tokens.weight": tensors("rwkv.embeddings.weight"),
+        "model.embed_tokens.weight": Tensors("rwkv.embeddings.weight"),
         **_norm("model.embed_norm", "rwkv.blocks.0.pre_ln"),
         **_norm("model.norm", "rwkv.ln_out"),
     }
@@ -49,25 +52,18 @@ def _weights(options: Options, config: ArgapConfig) -> WeightMap:
         theirs = f"rwkv.blocks.{block}"
         time, channel = f"model.layers.{2 * block}", f"model.layers.{2 * block + 1}"
         sources |= _norm(f"{time}.mixer_norm", f"{theirs}.ln1") | _norm(f"{channel}.mixer_norm", f"{theirs}.ln2")
-        sources |= {
-            f"{time}.mixer.log_decay": tensors(f"{theirs}.attention.time_decay"),
-            f"{time}.mixer.bonus": tensors(f"{theirs}.attention.time_first"),
-            f"{time}.mixer.out.weight": tensors(f"{theirs}.attention.output.weight"),
-            f"{channel}.mixer.value.weight": tensors(f"{theirs}.feed_forward.value.weight"),
-        }
-        for ours, part, names in (
-            (time, "attention", ("receptance", "key", "value")),
-            (channel, "feed_forward", ("receptance", "key")),
-        ):
-            for name in names:
-                mix = tensors(f"{theirs}.{part}.time_mix_{name}", change=torch.Tensor.flatten)
-                sources[f"{ours}.mixer.shift.{name}.weight"] = mix
-                sources[f"{ours}.mixer.{name}.weight"] = tensors(f"{theirs}.{part}.{name}.weight")
+        sources |= renamed(f"{time}.mixer", f"{theirs}.attention", MAPS | TIME)
+        sources |= renamed(f"{channel}.mixer", f"{theirs}.feed_forward", MAPS)
+        shifts = [(time, "attention", name) for name in ("receptance", "key", "value")]
+        shifts += [(channel, "feed_forward", name) for name in ("receptance", "key")]
+        for ours, part, name in shifts:
+            mix = Tensors(f"{theirs}.{part}.time_mix_{name}", change=torch.Tensor.flatten)
+            sources[f"{ours}.mixer.shift.{name}.weight"] = mix
     return sources
 
 
 def _norm(ours: str, theirs: str) -> WeightMap:
-    return {f"{ours}.{part}": tensors(f"{theirs}.{part}") for part in ("weight", "bias")}
+    return renamed(ours, theirs, {"weight": "weight", "bias": "bias"})
 
 
 RWKV = Family(

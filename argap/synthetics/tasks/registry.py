@@ -22,14 +22,8 @@ from argap.synthetics.tasks import (
     memorization,
     selective_copy,
 )
-from argap.synthetics.tasks.automata import AutomataConfig
-from argap.synthetics.tasks.compression import CompressionConfig
 from argap.synthetics.tasks.context_recall import ContextRecallConfig
 from argap.synthetics.tasks.examples import Examples
-from argap.synthetics.tasks.fuzzy_recall import FuzzyRecallConfig
-from argap.synthetics.tasks.induction import InductionConfig
-from argap.synthetics.tasks.memorization import MemorizationConfig
-from argap.synthetics.tasks.selective_copy import SelectiveCopyConfig
 
 SET_BY_RUN = ("examples", "length")
 """Fields of every task configuration that the run sets."""
@@ -66,14 +60,14 @@ TASKS: dict[str, Task] = {
         ContextRecallConfig, context_recall.build, {"vocab_size": 32, "noise_vocab_size": 16, "noise": 0.2}
     ),
     "associative_recall": Task(ContextRecallConfig, context_recall.build, {"asked": "last"}),
-    "fuzzy_recall": Task(FuzzyRecallConfig, fuzzy_recall.build, test={"short_keys": False}),
-    "selective_copy": Task(SelectiveCopyConfig, selective_copy.build),
+    "fuzzy_recall": Task(fuzzy_recall.FuzzyRecallConfig, fuzzy_recall.build, test={"short_keys": False}),
+    "selective_copy": Task(selective_copy.SelectiveCopyConfig, selective_copy.build),
     "memorization": Task(
-        MemorizationConfig, memorization.build, own_position=lambda config: config.read_at == "insert"
+        memorization.MemorizationConfig, memorization.build, own_position=lambda config: config.read_at == "insert"
     ),
-    "compression": Task(CompressionConfig, compression.build, from_last=True),
-    "induction": Task(InductionConfig, induction.build),
-    "automata": Task(AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next),
+    "compression": Task(compression.CompressionConfig, compression.build, from_last=True),
+    "induction": Task(induction.InductionConfig, induction.build),
+    "automata": Task(automata.AutomataConfig, automata.build, test={"split": "heldout"}, valid=automata.valid_next),
 }
 
 

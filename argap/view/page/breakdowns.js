@@ -82,7 +82,7 @@ function draw(body, made, overview) {
   fill(body,
     h("div.scroll", { tabindex: 0, role: "region", "aria-labelledby": "breakdown-title" }, h("table.parts", {}, head, rows, foot)),
     h("p.caption", {}, "A bar is a bin’s share of the tokens times the difference in NLL; a model’s bars add up to its gap. Whiskers are 95% intervals. In parentheses: percent of the gap.",
-      overview.no_tokens ? " The tokens behind the bins are not here." : " A bin leads to its tokens."));
+      h("span.on-screen", {}, overview.no_tokens ? " The tokens behind the bins are not here." : " A bin leads to its tokens.")));
 }
 
 function row(bar, made, chosen, others, x, width, total, overview) {

@@ -9,6 +9,7 @@ import { path, scale, ticks, widthOf } from "./chart.js";
 const MARGIN = { left: 44, right: 132, top: 14 };
 const HEIGHT = 260;
 const SHARE = 70;
+const PAPER = 680; // pixels between the margins of an A4 page
 
 export function curve(overview) {
   const drawing = h("div.chart");
@@ -16,8 +17,10 @@ export function curve(overview) {
   const element = h("section", { "aria-labelledby": "curve-title" },
     h("div.heading", {}, h("h2", { id: "curve-title" }, `% of the gap on the ${overview.hits}, over the threshold τ`)), drawing, words);
   let made = null;
-  const redraw = () => made && draw(drawing, words, made, overview);
-  new ResizeObserver(redraw).observe(drawing);
+  const redraw = (width = widthOf(drawing)) => made && draw(drawing, words, made, overview, width);
+  new ResizeObserver(() => redraw()).observe(drawing);
+  addEventListener("beforeprint", () => redraw(PAPER));
+  addEventListener("afterprint", () => redraw());
   return {
     element,
     draw(thresholds) {
@@ -38,8 +41,7 @@ export function curve(overview) {
   };
 }
 
-function draw(element, words, made, overview) {
-  const width = widthOf(element);
+function draw(element, words, made, overview, width) {
   const right = width < 560 ? 16 : MARGIN.right;
   const known = usefulThresholds(overview);
   const points = made.at.filter((each) => known.includes(each.threshold));

@@ -10,6 +10,7 @@ const VIEWS = [["overview", "Overview"], ["breakdowns", "Breakdowns"], ["slices"
 export function drawHeader(overview) {
   const nav = h("nav", { "aria-label": "Views" });
   const controls = h("div.controls");
+  const setting = h("p.setting"); // on paper, in place of the controls
   fill(
     document.getElementById("header"),
     h("div.bar", {},
@@ -17,11 +18,13 @@ export function drawHeader(overview) {
       nav,
       h("div.tools", {},
         h("button.quiet", { type: "button", onclick: copyLink, title: "Copy a link to this view (c)" }, "Copy link"),
-        h("button.quiet", { type: "button", onclick: showHelp, title: "Keys (?)", "aria-label": "Keys" }, "?"))),
+        h("button.quiet", { type: "button", onclick: showHelp, title: "Keys (?)", "aria-label": "Keys" }, "?")),
+      setting),
     controls,
   );
   const draw = () => {
     fill(nav, VIEWS.map(([view, title]) => h("a", { href: link({ view }), "aria-current": state().view === view && "page" }, title)));
+    fill(setting, models().map((each, k) => [k ? ", " : "", name(each)]), " against ", name(reference()), threshold() === null ? "" : `, τ ≤ ${whole(threshold())}`);
     nav.querySelectorAll("a").forEach((a, k) => a.addEventListener("click", (event) => follow(event, { view: VIEWS[k][0] })));
   };
   const parts = [chooseModel(), chooseReference(overview), chooseThreshold(overview)];

@@ -54,7 +54,7 @@ export function table(overview) {
       const used = [...new Set(made.flatMap(reasons))];
       const marks = new Map(used.map((reason, k) => [reason, "abcdefghij"[k]]));
       fill(body, sorted(made).map((row) => line(row, marks)));
-      fill(notes, h("p", {}, "Perplexity (NLL in nats); lower is better. A click on a model shows or hides it in the charts."),
+      fill(notes, h("p", {}, "Perplexity (NLL in nats); lower is better.", h("span.on-screen", {}, " A click on a model shows or hides it in the charts.")),
         used.map((reason) => h("p", {}, h("sup", {}, marks.get(reason)), " ", reason.replaceAll("AR hits", overview.hits), ".")));
     },
   };
