@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,32 @@ def result(token_result):
     from argap.result import open_result
 
     return open_result(token_result)
+
+
+def copied(result: Path, out: Path) -> Path:
+    """A copy of a result, whose recorded runs are those of the copy."""
+    shutil.copytree(result, out)
+    return with_runs(out, lambda model: str(out / model))
+
+
+def copied_without_tokens(result: Path, out: Path) -> Path:
+    """A copy of a result's figures and cells."""
+    out.mkdir(exist_ok=True)
+    for name in ("gap.json", "cells.parquet"):
+        shutil.copy(result / name, out)
+    return with_runs(out, lambda model: "")
+
+
+def with_runs(folder: Path, run: Callable[[str], str]) -> Path:
+    """Record other folders for the runs of a result."""
+    from msgspec.structs import replace
+
+    from argap.records import read_gap, write_record
+
+    gap = read_gap(folder)
+    rows = tuple(replace(row, run=run(row.model)) for row in gap.rows)
+    write_record(folder / "gap.json", replace(gap, rows=rows))
+    return folder
 
 
 def write_drawn_result(
