@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from argap.cli.options import Device, Json, Overwrite, TrustRemoteCode
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 
 
 def recall(

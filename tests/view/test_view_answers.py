@@ -8,12 +8,6 @@ import pytest
 
 from argap.reports.formats import markdown
 from argap.reports.tables import gap_table
-from argap.result import open_result
-
-
-@pytest.fixture(scope="module")
-def result(token_result):
-    return open_result(token_result)
 
 
 def ask(client, path, **parameters):
