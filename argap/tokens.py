@@ -27,7 +27,17 @@ from argap.tokenizer import FILES as TOKENIZER_FILES
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes
 
-SHARED = {"record", "documents", "kept", "tokenizer", "document_of_window", "pieces", "piece_bytes", "has_letters"}
+SHARED = {
+    "record",
+    "documents",
+    "kept",
+    "tokenizer",
+    "document_of_window",
+    "scored_of_document",
+    "pieces",
+    "piece_bytes",
+    "has_letters",
+}
 """What a `TokenTable` keeps that does not depend on its runs."""
 
 
