@@ -90,7 +90,8 @@ def import_run(
         unknown = np.full(len(data.tokens), -1, dtype=np.int32)  # the most likely tokens
         write_shards(run.folder, data, rows.logprob.astype(np.float32), unknown)
         if opened is not None:
-            write_labels(label_portions(data, opened), chosen, out / "labels")
+            with alone_in(out / "labels"):  # beside the run, so that several imports share them
+                write_labels(label_portions(data, opened), chosen, out / "labels")
         return finish_run(run, _result(time.monotonic() - started))
 
 

@@ -1,6 +1,7 @@
 """``argap import``: the same run as ``argap score`` gives, and refusals that name document and position."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
+from argap import atomic
 from argap.cli import app
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
@@ -20,6 +22,7 @@ from argap.importing import import_run
 from argap.records import EvaluationSpec
 from argap.runs import open_run, read_logprobs
 
+DEMO = Path(__file__).parent.parent / "argap" / "demo"
 DOCUMENTS = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5, "the end of the mat"]
 
 
@@ -136,6 +139,19 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(data, text, folder, tmp
         import_run(file, tmp_path / "out", tokenizer=folder, spec=EvaluationSpec(data=(str(text),), seq_len=32))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_import_left_of_the_labels_is_removed(data, text, folder, tmp_path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / "out" / "labels" / f".labels.parquet.{gone.pid}-{atomic._machine()}00000000.tmp"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    file = written(tmp_path / "server.jsonl", rows_of(data))
+    spec = EvaluationSpec(data=(str(text),), seq_len=32)
+    import_run(file, tmp_path / "out", tokenizer=folder, spec=spec, index=str(DEMO / "index"))
+    assert (left.parent / "labels.json").is_file()
+    assert not list(left.parent.glob(".*"))
 
 
 def test_a_run_does_not_take_the_folder_of_the_labels(text, folder, tmp_path) -> None:

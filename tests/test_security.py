@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -294,3 +295,11 @@ def test_a_file_that_unpacks_to_far_more_than_text_is_refused(
         path.write_bytes(packed)
         with pytest.raises(FormatError, match=rf"text\.jsonl\{suffix}.*{message}"):
             list(open_corpus(path))
+
+
+def test_a_table_that_unpacks_to_far_more_than_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MOST_UNPACKED", 2**16)
+    path = tmp_path / "text.parquet"
+    pq.write_table(pa.table({"text": ["x" * 10_000] * 2_000}), path, compression="zstd")
+    with pytest.raises(FormatError, match=r"text\.parquet: unpacks to more than 1,000 times its size"):
+        list(open_corpus(path))

@@ -52,16 +52,19 @@ def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
             before = tally.bytes_read
             for number, line in enumerate(_lines(file, path), start=1):
                 unpacked += len(line)
-                if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * raw.tell()):
-                    raise FormatError(
-                        f"{path}, line {number}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text"
-                    )
+                check_unpacked(f"{path}, line {number}", unpacked, raw.tell())
                 tally.bytes_read = before + raw.tell()
                 if not line.strip():
                     continue
                 yield number, _parse(line, path, number, tally)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path}: truncated or unreadable after line {number} ({error})") from error
+
+
+def check_unpacked(where: str, unpacked: int, packed: int) -> None:
+    """Raise `FormatError` where ``packed`` bytes of a file became very many more bytes of text."""
+    if unpacked > max(MOST_UNPACKED, LARGEST_RATIO * packed):
+        raise FormatError(f"{where}: unpacks to more than {LARGEST_RATIO:,} times its size; expected text")
 
 
 def valid_rows(path: Path) -> list[dict[str, Any]]:

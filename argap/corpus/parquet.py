@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from argap.corpus.document import Tally, TextDocument
+from argap.corpus.jsonl import check_unpacked
 from argap.errors import FormatError, first_line
 
 if TYPE_CHECKING:
@@ -18,23 +19,26 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
     """The documents of one file; its columns ``domain`` and ``source`` name each document's, if present.
 
     ``keep``: further columns kept with each document. Raises `FormatError` for a broken file and for one without a
-    column (its columns are listed).
+    column (its columns are listed), and one that unpacks to very much more than text does.
     """
     import pyarrow as pa
 
     try:
         with _open(path) as file:
-            a_row = path.stat().st_size / max(file.metadata.num_rows, 1)
+            size = path.stat().st_size
+            a_row = size / max(file.metadata.num_rows, 1)
             schema = file.schema_arrow
             _check_column(path, schema, text_column)
             if missing := [name for name in keep if name not in schema.names]:
                 known = ", ".join(map(repr, schema.names))
                 raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {known}")
             columns = list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))
-            number = 0
+            number = unpacked = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=columns):
                 # As bytes: Arrow does not check that a string column is UTF-8.
                 texts = batch.column(text_column).cast(pa.large_string()).cast(pa.large_binary())
+                unpacked += texts.nbytes
+                check_unpacked(str(path), unpacked, size)
                 domains = batch.column("domain").to_pylist() if "domain" in columns else [None] * len(texts)
                 sources = batch.column("source").to_pylist() if "source" in columns else [None] * len(texts)
                 rows = batch.select(list(keep)).to_pylist() if keep else ({} for _ in texts)

@@ -69,12 +69,20 @@ def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> i
         resource.setrlimit(resource.RLIMIT_CPU, (int(longest), int(longest) + 5))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _main(command)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not _is_in_command(error):
+            code = 130
+        else:
+            traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _is_in_command(error: BaseException) -> bool:
+    """Whether it was raised in the command, rather than in what prepares its process here."""
+    return any("argap/cli/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _main(command: tuple[str, ...]) -> int:

@@ -106,8 +106,8 @@ def test_the_figure_of_a_text_without_hits(tmp_path) -> None:
         "a",
         cast(Gap, SimpleNamespace(hits="hits", unit="token")),
     )
-    assert [line.get_xdata().size for line in figure.axes[0].lines] == [0, 0]
-    assert [line.get_xdata().size for line in figure.axes[1].lines] == [2, 2]
+    assert [np.size(line.get_xdata()) for line in figure.axes[0].lines] == [0, 0]
+    assert [np.size(line.get_xdata()) for line in figure.axes[1].lines] == [2, 2]
     assert save(figure, tmp_path, "figure").is_file()
 
 
