@@ -74,6 +74,8 @@ def import_run(
     check_spec(spec)
     name = name or path.name.partition(".")[0]
     folder = out / folder_name(name)
+    if folder.name == "labels":
+        raise ArgapError(f"`name` {name}: its run and the labels would share the folder labels; choose another")
     with alone_in(folder):
         rows = read_logprob_file(path)
         chosen = load_tokenizer(tokenizer)

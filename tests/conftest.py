@@ -156,6 +156,14 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, index, source=place / "text", ranked=("ref", "m2"))
 
 
+@pytest.fixture(scope="session")
+def result(token_result):
+    """`token_result`, opened."""
+    from argap.result import open_result
+
+    return open_result(token_result)
+
+
 def write_drawn_result(
     out: Path,
     data,
@@ -232,8 +240,11 @@ def pickles_read_here(monkeypatch):
     monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 
 
+RunCommand = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
-def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def run_command(monkeypatch, capsys) -> RunCommand:
     """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
 
     from argap.cli import main

@@ -119,6 +119,8 @@ def recall(
         result = run_upstream(models, names, out, options=options, stock=stock)
         table = upstream_table(result)
     else:
+        if fewshot is not None or task_path or metadata:
+            raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
         pinned = Protocol(context, truncate, twice)
         measured = run_recall(
             checkpoints,
