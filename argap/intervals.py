@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from threading import Lock
 
 import numpy as np
 
@@ -45,8 +46,13 @@ class DocumentBootstrap:
     def drawing(self) -> Iterator[None]:
         """Inside the block the resamples are drawn in a thread, which takes a second or two for thousands of units."""
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(_drawn, self.units, self.resamples, self._seed)
+            pool.submit(self.draw)
             yield
+
+    def draw(self) -> np.ndarray:
+        """How often each resample draws each unit ``[R, U]``. Kept for the statistics that follow."""
+        with _DRAWING:
+            return _drawn(self.units, self.resamples, self._seed)
 
     def by_unit(self, sums: np.ndarray) -> np.ndarray:
         """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""
@@ -64,16 +70,20 @@ class DocumentBootstrap:
 
     def _weights(self) -> Iterator[np.ndarray]:
         """How often each resample draws each unit: chunks of a float64 array ``[R, U]``."""
-        drawn = _drawn(self.units, self.resamples, self._seed)
+        drawn = self.draw()
         chunk = _chunk(self.units)
         for start in range(0, self.resamples, chunk):
             yield drawn[start : start + chunk].astype(np.float64)
 
 
+_DRAWING = Lock()
+"""A thread that needs resamples waits where another draws them."""
+
+
 @lru_cache(maxsize=1)
 def _drawn(units: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each resample draws each unit ``[R, U]``. Kept (40 MB at most): all statistics of a result draw alike,
-    and drawing takes far longer than adding up."""
+    """See `DocumentBootstrap.draw`. Kept (40 MB at most): all statistics of a result draw alike, and drawing takes far
+    longer than adding up."""
     generator = np.random.default_rng(seed)
     even = np.full(units, 1 / units)
     drawn = np.empty((resamples, units), dtype=np.uint8)

@@ -30,6 +30,7 @@ THREADS = 8
 """At most, so that few portions are in memory."""
 DENSE = 2**16
 """Combinations of unit, value and slices that are numbered without a look at the rows."""
+LANES = 8
 MOST_BINS = 100
 """Values of a column that may be the bins of a breakdown."""
 
@@ -174,7 +175,11 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
 
 def _combinations(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Of rows with K keys of 32 bits: the combination that each row has, int64 ``[N]``, and its keys, K of int64
-    ``[G]``. Few combinations are numbered whether or not a row has them, which spares a table of hashes."""
+    ``[G]``.
+
+    Few combinations are numbered whether or not a row has them, which spares a table of hashes. Very few come `LANES`
+    times, for consecutive rows to be added to different sums: an addition would wait for the one before it.
+    """
     lows = [int(key.min(initial=0)) for key in keys]
     spans = [int(key.max(initial=0)) - low + 1 for key, low in zip(keys, lows, strict=True)]
     if (count := math.prod(spans)) <= DENSE:
@@ -183,7 +188,9 @@ def _combinations(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarr
             code *= span
             code += key
             code -= low
-        of_each = np.unravel_index(np.arange(count), spans)
+        lanes = LANES if count * LANES <= DENSE else 1
+        code = code * lanes + np.tile(np.arange(lanes, dtype=np.int32), -(-len(code) // lanes))[: len(code)]
+        *of_each, _ = np.unravel_index(np.arange(count * lanes), (*spans, lanes))
         return code.astype(np.int64), [each + low for each, low in zip(of_each, lows, strict=True)]
     code = np.zeros(len(keys[0]), dtype=np.int64)
     of_each = []

@@ -67,12 +67,13 @@ class TokenReader:
         if RANK in read:
             for model in self._models:
                 of_runs[self.table.models.index(model)] += [RANK] if model in self.table.ranked else []
-        of_labels = [name for name in (*LABELLED, "domain") if name in read]
+        wanted = {"distance" if name == "repeated" else name for name in read}  # booleans are read far more slowly
+        of_labels = [name for name in (*LABELLED, "domain") if name in wanted]
         of_labels += ["segment_bytes"] if self.table.by_segment else []
         folders = [run.folder for run in self.table.runs]
-        wanted = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
+        held = None if self.units is None else (self.units >= 0)[self.table.document_of_window]
         for rows in read_rows(folders, self.table.labels, of_runs=of_runs, of_labels=of_labels):
-            yield from [rows] if wanted is None else rows.among(wanted)
+            yield from [rows] if held is None else rows.among(held)
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
         """The scored tokens among some rows; beside others, where these have the unit -1.

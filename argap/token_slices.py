@@ -18,7 +18,7 @@ from argap.lockstep import REMEDY
 from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, open_run
+from argap.runs import Run, open_run, token_parts
 from argap.slice_library import SliceSpec, check_names, filled
 from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, quoted, streamed
 from argap.slice_sums import Sums, as_text, sums
@@ -108,6 +108,14 @@ def record_slices(folder: Path, slices: Sequence[SliceResult]) -> Gap:
     remove_report(folder)
     write_record(folder / "gap.json", gap)
     return gap
+
+
+def prepare(table: TokenTable) -> None:
+    """Draw the resamples and check the files, once for all slices. Raises `FormatError` for a damaged file."""
+    _units(table).bootstrap.draw()
+    check_files(table.labels, [table.labels / "labels.parquet"], remedy=REMEDY)
+    for run in table.runs:
+        check_files(run.folder, token_parts(run.folder), remedy=REMEDY)
 
 
 def score_slices(

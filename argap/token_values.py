@@ -46,6 +46,8 @@ class Columns:
             return self._table.documents.column(name, self._start, len(self._rows.pos))
         if name == "segment":
             return pa.array(self._start + self._last)
+        if name == "repeated":
+            return pa.array(self._rows.labels["distance"].to_numpy() > 0)
         if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
             return _whole(self._rows.labels[name])
         if name in BY_MODEL:

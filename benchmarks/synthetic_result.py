@@ -23,7 +23,7 @@ from argap.records import (
     SourceRecord,
     write_record,
 )
-from argap.runs import COMPLETE, FLOATS, SCHEMA, begin_run, finish_run, shard_path
+from argap.runs import FLOATS, SCHEMA, begin_run, finish_run, shard_path
 from argap.tokenizer import Tokenizer
 
 SEQ_LEN = 2048
@@ -59,8 +59,7 @@ def write_result(folder: Path, tokens: int, models: list[str], tokenizer: Tokeni
             hit = described["repeated"].to_numpy() & (described["train_count"].to_numpy() <= 1250)
             for k, run in enumerate(runs):
                 path = shard_path(run.folder, shard)
-                scores = required(_scores(scored, hard, hit, k, shard), COMPLETE)
-                write_parquet(path, scores, split_by_byte=FLOATS)
+                write_parquet(path, _scores(scored, hard, hit, k, shard), split_by_byte=FLOATS)
     numbers = np.arange(windows, dtype=np.int32)
     write_parquet(labels / "windows.parquet", pa.table({"window": numbers, "document": numbers // DOCUMENT}))
     tokenizer.save(labels)

@@ -4,6 +4,7 @@ Legend: a setting is τ (exposures) and a reference, which the page may choose o
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple, cast, get_args
 
@@ -21,7 +22,7 @@ from argap.result import Result
 from argap.slice_library import SliceSpec, library
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.token_columns import BY_MODEL, COLUMNS
-from argap.token_slices import GROUPED, Slice, score_by, score_slices
+from argap.token_slices import GROUPED, Slice, prepare, score_by, score_slices
 from argap.tokens import TokenTable
 from argap.view.conditions import condition_of, hits_of
 from argap.view.once import Once
@@ -130,6 +131,11 @@ class Answers:
             grouped=self.grouped,
             version=__version__,
         )
+
+    def warm(self) -> None:
+        """Prepare the first slice before it is asked for; an error is its answer's to tell."""
+        with suppress(ArgapError):
+            prepare(self.result.token_table)
 
     def _no_tokens(self) -> str | None:
         try:

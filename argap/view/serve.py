@@ -43,6 +43,7 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     )
     address = f"http://{HOST}:{number}/?token={token}"
     ready(address)
+    Thread(target=answers.warm, daemon=True).start()
     if browser:
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:

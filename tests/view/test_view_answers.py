@@ -6,14 +6,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from argap import checksums
+from argap.interrupt import Interrupt
+from argap.intervals import _drawn
 from argap.reports.formats import markdown
 from argap.reports.tables import gap_table
 from argap.result import open_result
-
-
-@pytest.fixture(scope="module")
-def result(token_result):
-    return open_result(token_result)
+from argap.view.answers import Answers, Setting
 
 
 def ask(client, path, **parameters):
@@ -30,6 +29,20 @@ def test_the_overview_is_gap_json_and_what_the_page_may_do(client, result):
     assert made["name"].endswith("/out")
     assert "no_tokens" not in made or made["no_tokens"] is None
     assert {"repeated", "digits"} < {each["name"] for each in made["library"]}
+
+
+def test_a_warm_page_neither_checks_files_nor_draws_again(result, monkeypatch):
+    setting = Setting(2, "ref")
+    asked = [("late", "pos > 9")], setting, ["m2"], Interrupt()
+    expected = Answers(result).slices(*asked)
+    monkeypatch.setattr(checksums, "_whole", set())
+    _drawn.cache_clear()
+    answers = Answers(open_result(result.folder))
+    answers.warm()
+    monkeypatch.setattr(checksums, "_digest", lambda *_: "another")
+    assert _drawn.cache_info().misses == 1
+    assert answers.slices(*asked) == expected
+    assert _drawn.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("tau", [0, 2, 10])
