@@ -20,7 +20,7 @@ RESAMPLES = 10_000
 SEED = 1234
 LEVEL = 0.95
 GROUPS = 4096
-WEIGHTS_AT_ONCE = 2**23
+WEIGHTS_AT_ONCE = 2**21
 COLUMNS_AT_ONCE = 1024
 FEW, TOO_FEW = 30, 20
 """Effective documents below which intervals are too narrow to trust, and below which no share is claimed."""
