@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
+from argap.interrupt import Interrupt
 from argap.parquet import write_parquet
 from argap.records import read_gap, write_record
 from argap.result import open_result
@@ -82,7 +83,7 @@ def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
     for name in ("gap.json", "cells.parquet"):
         shutil.copy(token_result / name, tmp_path / name)
     move_runs(tmp_path, lambda model: "")
-    Answers(open_result(tmp_path)).warm()
+    Answers(open_result(tmp_path)).warm(Interrupt())
     made = client_of(tmp_path)
     assert "the tokens of this result are not here" in made.get("/api/overview").json()["no_tokens"]
     assert made.get("/api/thresholds?intervals=1").json()["at"]
@@ -123,7 +124,7 @@ def test_a_broken_shard_is_one_line(token_result, tmp_path):
     shutil.copytree(token_result, tmp_path / "out")
     move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
     next((tmp_path / "out" / "m2" / "tokens").glob("*.parquet")).write_bytes(b"PAR1")
-    Answers(open_result(tmp_path / "out")).warm()
+    Answers(open_result(tmp_path / "out")).warm(Interrupt())
     made = client_of(tmp_path / "out")
     for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2", "losses?where=ar_hits&model=m2"):
         error = made.get(f"/api/{path}").json()["error"]
