@@ -207,7 +207,7 @@ def compare(
 def open_index(folder: AnyPath) -> "BigramIndex":
     """The bigram index in ``folder``; its ``count`` says how often one token follows another in training.
 
-    Raises `ArgapError` for a folder that is none.
+    Raises `ArgapError` for a folder without an index.
 
     Examples
     --------

@@ -23,7 +23,9 @@ from typing import Any
 
 from argap.errors import ArgapError, FormatError
 
-LEFTOVER = re.compile(r"\..+\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL)
+LEFTOVER = re.compile(
+    r"\.(?P<name>.+)\.(?P<process>\d+)(?:-(?P<machine>[0-9a-f]{8})[0-9a-f]{8})?\.(?:tmp|old)", re.DOTALL
+)
 STALE_SECONDS = 24 * 3600.0
 """Age from which a temporary name of another machine, whose processes are not visible here, counts as left behind."""
 OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -78,11 +80,8 @@ def replacing_folder(target: Path, *, remedy: str = "", sole_writer: bool = Fals
     old = temporary.with_suffix(".old")
     try:
         for left in _temporaries(target):
-            if not (sole_writer or _is_left(left)):
-                continue
-            if left.suffix == ".old" and not target.exists():  # killed between the two renames below
-                os.rename(left, target)
-            shutil.rmtree(left, ignore_errors=True)
+            if sole_writer or _is_left(left):
+                _remove_left(left)
         _make_folder(target.parent)
         temporary.mkdir()
         yield temporary
@@ -121,17 +120,29 @@ def _make_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files and folders below ``folder`` whose process was killed, without following links."""
+    """Remove the temporary files and folders below ``folder`` whose process was killed, without following links.
+
+    A folder that was about to be replaced, and is not, gets its name again.
+    """
     for parent, folders, files in os.walk(folder):
         for name in [name for name in (*folders, *files) if LEFTOVER.fullmatch(name)]:
             path = Path(parent, name)
             if not _is_left(path):
                 continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove_left(path)
         folders[:] = [name for name in folders if not LEFTOVER.fullmatch(name)]
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what a killed process left; a folder that it was about to replace stays, under its own name."""
+    match = LEFTOVER.fullmatch(path.name)
+    assert match is not None
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    elif path.suffix == ".old" and not (target := path.with_name(match["name"])).exists():
+        os.rename(path, target)  # killed between the two renames of `replacing_folder`
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _temporary(path: Path) -> Path:

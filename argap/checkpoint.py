@@ -31,7 +31,7 @@ TRAINER_FILES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state
 """How the names of pickles begin that hold no weights."""
 Backend = Literal["auto", "native", "hf"]
 """Which code runs a checkpoint: argap's mixers and kernels, the implementation that transformers finds, or
-the first where the family is known and else the second."""
+the first where the family is known, else the second."""
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
@@ -146,8 +146,8 @@ def load_model(
     """The model in evaluation mode, on ``device``, or with ``device_map`` over all GPUs and then the CPU's memory,
     as accelerate places it. Raises `ArgapError` where weights are missing or of another shape, where an
     option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
-    trusted. Weights left over are refused by the native form of a hub family, and passed over with a line by
-    transformers."""
+    trusted. The native form of a hub family refuses leftover weights; transformers skips them, and one line says
+    so."""
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
@@ -223,7 +223,7 @@ def _load_by_transformers(
             checkpoint.folder,
             dtype=dtype,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # told below, by name
+            ignore_mismatched_sizes=True,  # reported below, by name
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
             **unscaled,
@@ -250,7 +250,7 @@ def _load_by_transformers(
             + (f", and {len(mismatched) - 1} weights more differ" if mismatched[1:] else "")
         )
     if left := sorted(report["unexpected_keys"]):
-        say(f"{checkpoint.name}: {len(left)} weights are no part of the model and passed over, the first is {left[0]}")
+        say(f"{checkpoint.name}: {len(left)} weights are not part of the model; skipped, the first is {left[0]}")
     return model
 
 

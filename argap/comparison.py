@@ -4,12 +4,15 @@ Out folder: ``gap.json``, ``cells.parquet``, ``examples.json``, beside the runs 
 `label_result` adds training counts to a result that was scored without an index.
 """
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from argap.atomic import replacing_folder
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.bins import bins_of
 from argap.cells import CellFile, CellWriter, build_cells
@@ -32,6 +35,9 @@ from argap.tokens import TokenTable
 
 if TYPE_CHECKING:
     from argap.slice_library import SliceSpec
+
+EARLIER = "gap.json.earlier"
+"""``gap.json`` while its parts are replaced, so that a command which is interrupted can be repeated."""
 
 
 @one_writer("out")
@@ -108,7 +114,7 @@ def write_gap(
             cells.add(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
-        (out / "gap.json").unlink(missing_ok=True)
+        _set_aside(out)
         remove_report(out)
     gap = summarize(
         CellFile(out / "cells.parquet"),
@@ -130,7 +136,20 @@ def write_gap(
     write_checksums(out, [out / "cells.parquet"])
     write_record(out / "examples.json", chooser.examples(), indent=None)
     write_record(out / "gap.json", gap)  # last: a folder that has one is complete
+    (out / EARLIER).unlink(missing_ok=True)
     return gap
+
+
+def _set_aside(out: Path) -> None:
+    """Take away ``gap.json``, whose parts are about to be replaced."""
+    with suppress(FileNotFoundError):
+        os.replace(out / "gap.json", out / EARLIER)
+
+
+def _earlier(out: Path) -> Gap:
+    """The result in ``out``, or the one that an interrupted command has set aside. Raises what `read_gap` raises."""
+    aside = not (out / "gap.json").is_file() and (out / EARLIER).is_file()
+    return read_gap(out, EARLIER) if aside else read_gap(out)
 
 
 def _slices(
@@ -156,7 +175,7 @@ def _slices(
 def _recorded(out: Path) -> tuple[SliceResult, ...]:
     """The slices of the result in ``out``, if there is one that can be read."""
     try:
-        return read_gap(out).slices
+        return _earlier(out).slices
     except FormatError:
         return ()
 
@@ -165,11 +184,11 @@ def _recorded(out: Path) -> tuple[SliceResult, ...]:
 def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRESHOLD) -> Gap:
     """Label the result of `argap score` in ``folder`` with the exposures that ``index`` gives, and return the new gap.
 
-    ``labels/``, ``gap.json`` and what follows from them are rewritten, recorded slices included; the runs stay, and no
-    model runs. Raises `ArgapError` for a folder without labels of its own, and `MismatchError` for an index of another
-    tokenizer.
+    ``labels/``, ``gap.json`` and what follows from them are replaced, recorded slices included; the runs stay, and no
+    model runs. Where it is interrupted, the same call ends with the same result. Raises `ArgapError` for a folder
+    without labels of its own, and `MismatchError` for an index of another tokenizer.
     """
-    gap = read_gap(folder)
+    gap = _earlier(folder)
     beside = folder / "labels"
     if not (beside / "labels.json").is_file():
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
@@ -184,7 +203,9 @@ def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRES
         _check_labels(run, table.record, runs[0])
     tokenizer = table.tokenizer
     counted = (with_counts(portion.labels, portion.tokens, opened) for portion in read_portions(table))
-    write_labels(counted, tokenizer, beside)
+    with replacing_folder(beside) as temporary:
+        write_labels(counted, tokenizer, temporary)
+        _set_aside(folder)
     return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Feature(NamedTuple):
-    """A column in bins ``0 … len(bounds)``, by which the tree can split anywhere between two of them."""
+    """A column in bins ``0 … len(highs)``; the tree can split between any two of them."""
 
     column: str
     """Of `argap.tokens`; for a flag, the condition where it is 1."""
@@ -89,8 +89,8 @@ def grow(
     """All nodes of the tree but its root, leaves and inner ones.
 
     ``codes [C, F]``: the bin of each feature; ``n [C]``: tokens; ``lost [C]``: the gap's sum, in nats. ``depth``:
-    conditions in a row; ``min_share``: of the tokens, in every leaf; ``leaves``: their greatest
-    number; the splits that gain most come first.
+    the longest chain of conditions; ``min_share``: the least share of the tokens in a leaf; ``leaves``: the
+    maximum number of leaves. The splits that gain most come first.
     """
     share, gap = n / n.sum(), lost / lost.sum()
 

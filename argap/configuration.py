@@ -54,7 +54,10 @@ def check_ranges(config: Any) -> None:
 
 
 def unmet(value: Any, hint: Any) -> str | None:
-    """The values that ``hint`` allows, in words, where ``value`` is none of its `Literal`, out of range or no bool."""
+    """The values that ``hint`` allows, in words; None where ``value`` is one of them.
+
+    Checks the values of a `Literal`, declared ranges, and booleans; other types are checked elsewhere.
+    """
     options = get_args(hint)
     if value is None and type(None) in options:
         return None

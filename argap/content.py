@@ -27,7 +27,7 @@ EDGES = re.compile(r"^\W+|\W+$")
 
 
 def is_content_word(word: str) -> bool:
-    """Whether a word has a letter or digit and is no function word, without the punctuation around it; of a
+    """Whether a word, stripped of punctuation, has a letter or digit and is not a function word; of a
     contraction the part before the apostrophe counts.
 
     >>> [is_content_word(word) for word in ("inside", "self.the", "7", "(The", "it's", "don't", "which,", "--")]

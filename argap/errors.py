@@ -25,7 +25,7 @@ class MismatchError(ArgapError):
 
 
 class Interrupted(ArgapError):
-    """A query that nobody waits for any more."""
+    """A query was stopped because its answer is no longer wanted."""
 
 
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
@@ -45,13 +45,13 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says, on one line; of one that says nothing its type."""
+    """The first line of another library's error message; the name of its type if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
 def within(what: object) -> Iterator[None]:
-    """Around what is read or checked: an `ArgapError` inside says first where, as in ``suite.yaml: sizes: missing``."""
+    """Prefix the message of an `ArgapError` raised inside with ``what``, as in ``suite.yaml: sizes: missing``."""
     try:
         yield
     except ArgapError as error:
@@ -60,7 +60,7 @@ def within(what: object) -> Iterator[None]:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Around imports that need the extra ``name``: `ArgapError` names it where one of its packages is missing."""
+    """Turn a missing package inside into an `ArgapError` that says how to install the extra ``name``."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def check_gguf(path: Path) -> None:
-    """Raise `FormatError` for a file that is none, and `ArgapError` where the package that reads it is missing."""
+    """Raise `FormatError` for a file that is not GGUF, and `ArgapError` where the package that reads it is missing."""
     with open(path, "rb") as file:
         if (magic := file.read(4)) != b"GGUF":
             raise FormatError(f"{path}: not a GGUF file (begins with {magic!r})")

@@ -28,10 +28,10 @@ from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
 from argap.lock import alone_in
-from argap.records import CheckpointRecord, EvaluationSpec, RunIdentity, RunRecord, RunResult, SourceRecord
-from argap.references import absolute
-from argap.resumable import environment, folder_name
-from argap.runs import FORMAT, Run, begin_run, finish_run, write_shards
+from argap.records import EvaluationSpec, RunIdentity, RunRecord, RunResult
+from argap.references import source_of
+from argap.resumable import folder_name
+from argap.runs import Run, begin_run, finish_run, new_record, write_shards
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
@@ -74,6 +74,8 @@ def import_run(
     check_spec(spec)
     name = name or path.name.partition(".")[0]
     folder = out / folder_name(name)
+    if folder.name == "labels":
+        raise ArgapError(f"`name` {name}: its run and the labels would share the folder labels; choose another")
     with alone_in(folder):
         rows = read_logprob_file(path)
         chosen = load_tokenizer(tokenizer)
@@ -98,30 +100,16 @@ def _record(
     """``run.json``; two imports are the same run where file and evaluation set agree."""
     with open(path, "rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-    return RunRecord(
-        format=FORMAT,
-        model=name,
-        checkpoint=CheckpointRecord(str(path), fingerprint),
-        source=SourceRecord(
-            **{
-                **msgspec.structs.asdict(spec),
-                "data": tuple(map(absolute, spec.data)),
-                "tokenizer": tokenizer,
-                "index": absolute(index) if index else None,
-            }
-        ),
-        evaluation=data.record,
-        identity=RunIdentity(
-            checkpoint=fingerprint,
-            evaluation_set=data.fingerprint,
-            dtype="unknown",
-            device="elsewhere",
-            batch_size="auto",
-            backend="import",
-        ),
-        **environment(),
-        finished=None,
+    identity = RunIdentity(
+        checkpoint=fingerprint,
+        evaluation_set=data.fingerprint,
+        dtype="unknown",
+        device="elsewhere",
+        batch_size="auto",
+        backend="import",
     )
+    source = source_of(msgspec.structs.replace(spec, tokenizer=tokenizer), index)
+    return new_record(name, str(path), source, data.record, identity)
 
 
 def _result(seconds: float) -> RunResult:

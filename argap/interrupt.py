@@ -1,4 +1,4 @@
-"""Stopping a query over tokens from another thread, as where nobody waits for its answer any more."""
+"""Stop a query over tokens from another thread, once its answer is no longer wanted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,5 +59,5 @@ def interruptible(interrupt: Interrupt) -> Iterator[None]:
 
 
 def current() -> Interrupt:
-    """The one of this thread's `interruptible`; outside, one that nobody sets."""
+    """The interrupt of this thread's `interruptible` block; outside a block, one that is never set."""
     return _interrupt.get() or Interrupt()

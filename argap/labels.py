@@ -27,6 +27,7 @@ from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_reco
 from argap.repeats import find_repeats
 from argap.runs import shards_of
 from argap.token_columns import SEGMENTED
+from argap.tokenizer import FILES as TOKENIZER_FILES
 from argap.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -206,7 +207,7 @@ def write_labels(labels: Labels | Iterable[Labels], tokenizer: Tokenizer, folder
     write_parquet(folder / "windows.parquet", pa.table(windows))
     write_documents(portion.kept, folder)
     tokenizer.save(folder)
-    write_checksums(folder, [path for name in TABLES if (path := folder / name).is_file()])
+    write_checksums(folder, [path for name in (*TABLES, *TOKENIZER_FILES) if (path := folder / name).is_file()])
     write_record(folder / "labels.json", portion.record)
 
 

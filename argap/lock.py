@@ -2,7 +2,7 @@
 
 The lock is ``flock`` on ``.argap.lock`` in the folder, which is removed with it. NFS of Linux passes such locks to
 the server, which releases those of a machine that crashed when its lease ends (a minute or two). On a file system
-without locks the work goes on unlocked, with a line that says so.
+without locks the work continues unlocked, and one line says so.
 """
 
 import errno
@@ -62,7 +62,7 @@ def alone_in(folder: Path, *, main: bool = True) -> Iterator[None]:
 def one_writer(parameter: str) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Decorate a function to hold the lock of the folder in its argument ``parameter`` (`alone_in`).
 
-    Of several processes, which its argument ``parallel`` names, the main one holds it.
+    With several processes (the argument ``parallel``), the main one holds it.
     """
 
     def decorate(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:

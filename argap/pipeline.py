@@ -5,7 +5,7 @@ Everything that can be refused is refused before any text is read or any model r
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +18,7 @@ from argap.lock import one_writer
 from argap.per_model import NO_SETTINGS, ModelSettings
 from argap.progress import say
 from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
-from argap.references import absolute
+from argap.references import source_of
 from argap.runs import OWN, Run
 from argap.scoring import Scoring, scorer_of
 from argap.segments.of_models import ModelsText, open_models_text, other_tokenizers
@@ -92,7 +92,7 @@ def score_models(
     ranked = [each.name for each in (target, *models) if _has_ranks(each, scoring)]
     _check_slices(slices, names, text, ranked)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
-    runs += [scorer.score(text.of(each), _source(spec, index)) for each, scorer in to_score]
+    runs += [scorer.score(text.of(each), source_of(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
         runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
         labels = text.labels(label_portions(text.of(target), opened))
@@ -135,12 +135,6 @@ def _check_slices(
 
         ranks = ranks_of(ranked if text.record.unit == "token" else ())
         check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept) | ranks)
-
-
-def _source(spec: EvaluationSpec, index: str | None) -> SourceRecord:
-    """Text and index as runs record them, so that they are found from any folder."""
-    fields: dict[str, Any] = msgspec.structs.asdict(spec)
-    return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
 
 
 def _check_reference(tokenizer: Tokenizer, reference: Target, index: "BigramIndex | None") -> None:

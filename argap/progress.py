@@ -80,7 +80,7 @@ def _lines(
     def report() -> None:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             share = done / total if total else fraction()
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # stderr is closed
                 say(f"{label}: {_line(done, total, unit, time.monotonic() - started, share)}")
 
     threading.Thread(target=report, name="progress", daemon=True).start()

@@ -6,6 +6,9 @@ in.
 
 import os
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from argap.atomic import read_json, write_json
 from argap.corpus.remote import check_recordable
@@ -40,6 +43,12 @@ BUILT_IN = {
 def absolute(source: str) -> str:
     """Make a local path absolute, so that it works from any directory. Hub ids and other forms stay as they are."""
     return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def source_of(spec: EvaluationSpec, index: str | None) -> SourceRecord:
+    """Text and index as runs record them, so that they are found from any folder."""
+    fields: dict[str, Any] = msgspec.structs.asdict(spec)
+    return SourceRecord(**fields | {"data": tuple(map(absolute, spec.data)), "index": index and absolute(index)})
 
 
 def references() -> dict[str, Reference]:

@@ -107,7 +107,7 @@ class Result:
         return slice_frame([*built_in, *recorded])
 
     def gap(self, slices: "Mapping[str, str | Mask] | None" = None, *, threshold: int | None = None) -> pd.DataFrame:
-        """All tokens, the AR hits and slices of one's own, computed from the tokens in one pass.
+        """All tokens, the AR hits and your own slices, computed from the tokens in one pass.
 
         ``slices``: a name for each condition, SQL over the columns that `argap.tokens` lists or a function of a
         `pyarrow.RecordBatch` of them that gives a boolean for each token; NULL is not in the slice. None: the slices

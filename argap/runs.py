@@ -21,8 +21,16 @@ from argap.errors import ArgapError, FormatError, MismatchError
 from argap.evaluation import EvaluationSet
 from argap.parquet import count_rows, read_parquet, write_parquet
 from argap.progress import say
-from argap.records import EvaluationRecord, RunRecord, RunResult, read_record
-from argap.resumable import begin, finish
+from argap.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    RunIdentity,
+    RunRecord,
+    RunResult,
+    SourceRecord,
+    read_record,
+)
+from argap.resumable import begin, environment, finish
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 FORMAT = 1
@@ -71,6 +79,22 @@ def shards_of(data: EvaluationSet) -> list[range]:
 
 def shard_path(folder: Path, shard: int) -> Path:
     return folder / "tokens" / f"part-{shard:05d}.parquet"
+
+
+def new_record(
+    model: str, checkpoint: str, source: SourceRecord, evaluation: EvaluationRecord, identity: RunIdentity
+) -> RunRecord:
+    """``run.json`` of a run that begins; ``checkpoint``: its name, whose fingerprint ``identity`` has."""
+    return RunRecord(
+        format=FORMAT,
+        model=model,
+        checkpoint=CheckpointRecord(checkpoint, identity.checkpoint),
+        source=source,
+        evaluation=evaluation,
+        identity=identity,
+        **environment(),
+        finished=None,
+    )
 
 
 def begin_run(folder: Path, record: RunRecord, *, overwrite: bool) -> Run:
@@ -258,7 +282,7 @@ def check_logprobs(run: Run) -> None:
 
 
 def no_logprob(values: np.ndarray) -> np.ndarray:
-    """bool: which values are no log-prob: NaN or +∞. −∞ is one, of a token that the model rules out."""
+    """bool: which values are not log-probs: NaN and +∞. −∞ is a log-prob, of a token that the model rules out."""
     return ~(values < np.inf)
 
 

@@ -25,14 +25,14 @@ from argap.live import LiveModel, undisturbed
 from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say
-from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
-from argap.resumable import check_resumable, environment
+from argap.records import RunIdentity, RunResult, SourceRecord
+from argap.resumable import check_resumable
 from argap.runs import (
-    FORMAT,
     Run,
     begin_run,
     finish_run,
     missing_shards,
+    new_record,
     no_logprob,
     read_run,
     shard_path,
@@ -97,16 +97,8 @@ def score(
     live = isinstance(checkpoint, LiveModel)
     parallel = parallel or Parallel(0, 1, checkpoint.device if live else use_device(options.device))
     device = str(parallel.device)
-    record = RunRecord(
-        format=FORMAT,
-        model=model_name,
-        checkpoint=CheckpointRecord(checkpoint.name, checkpoint.fingerprint),
-        source=source,
-        evaluation=data.record,
-        identity=_identity(checkpoint, data, options, device),
-        **environment(),
-        finished=None,
-    )
+    identity = _identity(checkpoint, data, options, device)
+    record = new_record(model_name, checkpoint.name, source, data.record, identity)
     run = begin_run(folder, record, overwrite=overwrite) if parallel.is_main else Run(folder, record)
     parallel.wait()  # for the main process to begin the run, or to see that it is finished
     if not parallel.is_main:
@@ -117,7 +109,7 @@ def score(
     if run.finished and not left:
         return run
     check_length(checkpoint, longest=int(np.diff(data.offsets).max()), bos=options.bos is not None)
-    with _loaded(checkpoint, record.identity.dtype, device, options) as model:
+    with _loaded(checkpoint, identity.dtype, device, options) as model:
         check_vocabulary(model, data, checkpoint.name)
         batches = Batches(
             model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos, rank=options.rank

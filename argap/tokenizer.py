@@ -37,7 +37,7 @@ FILES = (
     "merges.txt",
     "tokenizer.model",
 )
-"""Those that may make a tokenizer."""
+"""The files that a tokenizer may consist of."""
 
 
 class Tokenizer:
@@ -167,7 +167,7 @@ class Tokenizer:
         return self._backend.id_to_token(token) or ""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of a run of ids; bytes that are no UTF-8 come back as U+FFFD."""
+        """Text of consecutive ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from argap.checksums import check_files
 from argap.content import has_letters
 from argap.documents import Documents, read_documents
 from argap.labels import FORMAT, further_columns
@@ -22,6 +23,7 @@ from argap.records import LabelsRecord, read_record
 from argap.runs import Run
 from argap.token_columns import COLUMNS, ranks_of, schema_of
 from argap.token_values import Columns
+from argap.tokenizer import FILES as TOKENIZER_FILES
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes
 
@@ -93,6 +95,8 @@ class TokenTable:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        """That of the labels. Raises `FormatError` where its files are damaged."""
+        check_files(self.labels, [self.labels / name for name in TOKENIZER_FILES], remedy=REMEDY)
         return load_tokenizer(self.labels, name=self.record.evaluation.tokenizer)
 
     def among(self, models: Sequence[str]) -> "TokenTable":

@@ -70,7 +70,7 @@ class PieceBytes:
 
 
 def _strings(text: np.ndarray, begins: np.ndarray) -> pa.StringArray:
-    """Words without the white space between them; bytes that are no UTF-8 (a window cut in a character): U+FFFD."""
+    """Words without the white space between them; bytes that are not UTF-8 (a window cut in a character): U+FFFD."""
     offsets = np.append(np.flatnonzero(begins), len(text)).astype(np.int32)
     raw = text.tobytes()
     cut = np.any(text[begins] >> 6 == 0b10)  # a word that begins inside a character

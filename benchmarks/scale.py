@@ -163,7 +163,7 @@ def tokens(folder: Path, amount: int) -> Run:
     from argap.comparison import compare_runs
     from argap.evaluation import EvaluationSet
     from argap.labels import label_portions, write_labels
-    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
+    from argap.records import RunIdentity, RunResult, SourceRecord
     from argap.tokenizer import load_tokenizer
 
     tokenizer, seq_len, rng = load_tokenizer(TOKENIZER), 1024, np.random.default_rng(0)
@@ -183,17 +183,8 @@ def tokens(folder: Path, amount: int) -> Run:
         tokenizer_fingerprint=tokenizer.fingerprint,
     )
     for name in ("reference", "model"):
-        record = RunRecord(
-            format=1,
-            model=name,
-            checkpoint=CheckpointRecord(name, name),
-            source=SourceRecord(data=("text",)),
-            evaluation=data.record,
-            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native"),
-            versions={},
-            git=None,
-            finished=None,
-        )
+        identity = RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native")
+        record = runs.new_record(name, name, SourceRecord(data=("text",)), data.record, identity)
         run = runs.begin_run(folder / name, record, overwrite=False)
         for shard, windows in enumerate(runs.shards_of(data)):
             rows = data.offsets[windows.stop] - data.offsets[windows.start]

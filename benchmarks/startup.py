@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from measured import machine, parser
 
+from argap.atomic import write_json
+
 DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
 TEXT = "The trees grow where the river turns. The trees grow."
@@ -59,8 +61,6 @@ def main() -> None:
         rows.append({"command": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "ratio": round(cpu / base, 2)})
         print(rows[-1])
     if arguments.json:
-        from argap.atomic import write_json
-
         write_json(arguments.json, {"machine": machine(PACKAGES), "load_average": os.getloadavg()[0], "rows": rows})
 
 
@@ -74,16 +74,7 @@ def processes(folder: Path, device: str) -> dict[str, list[str]]:
         "import torch": [*python, "-c", "import torch"],
         "import transformers' models": [*python, "-c", "import transformers.modeling_utils"],
         "argap --help": [*argap, "--help"],
-        "argap index build": [
-            *argap,
-            "index",
-            "build",
-            str(text),
-            "--tokenizer",
-            str(DEMO / "tokenizer"),
-            "--out",
-            out,
-        ],
+        "argap index build": [*argap, "index", "build", str(text), "--tokenizer", f"{DEMO}/tokenizer", "--out", out],
         "argap score": [
             *(*argap, "score", checkpoints[0], "--ref", checkpoints[1], "--data", str(text)),
             *("--device", device, "--out", out),

@@ -15,24 +15,33 @@ fit into ``--limit`` seconds are left out. ``--cpu-check`` runs everything at ti
 flash-linear-attention say that they need a GPU.
 """
 
+import argparse
+import copy
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-STARTED = time.monotonic()
+import numpy as np
+import torch
+from measured import machine, parser, seconds_since_start
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import signal  # noqa: E402
-import statistics  # noqa: E402
-import subprocess  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from dataclasses import dataclass, replace  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-from measured import machine, parser  # noqa: E402
+from argap.atomic import read_json, write_json
+from argap.models import ArgapForCausalLM
+from argap.models.presets import build_config
+from argap.models.sizes import build_at
+from argap.parallel import Parallel
+from argap.train import DataSource, TrainConfig
+from argap.train.fla_operators import choose_backend, use_fla
+from argap.train.loop import Trainer
+from argap.train.windows import Windows
 
 ROWS: tuple[str, ...] = (
     "attention native",
@@ -86,7 +95,7 @@ def main() -> None:
     flags.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = flags.parse_args()
     if arguments.row:
-        write(arguments.out, measured(arguments.row, ON_CPU if arguments.cpu_check else ON_GPU))
+        write_json(arguments.out, measured(arguments.row, ON_CPU if arguments.cpu_check else ON_GPU))
         return
     names = [name.strip() for name in arguments.rows.split(",")] if arguments.rows else list(ROWS)
     rows: list[dict[str, Any]] = []
@@ -100,7 +109,7 @@ def main() -> None:
             rows.append({"row": name} | row)
             print(rows[-1], flush=True)
             if arguments.json:
-                write(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
+                write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
 
 
 def results(names: list[str], folder: Path, cpu_check: bool, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -113,7 +122,7 @@ def results(names: list[str], folder: Path, cpu_check: bool, limit: float) -> It
         except BaseException:
             end(following)
             raise
-        if after and time.monotonic() - STARTED > limit:
+        if after and seconds_since_start() > limit:
             end(following)
             print(f"not run, after {limit:.0f} s: {', '.join(names[names.index(after) :])}", flush=True)
             return
@@ -145,8 +154,7 @@ def outcome(name: str, process: Process, folder: Path) -> dict[str, Any]:
     if process.returncode:
         lines = (folder / f"{name}.log").read_text().strip().splitlines()
         return {"error": (lines or [f"exit status {process.returncode}"])[-1]}
-    found = json.loads((folder / f"{name}.json").read_text())
-    return {key: value for key, value in found.items() if key != "checksum"}
+    return read_json(folder / f"{name}.json")
 
 
 def end(process: Process) -> None:
@@ -158,8 +166,6 @@ def end(process: Process) -> None:
 
 def measured(name: str, sizes: Sizes) -> dict[str, Any]:
     """The figures of one row, taken once a line on the standard input says that the GPU is free."""
-    import torch
-
     cuda = sizes is ON_GPU
     if cuda and not torch.cuda.is_available():
         raise SystemExit("no GPU; try --cpu-check")
@@ -169,15 +175,13 @@ def measured(name: str, sizes: Sizes) -> dict[str, Any]:
         sys.stdin.readline()
         return parity(model, other, config, windows, cuda)
     model, config = prepare_speed(first, second, sizes, cuda)
-    imported = time.monotonic() - STARTED
+    imported = seconds_since_start()
     sys.stdin.readline()
     found = speed(model, config, second == "whole", sizes, cuda)
     return found | {"first_step_s": round(found["first_step_s"] + imported, 1)}
 
 
-def train_config(length: int, batch: int, architecture: str, cuda: bool) -> Any:
-    from argap.train import DataSource, TrainConfig
-
+def train_config(length: int, batch: int, architecture: str, cuda: bool) -> TrainConfig:
     return TrainConfig(
         tokenizer=str(TOKENIZER),
         data=(DataSource("stdlib:heldout"),),
@@ -189,13 +193,7 @@ def train_config(length: int, batch: int, architecture: str, cuda: bool) -> Any:
     )
 
 
-def build(architecture: str, size: str, vocabulary: int, length: int, width: int, layers: int) -> Any:
-    import torch
-
-    from argap.models import ArgapForCausalLM
-    from argap.models.presets import build_config
-    from argap.models.sizes import build_at
-
+def build(architecture: str, size: str, vocabulary: int, length: int, width: int, layers: int) -> ArgapForCausalLM:
     torch.manual_seed(0)
     if size != "tiny":
         return ArgapForCausalLM(build_at(architecture, size, seq_len=length))
@@ -203,12 +201,8 @@ def build(architecture: str, size: str, vocabulary: int, length: int, width: int
     return ArgapForCausalLM(build_config(architecture, **shape))
 
 
-def prepare_speed(architecture: str, backend: str, sizes: Sizes, cuda: bool) -> tuple[Any, Any]:
+def prepare_speed(architecture: str, backend: str, sizes: Sizes, cuda: bool) -> tuple[ArgapForCausalLM, TrainConfig]:
     """The model on the CPU with its operators, and the configuration."""
-    import torch
-
-    from argap.train.fla_operators import choose_backend, use_fla
-
     model = build(architecture, sizes.speed, 128, sizes.length, sizes.parity_width, sizes.parity_layers)
     if backend == "fla":
         choose_backend("fla", model, torch.device("cuda" if cuda else "cpu"), torch.bfloat16)
@@ -216,15 +210,8 @@ def prepare_speed(architecture: str, backend: str, sizes: Sizes, cuda: bool) -> 
     return model, train_config(sizes.length, sizes.batch, architecture, cuda)
 
 
-def speed(model: Any, config: Any, whole: bool, sizes: Sizes, cuda: bool) -> dict[str, Any]:
+def speed(model: ArgapForCausalLM, config: TrainConfig, whole: bool, sizes: Sizes, cuda: bool) -> dict[str, Any]:
     """Seconds to the first step, tokens per second, peak memory."""
-    import numpy as np
-    import torch
-
-    from argap.parallel import Parallel
-    from argap.train.loop import Trainer
-    from argap.train.windows import Windows
-
     begun = time.monotonic()
     device = torch.device("cuda" if cuda else "cpu")
     tokens = sizes.batch * sizes.length
@@ -260,16 +247,11 @@ def speed(model: Any, config: Any, whole: bool, sizes: Sizes, cuda: bool) -> dic
     }
 
 
-def prepare_parity(architecture: str, sizes: Sizes) -> tuple[Any, Any, Any, Any]:
-    """A text's windows, the configuration, and two equal models."""
-    import copy
-
-    import numpy as np
-
-    from argap.corpus import open_corpus
+def prepare_parity(architecture: str, sizes: Sizes) -> tuple[ArgapForCausalLM, ArgapForCausalLM, TrainConfig, Windows]:
+    """Two equal models, the configuration, and a text's windows."""
+    from argap.corpus import open_corpus  # here, because a speed row's time to the first step counts its imports
     from argap.corpus.tokenize import token_documents
     from argap.tokenizer import load_tokenizer
-    from argap.train.windows import Windows
 
     tokenizer = load_tokenizer(str(TOKENIZER))
     ids = np.concatenate([document.ids for document in token_documents(open_corpus("stdlib:heldout"), tokenizer)])
@@ -279,14 +261,10 @@ def prepare_parity(architecture: str, sizes: Sizes) -> tuple[Any, Any, Any, Any]
     return model, copy.deepcopy(model), config, Windows(ids, sizes.parity_length, seed=0)
 
 
-def parity(model: Any, other: Any, config: Any, windows: Any, cuda: bool) -> dict[str, Any]:
+def parity(
+    model: ArgapForCausalLM, other: ArgapForCausalLM, config: TrainConfig, windows: Windows, cuda: bool
+) -> dict[str, Any]:
     """Losses of 200 steps by both backends, in nats; on a CPU of ten steps by our own twice."""
-    import torch
-
-    from argap.parallel import Parallel
-    from argap.train.fla_operators import use_fla
-    from argap.train.loop import Trainer
-
     if cuda:
         use_fla(other)
     curves = []
@@ -307,12 +285,6 @@ def parity(model: Any, other: Any, config: Any, windows: Any, cuda: bool) -> dic
             "native": round(ours[last].mean().item(), 4),
         },
     }
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    from argap.atomic import write_json
-
-    write_json(path, content)
 
 
 if __name__ == "__main__":

@@ -182,25 +182,25 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = ("svg
 
 
 def lay_out(figure: Figure) -> None:
-    """Fix the positions that the figure's layout engine gives its panels, which else each file would compute again
-    and draw the figure once more for.
+    """Fix the positions that the figure's layout engine gives its panels. Otherwise every file would compute them again
+    and draw the figure once more.
 
-    Of the panels of a grid with the same labels one is measured: measuring takes far longer than the rest, and what
-    stands out of them is the same.
+    Measuring takes far longer than the rest, so only one of the panels with the same labels is measured: the labels of
+    all of them need the same room.
     """
     engine = figure.get_layout_engine()
     if engine is None:
         return
-    out: dict[Hashable, np.ndarray] = {}  # pixels by which the contents of a panel stand out of it
+    margins: dict[Hashable, np.ndarray] = {}  # pixels that a panel's labels take beyond it
     panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
     for axes in panels:
         measure = axes.get_tightbbox
 
         def measured(*of: Any, axes: Axes = axes, measure: Any = measure, **how: Any) -> Bbox:
-            kind = _labels(axes)
-            if kind not in out:
-                out[kind] = measure(*of, **how).extents - axes.bbox.extents
-            return Bbox.from_extents(*(axes.bbox.extents + out[kind]))
+            labels = _labels(axes)
+            if labels not in margins:
+                margins[labels] = measure(*of, **how).extents - axes.bbox.extents
+            return Bbox.from_extents(*(axes.bbox.extents + margins[labels]))
 
         axes.get_tightbbox = measured
     engine.execute(figure)

@@ -20,7 +20,7 @@ from argap.reports.overview import MANY, by_gap, overview
 from argap.reports.page import template
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
-from argap.reports.slice_tables import slices_table
+from argap.reports.tables import slices_table
 from argap.reports.tokens import ShownWindow, show_window
 
 if TYPE_CHECKING:

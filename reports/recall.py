@@ -97,7 +97,7 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
 
 
 def published(path: Path) -> Table:
-    """A CSV of published figures as it is. Raises `ArgapError` for a file that is missing, empty or no CSV."""
+    """The rows of a CSV of published figures. Raises `ArgapError` for a file that is missing, empty or not CSV."""
     if not path.is_file():
         raise ArgapError(f"`paper` {path}: no such file; expected a CSV of published figures with a header")
     try:

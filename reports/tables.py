@@ -1,18 +1,30 @@
-"""The result as a table in the form of the paper's Table 1.
+"""The result as a table in the form of the paper's Table 1, and its slices, for a terminal, Markdown, LaTeX and CSV.
 
 A slice's cell reads ``11.01 (2.40)``: perplexity (NLL), or bits per byte (NLL). An em dash means that there is no
 number; a raised letter after a percentage points to the note that explains it. A percentage in parentheses is
 unresolved: it must not be claimed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from argap.intervals import FEW
-from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare
+from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
 from argap.reports.formats import MARKS, Column, Form, Table, best_in, csv_of, print_tables
-from argap.reports.numbers import DASH, loss, parameters, percent, percent_range, threshold_text
+from argap.reports.numbers import (
+    DASH,
+    loss,
+    loss_name,
+    nats,
+    nats_interval,
+    parameters,
+    percent,
+    percent_range,
+    threshold_text,
+)
 
+SLICE_TITLES = ("ΔNLL", "Part of gap (nats)", "95% interval", "% of gap", "95% interval", "AR hits")
 CASES = {
     "recall_only": "at least as good as the reference overall but worse on the {hits}: by the paper's rule 100%",
     "no_gap": "at least as good as the reference overall and on the {hits}: there is no gap to explain",
@@ -67,10 +79,57 @@ def closed_table(gap: Gap) -> Table | None:
     return Table(columns, rows, (note,), best_in(rows, {1: overall, 2: on_hits}, highest=True))
 
 
+def slices_table(
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    unit: Unit = "token",
+) -> Table:
+    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts."""
+    chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
+    marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
+    pairs = [(each, each.models[k]) for k in chosen for each in slices]
+    rows = [(model.model, each.name, *_slice_cells(each, model, marks, unit)) for each, model in pairs]
+    hits = "repeated in the window"
+    if threshold is not None:
+        hits += f" and seen at most {threshold_text(threshold)} times in training"
+    reference = next(model.model for model in slices[0].models if model.reference)
+    notes = [
+        f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
+        f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
+        *notes_of(marks, f"slice's {unit}s"),
+        *(f"{each.name}: {_where(each)}" for each in slices if each.where),
+    ]
+    counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
+    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *SLICE_TITLES)))
+    values = [None if model.reference else model.nll for _, model in pairs]
+    best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
+    return Table(titles, tuple(rows), tuple(notes), best)
+
+
+def _where(each: SliceResult) -> str:
+    title = f"{each.title}. " if each.title else ""
+    return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
+
+
+def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
+    nll = loss(model, unit)
+    gap = [DASH] * 5
+    if model.gap_due_to is not None:
+        delta, contribution = model.delta, model.contribution
+        gap = [
+            nats(delta.nll) if delta and each.n else DASH,
+            nats(contribution.nll) if contribution else DASH,
+            nats_interval(contribution and contribution.ci95),
+            gap_cell(model.gap_due_to, marks),
+            interval_cell(model.gap_due_to),
+        ]
+    return (f"{each.n:,}", percent(each.share), nll, *gap, DASH if each.ar_hits is None else percent(each.ar_hits))
+
+
 def tables_of(gap: Gap) -> list[Table]:
     """All tables of a result, in the order to show them."""
-    from argap.reports.slice_tables import slices_table
-
     tables = [gap_table(gap), closed_table(gap)]
     if gap.slices:
         tables.append(slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit))
@@ -82,12 +141,43 @@ def print_table(gap: Gap, form: Form = "terminal") -> None:
     print_tables(tables_of(gap), form)
 
 
+def print_slices(
+    slices: Sequence[SliceResult],
+    *,
+    threshold: int | None,
+    models: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+    unit: Unit = "token",
+    form: Form = "terminal",
+) -> None:
+    """Print the table and its notes, further ones last."""
+    table = slices_table(slices, threshold=threshold, models=models, unit=unit)
+    print_tables([replace(table, notes=(*table.notes, *notes))], form)
+
+
 def csv_text(gap: Gap) -> str:
     """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats per
     ``unit``."""
     worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
     records = [_record(row) | worth for row in gap.rows]
     return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
+
+
+def slices_csv(slices: Sequence[SliceResult], unit: Unit = "token") -> str:
+    """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
+    records = [_slice_record(each, model) | {"unit": unit} for each in slices for model in each.models]
+    return csv_of(records, list(records[0]))
+
+
+def _slice_record(each: SliceResult, model: ModelOnSlice) -> dict[str, Any]:
+    record = {"slice": each.name, "n": each.n, "share": each.share, "ar_hits": each.ar_hits}
+    record |= {name: getattr(model, name) for name in ("model", "reference", "nll", "ppl")}
+    for name in ("delta", "contribution"):
+        difference = getattr(model, name)
+        record |= {f"{name}_nll": getattr(difference, "nll", None), **ends_of(f"{name}_nll", difference)}
+    due = model.gap_due_to
+    record |= {f"gap_due_to_{name}": getattr(due, name, None) for name in ("value", "raw", "case", "unresolved")}
+    return record | ends_of("gap_due_to", due) | {"where": each.where, "title": each.title, "note": each.note}
 
 
 def gap_cell(due: GapShare | None, marks: dict[str, str] | None = None) -> str:

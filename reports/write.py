@@ -8,8 +8,7 @@ from argap.atomic import write_text
 from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
 from argap.reports.formats import latex, markdown
 from argap.reports.sentences import CAPTIONS
-from argap.reports.slice_tables import slices_csv
-from argap.reports.tables import csv_text, tables_of
+from argap.reports.tables import csv_text, slices_csv, tables_of
 
 if TYPE_CHECKING:
     from argap.reports.html import Further

@@ -156,6 +156,14 @@ def token_result(tmp_path_factory, tokenizer):
     return write_drawn_result(place / "out", data, tokenizer, index, source=place / "text", ranked=("ref", "m2"))
 
 
+@pytest.fixture(scope="session")
+def result(token_result):
+    """`token_result`, opened."""
+    from argap.result import open_result
+
+    return open_result(token_result)
+
+
 def write_drawn_result(
     out: Path,
     data,
@@ -178,8 +186,8 @@ def write_drawn_result(
 
     from argap.comparison import write_gap
     from argap.labels import label, write_labels
-    from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, SourceRecord
-    from argap.runs import begin_run, finish_run, shard_path, write_shard
+    from argap.records import RunIdentity, RunResult, SourceRecord
+    from argap.runs import begin_run, finish_run, new_record, shard_path, write_shard
 
     labels = label(data, index)
     generator = np.random.default_rng(0)
@@ -190,17 +198,8 @@ def write_drawn_result(
         lost = lost + harder * (k == 2) if loss is None else loss[k]
         top1 = np.where(generator.random(len(hard)) < 0.4, data.tokens, 5).astype(np.int32)
         rank = np.where(top1 == data.tokens, 1, 2 + data.tokens % 8).astype(np.int32) if name in ranked else None
-        record = RunRecord(
-            format=1,
-            model=name,
-            checkpoint=CheckpointRecord(name, name),
-            source=SourceRecord(data=(str(source),)),
-            evaluation=data.record,
-            identity=RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native", rank=rank is not None),
-            versions={},
-            git=None,
-            finished=None,
-        )
+        identity = RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native", rank=rank is not None)
+        record = new_record(name, name, SourceRecord(data=(str(source),)), data.record, identity)
         run = begin_run(out / name, record, overwrite=False)
         bounds = [*range(0, data.windows, 20 + 7 * k), data.windows]  # shards of other sizes in each run
         for shard, (first, last) in enumerate(itertools.pairwise(bounds)):
@@ -241,8 +240,11 @@ def pickles_read_here(monkeypatch):
     monkeypatch.setattr(convert, "unpickle", lambda path, target: unpickle.main(str(path), str(target)))
 
 
+RunCommand = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
-def run_command(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+def run_command(monkeypatch, capsys) -> RunCommand:
     """Runs ``argap`` with arguments; returns the exit code, stdout and stderr."""
 
     from argap.cli import main

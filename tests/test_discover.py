@@ -21,11 +21,6 @@ from argap.token_columns import UNIT
 MINI = Path(__file__).parent.parent / "results" / "table1-mini"
 
 
-@pytest.fixture(scope="module")
-def result(token_result):
-    return argap.open_result(token_result)
-
-
 def best_by_hand(codes, n, lost, bins, min_share):
     """The first split, by trying each: (feature, bin)."""
     p, g = n / n.sum(), lost / lost.sum()

@@ -138,6 +138,18 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line(data, text, folder, tmp
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_does_not_take_the_folder_of_the_labels(text, folder, tmp_path) -> None:
+    for name in ("labels", "/labels"):
+        with pytest.raises(ArgapError, match="its run and the labels would share the folder labels; choose another"):
+            import_run(
+                tmp_path / "x.jsonl",
+                tmp_path / "out",
+                tokenizer=folder,
+                spec=EvaluationSpec(data=(str(text),)),
+                name=name,
+            )
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

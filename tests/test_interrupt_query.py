@@ -7,7 +7,6 @@ import pytest
 
 from argap.errors import Interrupted
 from argap.interrupt import Interrupt, interruptible
-from argap.result import open_result
 from argap.token_batches import TokenReader
 
 
@@ -29,7 +28,7 @@ def test_a_running_query_is_stopped():
         interrupt.check()
 
 
-def test_no_further_batch_is_read(token_result, monkeypatch):
+def test_no_further_batch_is_read(result, monkeypatch):
     interrupt, read = Interrupt(), []
     batch = TokenReader.batch
 
@@ -39,7 +38,6 @@ def test_no_further_batch_is_read(token_result, monkeypatch):
         return batch(self, rows)
 
     monkeypatch.setattr(TokenReader, "batch", counted)
-    result = open_result(token_result)
     with pytest.raises(Interrupted), interruptible(interrupt):
         result.gap({"starts": "word_start"})
     assert len(read) == 1

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from argap.cli.paper import paper
 from argap.gap import gap_due_to_ar
 from argap.paper import (
     GAP_TABLES,
@@ -137,24 +134,17 @@ def test_the_average_in_the_abstract_depends_on_the_odd_row() -> None:
     assert (average.agrees, average.recomputed_agrees) == (True, False)
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    app.command()(paper)
-    return app
+def test_the_command_prints_the_check(run_command, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = run_command("paper")
+    assert code == 0
+    assert "16 of 17 rows agree." in out
+    assert "Hyena 360M: printed 98.2%, its own row gives 70.2–73.0%." in out
+    assert "81.6% as printed, 78.5–78.8% with the row above recomputed." in " ".join(out.split())
 
 
-def test_the_command_prints_the_check(app: typer.Typer) -> None:
-    result = CliRunner(env={"COLUMNS": "120"}).invoke(app)
-    assert result.exit_code == 0
-    assert "16 of 17 rows agree." in result.stdout
-    assert "Hyena 360M: printed 98.2%, its own row gives 70.2–73.0%." in result.stdout
-    assert "81.6% as printed, 78.5–78.8% with the row above recomputed." in " ".join(result.stdout.split())
-
-
-def test_the_command_prints_json(app: typer.Typer) -> None:
-    result = CliRunner().invoke(app, ["--json"])
-    value = json.loads(result.stdout)
+def test_the_command_prints_json(run_command) -> None:
+    value = json.loads(run_command("paper", "--json")[1])
     assert [row["agrees"] for row in value["gap_due_to_ar"]].count(False) == 1
     assert value["gap_due_to_ar"][0]["printed"] == "44.4"
     assert len(value["closed"]) == 3

@@ -15,7 +15,8 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import build_evaluation_set
 from argap.heads import of_targets
-from argap.runs import RANK, SCHEMA
+from argap.parquet import required
+from argap.runs import COMPLETE, RANK, SCHEMA
 from tests.conftest import save_model
 from tests.test_scorer import CONFIGS, run
 
@@ -84,9 +85,11 @@ def test_ranks_are_those_of_a_full_softmax(folders, data, tmp_path, monkeypatch,
 
 def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
     checkpoint = find_checkpoint(folders["gpt2"])
-    assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(SCHEMA)
+    schema = required(SCHEMA.append(RANK).empty_table(), COMPLETE).schema
+    plain = run(checkpoint, data, tmp_path / "plain")
+    assert pq.read_table(plain.folder / "tokens").schema.equals(schema.remove(len(SCHEMA)))
     ranked = run(checkpoint, data, tmp_path / "ranked", rank=True)
-    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(RANK))
+    assert pq.read_table(ranked.folder / "tokens").schema.equals(schema)
     assert ranked.record.identity.rank
 
 
@@ -109,9 +112,8 @@ def test_a_run_resumes_with_the_same_choice_only(folders, data, tmp_path, monkey
         run(checkpoint, data, tmp_path / "plain")
 
 
-def test_ranks_are_a_column_of_the_tokens(token_result):
+def test_ranks_are_a_column_of_the_tokens(token_result, result):
     """``ref`` and ``m2`` have ranks there, ``m-1`` has none."""
-    result = argap.open_result(token_result)
     rows = {
         name: pq.read_table(token_result / name / "tokens")["rank"].drop_null().to_numpy() for name in ("ref", "m2")
     }

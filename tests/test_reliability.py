@@ -219,6 +219,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         f".run.json.{gone.pid}-{machine}00000000.tmp",
         f"tokens/.part-00000.parquet.{gone.pid}-{machine}00000000.tmp",
         f".model.{gone.pid}-{machine}00000000.old",
+        f".labels.{gone.pid}-{machine}00000000.old",
     ]
     stays = [
         f".run.json.{os.getpid()}-{machine}00000000.tmp",  # still running
@@ -227,10 +228,13 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         "notes.tmp",
         f"my.run.json.{gone.pid}-{machine}00000000.tmp",
         "tokens/part-00000.parquet",
+        "model",
     ]
-    (tmp_path / "tokens").mkdir()
-    for name in (*left[:2], *stays):
+    for name in ("tokens", "model", left[3]):
+        (tmp_path / name).mkdir()
+    for name in (*left[:2], *stays[:-1]):
         (tmp_path / name).touch()
+    (tmp_path / left[3] / "labels.json").touch()
     (tmp_path / left[2]).mkdir()
     outside = tmp_path.with_name("outside")
     outside.mkdir()
@@ -241,7 +245,8 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     with alone_in(tmp_path):
         pass
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert found == {"tokens", "linked", *stays} - {stays[2]}
+    replaced = {"labels", "labels/labels.json"}  # killed before the new folder had its name
+    assert found == {"tokens", "linked", *stays, *replaced} - {stays[2]}
     assert len(list(outside.iterdir())) == 1
 
 

@@ -16,7 +16,7 @@ from argap import runs
 from argap.atomic import read_json, write_json
 from argap.checkpoint import find_checkpoint
 from argap.checksums import FILE, FileChecksums, read_checksums
-from argap.comparison import compare_runs
+from argap.comparison import compare_runs, label_result
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import EvaluationSet, build_evaluation_set
@@ -28,6 +28,7 @@ from argap.resumable import check_resumable
 from argap.runs import open_run, read_logprobs, shard_path, token_parts
 from argap.scorer import ScoreOptions, score
 from argap.threshold import parse_threshold
+from argap.token_slices import Slice, record_slices, score_slices
 from tests.conftest import flip_bit
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
@@ -70,7 +71,14 @@ def compare(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hybrid/tokens/part-00000.parquet", "labels/labels.parquet", "labels/windows.parquet"]
+    "name",
+    [
+        "hybrid/tokens/part-00000.parquet",
+        "labels/labels.parquet",
+        "labels/windows.parquet",
+        "labels/tokenizer.json",
+        "labels/tokenizer_config.json",
+    ],
 )
 def test_a_flipped_bit_in_a_run_or_in_labels_is_named(copy: Path, name: str) -> None:
     for at in offsets(copy / name):
@@ -174,6 +182,26 @@ def test_a_missing_logprob_is_named(data: EvaluationSet, tmp_path: Path, value: 
     expected = rf"part-00001\.parquet: m: log-prob {value} at window {window}, position {position}; expected a num"
     with pytest.raises(FormatError, match=expected):
         read_logprobs(open_run(tmp_path))
+
+
+@pytest.mark.parametrize("at", ["write_labels", "summarize", "write_record"])
+def test_a_label_that_was_interrupted_is_repeated(copy: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    table = open_result(copy).token_table
+    near = score_slices(table, [Slice("near", "repeated AND distance < 9")], threshold=1250)
+    record_slices(copy, near[1:])
+    undisturbed = label_result(copy, str(DEMO / "index"))
+    assert [each.name for each in undisturbed.slices] == ["ar_hits", "near"]
+    with monkeypatch.context() as patched:
+        patched.setattr(f"argap.comparison.{at}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            label_result(copy, str(DEMO / "index"))
+    again = label_result(copy, str(DEMO / "index"))
+    assert replace(again, date="") == replace(undisturbed, date="")
+    assert not list(copy.glob("*.earlier"))
+
+
+def interrupted(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_broken_checksums_are_named(copy: Path) -> None:

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.view.browser import Browser
+from tests.view.browser import Browser, contrast
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
-CONTRAST = (
-    (ROOT / "tests" / "view" / "contrast.js").read_text().replace("document.body", "document.querySelector('main')")
-)
 PAGES = (
     "index",
     "tutorial",
@@ -64,9 +61,20 @@ def test_pages_are_legible_and_ask_no_other_machine(browser: Browser, address: s
     for name in PAGES:
         page.open(f"{address}/{name}.html")
         page.wait_for(f"document.documentElement.scrollWidth <= {width}")
-        page.expect(CONTRAST, [])
+        page.expect(contrast("main"), [])
     assert page.errors == []
     assert [url for url in page.requested if not url.startswith((address, "data:"))] == []
+
+
+def test_pages_print_black_on_white_without_controls(browser: Browser, address: str):
+    page = browser.page()
+    for name in PAGES:
+        page.resize(1440, 900, dark=True)
+        page.open(f"{address}/{name}.html")
+        page.expect_printable("main")
+        assert not page.evaluate(
+            "[...document.querySelectorAll('header, .md-sidebar')].some((e) => e.checkVisibility())"
+        )
 
 
 def test_the_search_finds_the_answers(browser: Browser, address: str):

@@ -24,17 +24,11 @@ from argap.records import read_gap
 from argap.reports.write import write_report
 from argap.slice_bits import looked_up
 from argap.slice_library import LIBRARY, SliceSpec, library, read_slices
-from argap.slice_sql import connect
 from argap.token_slices import Slice, checked, score_slices
 from tests.conftest import assert_close
 
 pc: Any = pyarrow.compute
 MODELS = ["ref", "m-1", "m2"]
-
-
-@pytest.fixture(scope="module")
-def result(token_result):
-    return argap.open_result(token_result)
 
 
 @pytest.fixture(scope="module")
@@ -235,132 +229,6 @@ def test_a_function_of_a_batch_is_a_slice(result, plain):
     assert numpy.where == "Python: <lambda>"
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda batch: np.zeros(3, dtype=bool), r"slice bad: its function gave 3 values for \d+ tokens"),
-        (lambda batch: batch["pos"], "slice bad: its function gave int32; expected a boolean"),
-        (3, "slice condition 3: expected SQL or a function"),
-    ],
-)
-def test_masks_that_are_refused(result, function, message):
-    with pytest.raises(ArgapError, match=message):
-        result.gap({"bad": function})
-
-
-def test_what_a_function_raises_is_raised(result):
-    with pytest.raises(ZeroDivisionError):
-        result.gap({"bad": lambda batch: 1 / 0})
-
-
-@pytest.mark.parametrize(
-    ("where", "why"),
-    [
-        ("repeated AND", "does not parse"),
-        ("'unfinished", "does not parse"),
-        ("repeated; DROP TABLE tokens", "does not parse"),
-        ("true), (false", "more than one expression"),
-        ("true) FROM tokens WHERE (repeated", "does not parse"),
-        ("true) FROM tokens; SELECT (true", "more than one expression"),
-        ("true) AS a FROM tokens UNION SELECT (repeated", "more than one expression"),
-        ("frequency > 3", 'Referenced column "frequency" not found'),
-        ("nll.nobody > 1", 'Could not find key "nobody"'),
-        ('"log p of model 0" < 1', "not found"),
-        ("train_count", "gives bigint; expected a boolean"),
-        ("NULL", "expected a boolean"),
-        ("piece > 3", "Cannot compare"),
-        ("pos IN (SELECT 1)", "holds a subquery"),
-        ("EXISTS (FROM read_csv('/etc/passwd'))", "holds a subquery"),
-        ("(SELECT content LIKE '%root%' FROM read_text('/etc/passwd'))", "holds a subquery"),
-        ("read_text('/etc/passwd')", "table function"),
-        ("count(*) > 3", "aggregates"),
-        ("row_number() OVER () < 3", "holds a window function"),
-        ("COLUMNS(*)", "holds a star"),
-        ("$1", "holds a parameter"),
-        ("COPY tokens TO '/tmp/leak.csv'", "does not parse"),
-        ("ATTACH '/tmp/leak.db'", "Type with name ATTACH does not exist"),
-        ("INSTALL httpfs", "does not parse"),
-        ("LOAD httpfs", "does not parse"),
-        ("piece = '\ud800'", "cannot be parsed"),
-        (f"1{' + 1' * 900} > 0", "cannot be parsed (nested too deeply)"),
-        ("SET threads = 1", "does not parse"),
-        ("PRAGMA threads = 1", "does not parse"),
-        ("", "is empty"),
-    ],
-)
-def test_conditions_that_are_refused(result, where, why):
-    for refused in (lambda: result.gap({"bad": where}), lambda: result.tokens(where)):
-        with pytest.raises(ArgapError) as caught:
-            refused()
-        message = str(caught.value)
-        assert message.startswith(f'condition "{where}": ')
-        assert why in message
-        assert "known columns are window, pos, document, domain" in message
-        assert "\n" not in message
-
-
-def test_a_condition_that_fails_on_a_token_or_selects_none(result):
-    failing = {"good": "repeated", "bad": "CAST(piece AS INT) > 3", "late": "pos > 3"}
-    with pytest.raises(ArgapError, match=r"slice bad: a condition fails on a token: .*Could not convert.*") as caught:
-        result.gap(failing)
-    assert str(caught.value).endswith(" (CAST(piece AS INT) > 3)")
-    with pytest.raises(ArgapError, match=r"a condition fails on a token: .* \(CAST\(piece AS INT\) > 3\)"):
-        result.tokens(failing["bad"])
-    with pytest.raises(ArgapError, match=r"slice nothing: selects no token \(train_count < 0\)"):
-        result.gap({"nothing": "train_count < 0"})
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT * FROM read_csv('/etc/passwd')",
-        "SELECT * FROM read_text('/etc/passwd')",
-        "SELECT * FROM '/etc/passwd'",
-        "SELECT * FROM glob('/etc/*')",
-        "COPY (SELECT 1) TO '{folder}/leak.csv'",
-        "EXPORT DATABASE '{folder}/leak'",
-        "ATTACH '{folder}/leak.db'",
-        "INSTALL httpfs",
-        "LOAD httpfs",
-        "SET enable_external_access = true",
-        "PRAGMA threads = 1",
-        "SELECT * FROM frame",
-    ],
-)
-def test_the_connection_itself_is_closed(statement, tmp_path):
-    import duckdb
-
-    frame = pd.DataFrame({"a": [1]})  # noqa: F841  (a replacement scan would find it)
-    with connect() as connection, pytest.raises(duckdb.Error):
-        connection.execute(statement.format(folder=tmp_path)).fetchall()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["../rare", "a/b", "C:\\rare", "rare.yaml", "", "all", "ar_hits"])
-def test_names_that_are_refused(result, name):
-    with pytest.raises(ArgapError, match="slice"):
-        result.gap({name: "repeated"})
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("slices:\n- {name: a, where: repeated, color: red}", "unknown key color"),
-        ("slices:\n- {name: a}", "where: missing"),
-        ("slices:\n- {name: a, where: repeated}\n- {name: a, where: repeated}", "the name is the name of two slices"),
-        ("slices:\n- {name: ../a, where: repeated}", "not a path"),
-        ("slices:\n- {name: a, where: repeated AND}", "does not parse"),
-        ("rows: []", "expected the one key slices"),
-        ("slices: [repeated]", "expected name and where, found str"),
-    ],
-)
-def test_files_that_are_refused(tmp_path, text, why):
-    (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(ArgapError, match=why) as caught:
-        read_slices(tmp_path / "s.yaml")
-    assert str(caught.value).startswith(str(tmp_path / "s.yaml"))
-
-
 def test_the_library_runs(result, plain):
     table = result.gap().set_index(["slice", "model"])
     assert {name for name, _ in table.index} == {"overall", "ar_hits", *(each.name for each in library())}
@@ -383,17 +251,6 @@ def test_capitalised_words_and_identifiers_of_the_library(result):
     assert not {"Lovelace", "—", "12"} & words
 
 
-def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
-    for name in ("gap.json", "cells.parquet"):
-        shutil.copy(token_result / name, tmp_path / name)
-    record = read_json(tmp_path / "gap.json")
-    for row in record["rows"]:
-        row["run"] = ""
-    (tmp_path / "gap.json").write_text(json.dumps(record))
-    with pytest.raises(ArgapError, match=r"the tokens of this result are not here; expected the run of ref in .*ref"):
-        argap.open_result(tmp_path).gap({"rare": "repeated"})
-
-
 def test_the_command_prints_the_documented_json(token_result, run_command):
     wheres = ["--where", "repeated AND train_count < 2", "--name", "rare", "--where", "pos < 9", "--name", "early"]
     code, out, _ = run_command("slice", str(token_result), *wheres, "--json")
@@ -414,21 +271,6 @@ def test_the_command_prints_a_table(token_result, tmp_path, run_command):
     assert code == 0
     for text in ("rare", "ar_hits", "m-1", "m2", "% of gap", "Rare"):
         assert text in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--where", "repeated"], "--where and --name come in pairs"),
-        (["--where", "nothing", "--name", "a"], 'condition "nothing"'),
-        (["--where", "repeated", "--name", "a", "--where", "repeated", "--name", "a"], "two slices"),
-    ],
-)
-def test_the_command_refuses_in_one_line(token_result, run_command, arguments, message):
-    code, out, err = run_command("slice", str(token_result), *arguments)
-    assert (code, out) == (1, "")
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def test_the_command_lists_the_library(run_command):

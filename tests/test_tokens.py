@@ -15,11 +15,6 @@ from argap.tokens import COLUMNS
 from argap.words import PieceBytes, seen_earlier
 
 
-@pytest.fixture(scope="module")
-def result(token_result):
-    return argap.open_result(token_result)
-
-
 def plain_words(texts: list[str]) -> list[tuple[str | None, bool, bool]]:
     """Word, word_start and word_repeated of each token of a window, character by character."""
     characters = [(k, c) for k, text in enumerate(texts) for c in text]

@@ -89,7 +89,7 @@ def main() -> None:
     command = None
     try:
         with keeping_interrupts():
-            "".join(sys.argv).encode()  # bytes that are no UTF-8 are refused before they reach a file
+            "".join(sys.argv).encode()  # bytes that are not UTF-8 are refused before they reach a file
             command = commands()
             command()
     except (Exception, KeyboardInterrupt) as error:

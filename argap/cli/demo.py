@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.options import Json, LimitTokens
-from argap.cli.score import show
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_gap
 
 
 def demo(
@@ -22,5 +21,5 @@ def demo(
     from argap.demo import run_demo
 
     gap, report = run_demo(out, limit_tokens)
-    show(gap, as_json=as_json, form=form)
+    print_gap(gap, as_json=as_json, form=form)
     typer.echo(f"report: {report}", err=True)

@@ -7,8 +7,7 @@ import typer
 
 from argap.cli.index_output import parse_tokens
 from argap.cli.options import Json
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 from argap.errors import ArgapError
 
 
@@ -44,7 +43,7 @@ def discover(
         slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
         print_json(slices | {"sample": None if found.sample is None else plain(found.sample)})
         return
-    from argap.reports.slice_tables import print_slices
+    from argap.reports.tables import print_slices
 
     source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]

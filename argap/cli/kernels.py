@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from argap.cli.options import Json
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op

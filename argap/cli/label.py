@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.options import Json, Threshold
-from argap.cli.score import show
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_gap
 
 
 def label(
@@ -26,4 +25,4 @@ def label(
     from argap.threshold import parse_threshold
 
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
-    show(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json, form=form)
+    print_gap(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json, form=form)

@@ -1,8 +1,7 @@
 """``argap paper``: check the published figures against the metric."""
 
 from argap.cli.options import Json
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 
 
 def paper(

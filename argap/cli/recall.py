@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from argap.cli.options import Device, Json, Overwrite, TrustRemoteCode
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 
 
 def recall(
@@ -120,6 +119,8 @@ def recall(
         result = run_upstream(models, names, out, options=options, stock=stock)
         table = upstream_table(result)
     else:
+        if fewshot is not None or task_path or metadata:
+            raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
         pinned = Protocol(context, truncate, twice)
         measured = run_recall(
             checkpoints,

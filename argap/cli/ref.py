@@ -21,10 +21,12 @@ def add(
     text_column: TextColumn = None,
 ) -> None:
     """Record a reference, replacing any of the same name."""
+    from argap.bigram_index.store import open_index
     from argap.checkpoint import find_checkpoint
+    from argap.corpus import open_corpus
+    from argap.evaluation import check_spec
     from argap.references import Reference, absolute, add_reference
 
-    find_checkpoint(checkpoint)  # fail now rather than when scoring
     reference = Reference(
         checkpoint=absolute(checkpoint),
         data=tuple(absolute(d) for d in data or ()),
@@ -33,6 +35,12 @@ def add(
         packing=packing,
         text_column=text_column,
     )
+    find_checkpoint(checkpoint)  # fail now rather than when scoring
+    check_spec(reference.evaluation)
+    for source in reference.data:
+        open_corpus(source)
+    if index is not None:
+        open_index(index)
     add_reference(name, reference)
     typer.echo(f"{name}: {reference.checkpoint}")
 

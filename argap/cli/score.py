@@ -21,12 +21,9 @@ from argap.cli.options import (
     Threshold,
     TrustRemoteCode,
 )
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_gap
 
 if TYPE_CHECKING:
-    from argap.records import Gap
-    from argap.reports.formats import Form
     from argap.slice_library import SliceSpec
 
 Reference = Annotated[
@@ -163,7 +160,7 @@ def score(
         )
     if parallel is None or parallel.is_main:
         log_result(gap, log_to or (), out)
-        show(gap, as_json=as_json, form=form)
+        print_gap(gap, as_json=as_json, form=form)
 
 
 def _slices(path: Path | None) -> "list[SliceSpec] | None":
@@ -194,14 +191,4 @@ def compare(
 
     form, tau = form_of(latex=latex, markdown=markdown, as_json=as_json), parse_threshold(threshold)
     gap = compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices))
-    show(gap, as_json=as_json, form=form)
-
-
-def show(gap: "Gap", *, as_json: bool, form: "Form") -> None:
-    """Print the result: JSON for machines, the table for people and papers."""
-    if as_json:
-        print_json(gap)
-        return
-    from argap.reports.tables import print_table
-
-    print_table(gap, form)
+    print_gap(gap, as_json=as_json, form=form)

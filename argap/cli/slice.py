@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.options import Json
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 from argap.errors import ArgapError
 
 
@@ -63,7 +62,7 @@ def slice_(
     if as_json:
         print_json({"slices": [*scored[1:]]})
         return
-    from argap.reports.slice_tables import print_slices
+    from argap.reports.tables import print_slices
 
     print_slices(scored, threshold=tau, unit=opened.record.unit, form=form)
 

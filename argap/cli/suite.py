@@ -18,8 +18,7 @@ from argap.cli.options import (
     TrustRemoteCode,
     check_engine,
 )
-from argap.cli.output import print_json
-from argap.cli.tables import Latex, Markdown, form_of
+from argap.cli.output import Latex, Markdown, form_of, print_json
 
 app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 

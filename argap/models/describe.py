@@ -8,6 +8,7 @@ from typing import Any
 from safetensors import safe_open
 
 from argap.atomic import read_json
+from argap.configuration import Layers, Vocabulary, Width, check_ranges
 from argap.errors import ArgapError
 from argap.models.configuration import ArgapConfig, read_native
 from argap.models.cost import cost
@@ -25,9 +26,12 @@ WINDOW = 1024
 class Backbone:
     """Width, depth and vocabulary of a named architecture; by default the demo's."""
 
-    hidden_size: int = 256
-    num_hidden_layers: int = 6
-    vocab_size: int = 8192
+    hidden_size: Width = 256
+    num_hidden_layers: Layers = 6
+    vocab_size: Vocabulary = 8192
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True)

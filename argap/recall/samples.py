@@ -189,7 +189,7 @@ def collect_samples(
     record = read_record(folder / "run.json", RecallRun)
     order = sorted(range(len(lengths)), key=lambda k: -lengths[k])
     shards = [order[start : start + SHARD] for start in range(0, len(order), SHARD)]
-    paths = [_shard_path(folder, number) for number in range(len(shards))]
+    paths = [folder / "samples" / f"part-{number:05d}.parquet" for number in range(len(shards))]
     whole = whole_parts(folder, dict(zip(paths, map(len, shards), strict=True)))
     answered = 0
     with progress(f"{record.model}, {record.task}", len(order), "examples") as advance:
@@ -223,7 +223,3 @@ def model_folder(out: Path, model: str) -> Path:
 def task_folder(out: Path, model: str, task: str) -> Path:
     """Where the samples of ``model`` on ``task`` are. Raises `ArgapError`, as `model_folder` does."""
     return model_folder(out, model) / folder_name(task)
-
-
-def _shard_path(folder: Path, number: int) -> Path:
-    return folder / "samples" / f"part-{number:05d}.parquet"

@@ -28,13 +28,12 @@ def task_folders(names: Sequence[str], own: Path | None = None) -> list[Path]:
 
     Raises `ArgapError` for a name that none defines, with the closest ones.
     """
-    places = [_defined(own)] if own else []
-    places.append(_defined(_shipped()))
+    sources = [*([_defined(own)] if own else []), _defined(_shipped())]
     found: list[Path] = []
     for name in names:
-        folders = next((place[name] for place in places if name in place), None)
+        folders = next((defined[name] for defined in sources if name in defined), None)
         if folders is None:
-            known = [known for place in places for known in place]
+            known = [known for defined in sources for known in defined]
             close = ", ".join(difflib.get_close_matches(name, known, SHOWN))
             raise ArgapError(
                 f"`tasks` {name}: no task of lm-eval{f' or of {own}' if own else ''}; "

@@ -260,7 +260,7 @@ def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
 
 
 def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:
-    """The first token that stands for unknown text, or that there is none."""
+    """Why no segment can be scored: the first token that stands for unknown text, or too short documents."""
     for document, in_tokens in zip(text.metadata, text.documents, strict=True):
         for tokenizer, each in zip(tokenizers, in_tokens, strict=True):
             if each.unknown.any():

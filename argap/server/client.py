@@ -99,6 +99,9 @@ class Client:
         self.address = address
         self.retries = 0
         self._key = _key()
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        if self._key:
+            self._headers["Authorization"] = f"Bearer {self._key}"
         self._lock = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
         self._stopped = threading.Event()
@@ -145,7 +148,7 @@ class Client:
                 raise Stopped
             connection.connect()
             connection.sock.settimeout(TIMEOUT)
-            connection.request("POST", f"{address.path}/{path}", content, self._headers())
+            connection.request("POST", f"{address.path}/{path}", content, self._headers)
             response = connection.getresponse()
             answer = response.read(LARGEST + 1)
         except ssl.SSLCertVerificationError as error:
@@ -194,10 +197,6 @@ class Client:
         if self._key:
             line = line.replace(self._key, "***")
         return f" ({line[:200]})" if line else ""
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
-        return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
 
     def __repr__(self) -> str:
         return f"Client({self.address})"

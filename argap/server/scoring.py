@@ -19,14 +19,14 @@ from argap.evaluation import EvaluationSet
 from argap.lock import one_writer
 from argap.parquet import read_parquet
 from argap.progress import progress, say
-from argap.records import CheckpointRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord
-from argap.resumable import check_resumable, environment
+from argap.records import RunIdentity, RunResult, ServerRecord, SourceRecord
+from argap.resumable import check_resumable
 from argap.runs import (
-    FORMAT,
     Run,
     begin_run,
     finish_run,
     missing_shards,
+    new_record,
     shard_path,
     shards_of,
     write_shard,
@@ -91,16 +91,7 @@ def score_server(
     Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
     tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
     """
-    record = RunRecord(
-        format=FORMAT,
-        model=model_name,
-        checkpoint=CheckpointRecord(str(server.address), server.fingerprint),
-        source=source,
-        evaluation=data.record,
-        identity=_identity(server, data, bos),
-        **environment(),
-        finished=None,
-    )
+    record = new_record(model_name, str(server.address), source, data.record, _identity(server, data, bos))
     run = begin_run(folder, record, overwrite=overwrite)
     shards = dict(enumerate(shards_of(data)))
     missing = missing_shards(folder, data, shards)
@@ -111,8 +102,9 @@ def score_server(
     dialect = find_dialect(client, server.model, _ids(data, longest), tokenizer, bos)
     if dialect.prompts == "text":
         _check_round_trips(data, tokenizer, str(server.address))
-    batch = _windows_per_request(batch_size, dialect, data)
-    work = _Work(client, server.model, dialect, data, tokenizer, batch)
+    if batch_size == "auto":
+        batch_size = 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
+    work = _Work(client, server.model, dialect, data, tokenizer, batch_size)
     _score_shards(work, missing, folder, concurrency, model_name)
     seconds, done = time.monotonic() - started, sum(data.count_in(windows) for windows in missing.values())
     return finish_run(run, _result(server, work, seconds, done, folder, len(shards)))
@@ -224,12 +216,6 @@ def _identity(server: Server, data: EvaluationSet, bos: int | None) -> RunIdenti
         backend="server",
         bos=bos,
     )
-
-
-def _windows_per_request(asked: int | Literal["auto"], dialect: Dialect, data: EvaluationSet) -> int:
-    if asked == "auto":
-        return 1 if dialect.prompts == "text" else max(1, TOKENS_PER_REQUEST // data.seq_len)
-    return asked
 
 
 def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) -> None:

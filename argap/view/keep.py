@@ -15,8 +15,7 @@ from argap.interrupt import Interrupt, interruptible
 from argap.records import Part, SliceResult
 from argap.reports.formats import Column, Table, latex, markdown
 from argap.reports.numbers import nats, percent
-from argap.reports.slice_tables import slices_table
-from argap.reports.tables import gap_table
+from argap.reports.tables import gap_table, slices_table
 from argap.result import slice_frame
 from argap.token_slices import select
 from argap.view.conditions import hits_of

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from argap.cli import app
 from argap.kernels import registry
 from argap.kernels.launch import LaunchTable, runs_kernels, triton
 from argap.kernels.registry import OPS, describe
+from tests.conftest import RunCommand
 
 KERNELS = Path(registry.__file__).parent
 
@@ -38,24 +37,24 @@ def test_each_table_has_a_row_for_every_device(name: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tells of a machine without a GPU")
-def test_the_command_tells_what_runs_here() -> None:
-    result = CliRunner().invoke(app, ["kernels", "--json"])
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
+def test_the_command_tells_what_runs_here(run_command: RunCommand) -> None:
+    code, out, _ = run_command("kernels", "--json")
+    assert code == 0
+    found = json.loads(out)
     assert found["device"] == "the CPU"
     assert [op["name"] for op in found["ops"]] == list(OPS)
     assert {op["runs"] for op in found["ops"]} == {"reference"}
     gla = next(op for op in found["ops"] if op["name"] == "gla")
     assert any((row["kernel"], row["device"], row["shape"]) == ("gla", "any", "64") for row in gla["configurations"])
     assert not any(row["used_here"] for row in gla["configurations"])
-    text = CliRunner().invoke(app, ["kernels"]).stdout
+    text = run_command("kernels")[1]
     assert "linear_attention" in text
     assert "Stages" in text
     assert "used on this device" not in text
-    tex = CliRunner().invoke(app, ["kernels", "--latex"]).stdout
+    tex = run_command("kernels", "--latex")[1]
     assert tex.count("\\begin{tabular}") == 2
     assert "a running sum of k\\textsuperscript{T}v" in tex
-    assert CliRunner().invoke(app, ["kernels", "--markdown"]).stdout.startswith("**On the CPU**\n\n| Op | Runs |")
+    assert run_command("kernels", "--markdown")[1].startswith("**On the CPU**\n\n| Op | Runs |")
 
 
 def test_a_compiled_model_runs_the_references(monkeypatch: pytest.MonkeyPatch) -> None:

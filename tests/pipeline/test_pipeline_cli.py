@@ -70,5 +70,9 @@ def test_references_are_added_listed_and_removed(place, run_command, own_home):
     assert run_command("ref", "remove", "mine")[0] == 0
     code, _, err = run_command("ref", "remove", "mine")
     assert (code, err) == (1, "argap: mine: no reference of that name is recorded; recorded: none\n")
+    for flag, value in (("--seq-len", "0"), ("--data", "nowhere"), ("--index", "nowhere")):
+        code, _, err = run_command("ref", "add", "x", place.good, flag, value)
+        assert code == 1
+        assert err.startswith("argap: nowhere: no " if value == "nowhere" else "argap: --seq-len 0")
     code, _, err = run_command("ref", "add", "x", str(place.folder / "nowhere" / "at" / "all"))
     assert code == 1

@@ -214,6 +214,8 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
             "--tasks swde, evil.yaml: expected some of swde, fda, squad, or names of lm-eval's tasks; task files are",
         ),
         (["--gap", "nowhere"], "--gap nowhere: the recall gap needs a reference; name it with --ref"),
+        (["--fewshot", "2"], "--fewshot, --task-path and --metadata are of lm-eval's own tasks: leave them out"),
+        (["--metadata", "{"], "--fewshot, --task-path and --metadata are of lm-eval's own tasks: leave them out"),
         (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
         (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
         (["--paper", "nowhere.csv"], "--paper nowhere.csv: no such file"),

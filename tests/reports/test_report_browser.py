@@ -7,16 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from argap.reports.formats import best_in
-from argap.reports.interactive import main_tables
+from argap.reports.interactive import at_thresholds, main_tables
 from argap.reports.numbers import percent_range
 from argap.reports.sentences import headlines
-from argap.reports.thresholds import at_thresholds
 from argap.reports.write import write_report
 from argap.restated import restate
-from argap.result import open_result
+from argap.result import Result
 from tests.view.browser import Browser, Page
-
-CONTRAST = (Path(__file__).parents[1] / "view" / "contrast.js").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +37,8 @@ def cells(page: Page) -> list[list[str]]:
     )
 
 
-def test_every_threshold_of_the_page_is_that_of_the_cells(token_result: Path) -> None:
+def test_every_threshold_of_the_page_is_that_of_the_cells(result: Result) -> None:
     """What `at_thresholds` takes from gap.json alone, `restate` adds up anew from the cells."""
-    result = open_result(token_result)
     found = at_thresholds(result.record)
     assert [gap.threshold for gap in found][:4] == [0, 1, 2, 5]
     for gap in found:
@@ -50,8 +46,8 @@ def test_every_threshold_of_the_page_is_that_of_the_cells(token_result: Path) ->
         assert main_tables(gap)[0] == main_tables(expected)[0]
 
 
-def test_nothing_moves_without_a_curve(token_result: Path) -> None:
-    assert at_thresholds(replace(open_result(token_result).record, curve=())) == []
+def test_nothing_moves_without_a_curve(result: Result) -> None:
+    assert at_thresholds(replace(result.record, curve=())) == []
 
 
 def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
@@ -63,8 +59,7 @@ def test_the_best_are_the_lowest_and_what_prints_like_them() -> None:
     assert best_in(rows[1:3], {1: values[1:3]}) == set()  # nor are all
 
 
-def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, token_result: Path) -> None:
-    result = open_result(token_result)
+def test_tau_moves_the_table_the_finding_and_the_curve(page: Page, result: Result) -> None:
     before = cells(page)
     page.evaluate("document.getElementById('tau').focus()")
     at = "document.querySelector('#figure-share_by_threshold .at-tau').getAttribute('x1')"
@@ -107,8 +102,8 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     assert shares == sorted(shares, reverse=True)
 
 
-def test_values_are_shown_by_pointer_and_by_keys(page: Page, token_result: Path) -> None:
-    gap = open_result(token_result).record
+def test_values_are_shown_by_pointer_and_by_keys(page: Page, result: Result) -> None:
+    gap = result.record
     parts = gap.breakdowns.distance
     page.evaluate("document.querySelector('#figure-gap_by_distance svg').focus()")
     page.press("ArrowRight")
@@ -135,9 +130,4 @@ def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) ->
 
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
-    for width in (1440, 390):
-        for dark in (False, True):
-            page.resize(width, 844, dark=dark)
-            page.expect("innerWidth", width)
-            page.wait_for(f"document.documentElement.scrollWidth <= {width}")
-            page.expect(CONTRAST, [])
+    page.expect_legible()

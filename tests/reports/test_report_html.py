@@ -15,34 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
 from argap.atomic import write_json, write_text
-from argap.cli.report import report
 from argap.errors import FormatError
 from argap.records import (
     GAP_FORMAT,
-    Case,
     Delta,
-    EarlierOccurrence,
     Examples,
     Gap,
     GapShare,
     ModelOnSlice,
     SliceResult,
-    SliceScores,
     as_json,
     write_record,
 )
-from argap.reports import threshold_figure
-from argap.reports.overview import overview
 from argap.reports.page import TEMPLATES
-from argap.reports.sentences import caption, detail, headline, headlines
-from argap.reports.small_multiples import domain_map, small_bins, small_frequency
-from argap.reports.threshold_figure import share_by_threshold
-from argap.reports.tokens import show_window, visible
+from argap.reports.tokens import visible
 from argap.reports.write import remove_report, write_report
 
 Maker = Callable[..., Any]
@@ -182,96 +171,6 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     assert any("<b>model</b>\"'⟨202E⟩ -4.50" in title for title in titles)
 
 
-def test_invisible_characters_are_shown_as_symbols() -> None:
-    assert visible("a\n\tb") == "a↵→b"
-    assert visible("\x00\x1b\x7f") == "␀␛⟨007F⟩"
-    assert visible("\u202e\u200f\u2028\ufeff\ud800") == "⟨202E⟩⟨200F⟩⟨2028⟩⟨FEFF⟩⟨D800⟩"
-    assert visible(" é שלום 日本 �") == " é שלום 日本 �"
-
-
-def test_token_classes_say_which_models_were_right(make_examples: Maker) -> None:
-    window = make_examples([f" t{k}" for k in range(9)]).windows[0]
-    shown = show_window(window, "attention")
-    # k % 4 in (0, 1): the reference is right; in (0, 2): the model is; the first token is context;
-    # k % 3 == 2: an AR hit; 8 is the focus, at distance 5, so that its bigram stands at 2 and 3.
-    assert [t.classes for t in shown.tokens] == [
-        "t context",
-        "t reference",
-        "t model hit source",
-        "t neither source",
-        "t both",
-        "t reference hit",
-        "t model",
-        "t neither",
-        "t both hit focus",
-    ]
-    assert shown.tokens[5].title == "AR hit, 5 back; 17 times in training; log-prob: attention -0.25, base_conv -4.50"
-    assert shown.tokens[4].title.startswith("not repeated; 16 times")
-    assert shown.tokens[0].title == "first token of the window: context only"
-    # exp(-0.25) = 0.78, exp(-4.5) = 0.011
-    assert shown.story == (
-        "The pair “ t7” + “ t8” also occurs 5 tokens earlier; training saw it 20 times. "
-        "Probability of its second token: 78% by attention, 1.1% by base_conv."
-    )
-
-
-def test_a_token_breaks_lines_where_its_text_does(make_examples: Maker) -> None:
-    window = make_examples(["a", "\n\n    b", " c\t", "d\n"]).windows[0]
-    shown = show_window(window, "attention")
-    assert [t.lines for t in shown.tokens] == [("a",), ("↵", "↵", "    b"), (" c→",), ("d↵", "")]
-
-
-def test_a_distant_occurrence_is_shown_separately(make_examples: Maker) -> None:
-    window = make_examples([" a", " b", " c", " d"]).windows[0]
-    earlier = EarlierOccurrence(start=7, tokens=(" x", " c", " d", " y"), focus=2)
-    shown = show_window(replace(window, earlier=earlier), "attention")
-    assert [t.classes for t in shown.earlier] == ["t both", "t both source", "t both source", "t both"]
-    assert shown.earlier_note == "5 tokens earlier"
-    assert not any("source" in t.classes for t in shown.tokens)
-
-
-@pytest.mark.parametrize(
-    ("case", "value", "expected"),
-    [
-        (
-            "explained",
-            0.731,
-            "73% of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
-        ),
-        (
-            "explained",
-            1.0,
-            "All of m's gap to ref (95% interval 70.0–76.0%) sits on the 25.2% of tokens that are AR hits.",
-        ),
-        (
-            "recall_only",
-            1.0,
-            "m is at least as good as ref overall, but worse on the 25.2% of tokens that are AR hits.",
-        ),
-        ("no_gap", None, "m has no gap to ref: it is at least as good overall and on the AR hits."),
-        ("reversed", -0.1, "m is worse than ref overall, but better on the 25.2% of tokens that are AR hits."),
-    ],
-)
-def test_every_case_has_its_sentence(case: Case, value: float | None, expected: str, by_hand: Gap) -> None:
-    due = GapShare(value, value, case, (0.70, 0.76), None)
-    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
-    assert headline(row, "ref") == expected
-    without_hits = replace(row, ar_hits=SliceScores(0, None, None))
-    assert headline(without_hits, "ref").startswith("No token here is an AR hit")
-
-
-def test_a_single_document_has_sentences_without_intervals(by_hand: Gap) -> None:
-    due = GapShare(0.731, 0.731, "explained", None, "a single document")
-    row = replace(by_hand.row("h3"), model="m", share_ar_hits=0.252, gap_due_to_ar=due)
-    row = replace(row, delta=Delta(0.5, None), delta_ar=Delta(0.4, None))
-    sentence = headline(row, "ref")
-    assert sentence == "73% of m's gap to ref (a single document) sits on the 25.2% of tokens that are AR hits."
-    assert detail(row) == "Gap: 0.500 nats per token, of which AR hits 0.400."
-    assert detail(replace(row, delta=Delta(0.5, (0.45, 0.55)), delta_ar=Delta(0.4, (0.3, 0.5)))) == (
-        "Gap: 0.500 nats per token (95% interval 0.450 to 0.550), of which AR hits 0.400 (0.300 to 0.500)."
-    )
-
-
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
     """A loss of −1 on the hits: worse on other tokens but better on hits. Also a model equal to the reference."""
     gap = make_gap({"same": 0.0, "better": -1.0})
@@ -297,45 +196,10 @@ def test_many_models_share_one_summary_ordered_by_gap(tmp_path: Path, make_gap: 
         assert f"{delta:.3f} · 100%" in text
 
 
-def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = {f"m{k:02d}": 0.2 + 0.05 * k for k in range(22)}
-    gap = make_gap(losses, domains=("prose", "code"))
-    ends = [*list(losses)[:10], *list(losses)[-10:]]
-    made = overview(gap)
-    assert made is not None
-    assert [bar.model for bar in made.bars] == [*ends[:10], "… 2 between", *ends[10:]]
-    panels = [small_frequency(gap), small_bins(gap, "distance"), small_bins(gap, "position")]
-    for figure in panels:
-        assert [axes.get_title("left").partition("\n")[0] for axes in figure.axes] == ends
-    assert [label.get_text() for label in domain_map(gap).axes[0].get_yticklabels()] == ends
-    for by in ("frequency", "distance", "position", "domain"):
-        text = caption(gap, f"gap_by_{by}")
-        assert "Of 22 models, the 10 with the smallest gap and the 10 with the largest are shown" in text
-    for most, count in ((24, 22), (21, 4)):  # names beside the curves: of all, or of those in colour
-        monkeypatch.setattr(threshold_figure, "NAMED", most)
-        texts = [text.get_text() for text in share_by_threshold(gap).axes[0].texts]
-        assert len([text for text in texts if text in losses]) == count
-
-
 def test_every_colour_of_a_figure_follows_the_scheme(page: str) -> None:
     assert "var(--model-0)" in page
     assert "prefers-color-scheme: dark" in page
     assert not [style for style in re.findall(r'style="[^"]*"', page) if re.search("#[0-9a-f]{6}", style)]
-
-
-def test_tooltips_of_many_models_name_the_two_of_the_window(make_examples: Maker) -> None:
-    (window,) = make_examples(["a", " b", " c"]).windows
-    others = {f"m{k}": (None, -1.0, -1.0) for k in range(4)}
-    right = (False, True, True)
-    for count in (3, 4):
-        some = {name: others[name] for name in list(others)[:count]}
-        many = replace(
-            window, logprob=window.logprob | some, top1_correct=window.top1_correct | dict.fromkeys(some, right)
-        )
-        title = show_window(many, "attention").tokens[1].title
-        assert title.endswith(
-            "log-prob: attention -0.25, base_conv -4.50" + ", m0 -1.00, m1 -1.00, m2 -1.00" * (count == 3)
-        )
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -444,15 +308,6 @@ def test_slices_are_in_every_output(gap: Gap, tmp_path: Path) -> None:
     assert not (tmp_path / "slices.csv").exists()
 
 
-def test_models_unresolved_for_one_reason_share_a_sentence(by_hand: Gap) -> None:
-    due = GapShare(0.9, 0.9, "explained", (0.85, 0.92), None, "330 documents are worth 17")
-    rows = [replace(row, gap_due_to_ar=due) if row.model in ("h3", "odd") else row for row in by_hand.rows]
-    sentences = headlines(replace(by_hand, rows=tuple(rows)))
-    assert len(sentences) == len(by_hand.compared) - 1
-    sentence = "How much of the gap to attention sits on the AR hits is not resolved: 330 documents are worth 17."
-    assert (sentence, "Models: h3, odd.") in sentences
-
-
 def test_a_folder_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no gap\.json there; expected a folder that `argap score`"):
         write_report(tmp_path)
@@ -500,27 +355,24 @@ def test_a_report_loads_neither_torch_nor_transformers(tmp_path: Path, make_gap:
     assert done.stdout == "set()\nset()\n"
 
 
-def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(report)
+def test_the_command_writes_to_the_given_folder(make_gap: Maker, tmp_path: Path, run_command: Maker) -> None:
     write_record(tmp_path / "gap.json", make_gap({}))
-    result = CliRunner().invoke(app, [str(tmp_path), "--out", str(tmp_path / "other")])
-    assert result.exit_code == 0
-    assert result.stdout == f"{tmp_path / 'other' / 'report.html'}\n"
+    code, out, _ = run_command("report", str(tmp_path), "--out", str(tmp_path / "other"))
+    assert (code, out) == (0, f"{tmp_path / 'other' / 'report.html'}\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gap.json", "other"]
 
 
-def test_the_card_holds_the_finding_the_table_and_its_provenance(make_gap: Maker, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(report)
+def test_the_card_holds_the_finding_the_table_and_its_provenance(
+    make_gap: Maker, tmp_path: Path, run_command: Maker
+) -> None:
     gap = make_gap({"<b>m_1</b>": 1.0})
     write_record(tmp_path / "gap.json", gap)
-    result = CliRunner().invoke(app, [str(tmp_path), "--card"])
-    assert result.exit_code == 0
-    assert result.stdout.startswith("## Associative recall\n")
-    assert "<b>" not in re.sub(r"\\\\<", "", result.stdout)
-    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in result.stdout
-    assert "| Model | Params | Overall |" in result.stdout
-    assert gap.fingerprint in result.stdout
+    code, out, _ = run_command("report", str(tmp_path), "--card")
+    assert code == 0
+    assert out.startswith("## Associative recall\n")
+    assert "<b>" not in re.sub(r"\\\\<", "", out)
+    assert "of \\<b\\>m\\_1\\</b\\>'s gap to attention" in out
+    assert "| Model | Params | Overall |" in out
+    assert gap.fingerprint in out
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
-    assert CliRunner().invoke(app, [str(tmp_path), "--card", "--png"]).exit_code == 1
+    assert run_command("report", str(tmp_path), "--card", "--png")[0] == 1

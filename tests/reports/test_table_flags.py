@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from argap.cli import app, commands
+from argap.cli import commands
+from tests.conftest import RunCommand
 
 TABLES = [
     ["compare"], ["demo"], ["discover"], ["kernels"], ["label"], ["models", "bench"], ["models", "list"], ["paper"],
@@ -25,26 +25,26 @@ def test_every_command_that_prints_a_table_has_the_flags() -> None:
 
 
 @pytest.mark.parametrize("flags", [["--latex", "--markdown"], ["--json", "--latex"]])
-def test_two_forms_at_once_are_refused(flags: list[str]) -> None:
-    result = CliRunner().invoke(app, ["paper", *flags])
-    assert result.exit_code == 1
-    assert "expected one of them at most" in str(result.exception)
+def test_two_forms_at_once_are_refused(flags: list[str], run_command: RunCommand) -> None:
+    code, _, said = run_command("paper", *flags)
+    assert code == 1
+    assert "expected one of them at most" in said
 
 
-def test_slices_in_latex_and_markdown(token_result: Path) -> None:
+def test_slices_in_latex_and_markdown(token_result: Path, run_command: RunCommand) -> None:
     command = ["slice", str(token_result), "--where", "repeated", "--name", "again_1"]
-    tex = CliRunner().invoke(app, [*command, "--latex"]).stdout
+    tex = run_command(*command, "--latex")[1]
     assert tex.startswith("% \\usepackage{booktabs}\n\\begin{tabular}{llrrrrrrrrr}\n\\toprule\n")
     assert tex.count("again\\_1") == 4  # three models, and the note with its condition
     best = [line for line in tex.splitlines() if "\\textbf" in line]
     assert [line.partition(" & ")[0] for line in best] == ["m-1", "m-1", "m-1"]  # all, AR hits, this one
-    text = CliRunner().invoke(app, [*command, "--markdown"]).stdout
+    text = run_command(*command, "--markdown")[1]
     assert text.startswith("| Model | Slice |")
     assert text.count("**") == 2 * 3
 
 
-def test_the_papers_check_in_markdown() -> None:
-    text = CliRunner().invoke(app, ["paper", "--markdown"]).stdout
+def test_the_papers_check_in_markdown(run_command: RunCommand) -> None:
+    text = run_command("paper", "--markdown")[1]
     assert text.startswith("**% of gap due to AR, as printed and as its row gives it**\n\n| Table | Scale |")
     assert "- 16 of 17 rows agree." in text
     assert "\n\n**Share of BaseConv's gap to attention that is closed (table 2)**\n\n" in text

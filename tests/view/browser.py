@@ -13,6 +13,8 @@ from typing import Any
 
 SECONDS = 60.0
 """Limit of every wait. A machine that runs other work at the same time can be twenty times slower than an idle one."""
+PAPER = 680
+"""Pixels between the margins of an A4 page."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 KEYS = {
     "Enter": (13, "\r"), "Tab": (9, ""), "Escape": (27, ""), "Backspace": (8, ""),
@@ -20,6 +22,15 @@ KEYS = {
     "End": (35, ""), "Home": (36, ""),
 }  # fmt: skip
 """Windows virtual key codes, and the text that a key types."""
+
+
+def contrast(within: str = "body") -> str:
+    """The expression that lists texts too pale for their ground, within one element."""
+    return _checks("contrast.js", within)
+
+
+def _checks(name: str, within: str) -> str:
+    return (Path(__file__).parent / name).read_text().replace("document.body", f"document.querySelector('{within}')", 1)
 
 
 def find_chromium() -> str | None:
@@ -188,6 +199,23 @@ class Page:
                 said = self.evaluate("document.body.innerText")[:600]
                 raise TimeoutError(f"{value!r} after {SECONDS:.0f} s, of {expression[:400]}; the page says: {said}")
             time.sleep(0.03)
+
+    def expect_legible(self) -> None:
+        """At two widths and in both schemes nothing is wider than the window, and texts have contrast."""
+        for width in (1440, 390):
+            for dark in (False, True):
+                self.resize(width, 844, dark=dark)
+                self.expect("innerWidth", width)
+                self.wait_for(f"document.documentElement.scrollWidth <= {width}")
+                self.expect(contrast(), [])
+
+    def expect_printable(self, within: str = "body") -> None:
+        """On paper, in both schemes, nothing is cut off, parted or repeated, controls are gone, and texts are dark."""
+        for dark in (False, True):
+            self.resize(PAPER, 900, dark=dark, media="print")
+            self.expect("innerWidth", PAPER)
+            self.expect(_checks("print.js", within), [])
+            self.expect(contrast(within), [])
 
     def text(self, selector: str) -> str:
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")

@@ -3,7 +3,7 @@
   const bad = [];
   const style = (e, part) => getComputedStyle(e, part);
   const name = (e) => `${e.tagName.toLowerCase()}.${e.getAttribute('class')} ${e.innerText?.slice(0, 20) ?? ''}`;
-  const all = (selector) => [...document.querySelectorAll(selector)].filter((e) => e.checkVisibility({visibilityProperty: true}));
+  const all = (selector) => [...document.body.querySelectorAll(selector)].filter((e) => e.checkVisibility({visibilityProperty: true}));
   const clear = (colour) => /, 0\)$/.test(colour);
   for (const e of all('input, select, textarea, nav, summary, [role=tab], [role=slider]')) bad.push(`control ${name(e)}`);
   for (const e of all('button')) { // one that looks like the text around it is text

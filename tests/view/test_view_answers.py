@@ -15,11 +15,6 @@ from argap.result import open_result
 from argap.view.answers import Answers, Setting
 
 
-@pytest.fixture(scope="module")
-def result(token_result):
-    return open_result(token_result)
-
-
 def ask(client, path, **parameters):
     answer = client.get(f"/api/{path}", params=parameters)
     assert answer.status_code == 200, answer.text

@@ -18,13 +18,10 @@ from argap.token_batches import TokenReader
 from argap.view.answers import Answers, Setting
 from argap.view.app import view_app
 from argap.view.serve import listen
-from tests.view.browser import SECONDS, Page
+from tests.view.browser import PAPER, SECONDS, Page
 from tests.view.conftest import HOSTILE
 
 TOKEN = "a-token"
-CONTRAST, PRINTED = ((Path(__file__).parent / name).read_text() for name in ("contrast.js", "print.js"))
-PAPER = 680
-"""Pixels between the margins of an A4 page."""
 SIXTEEN = Path(__file__).parents[2] / "results" / "table1-mini" / "7m"
 
 
@@ -84,8 +81,7 @@ def open_settled(page: Page, address: str) -> None:
     page.wait_for("document.querySelector('polygon.band') !== null")
 
 
-def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, token_result):
-    result = open_result(token_result)
+def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
     open_settled(page, address)
     assert page.evaluate("document.querySelectorAll('path.line').length") == 1
     assert "token" not in page.evaluate("location.href")
@@ -118,19 +114,18 @@ def test_the_table_is_sorted_by_a_heading(page, address):
     page.expect(order, ["ref", "m-1", "m2"])
 
 
-def test_the_table_is_copied_as_it_is_printed(page, address, token_result):
+def test_the_table_is_copied_as_it_is_printed(page, address, result):
     page.allow("clipboardReadWrite", "clipboardSanitizedWrite")
     open_settled(page, f"{address}#tau=10")
     page.click("[aria-label='Copy as Markdown']")
     page.expect("document.querySelector('#status').textContent", "Markdown copied")  # it is shown for seconds only
     copied = page.evaluate("navigator.clipboard.readText()")
-    result = open_result(token_result)
     gap = restate(result.record, result.cells, threshold=10, reference="ref")
     assert copied.split("\n- ")[0] == markdown(gap_table(gap)).split("\n- ")[0]
 
 
-def test_another_reference(page, address, token_result):
-    record = open_result(token_result).record
+def test_another_reference(page, address, result):
+    record = result.record
     page.open(f"{address}#ref=m-1&model=m2")
     expected = record.row("m2").overall.nll - record.row("m-1").overall.nll
     page.wait_for("document.querySelector('.models .reference')?.innerText.startsWith('m-1')")
@@ -138,9 +133,9 @@ def test_another_reference(page, address, token_result):
     assert "gap to m-1" in page.text(".finding h1")
 
 
-def test_a_slice_and_its_refusal(page, address, token_result):
+def test_a_slice_and_its_refusal(page, address, result):
     where = "repeated AND train_count < 10"
-    frame = open_result(token_result).gap({"rare": where})
+    frame = result.gap({"rare": where})
     expected = frame[(frame["slice"] == "rare") & (frame["model"] == "m2")].iloc[0]
     page.open(f"{address}#view=slices&model=m2")
     page.wait_for("document.querySelector('textarea') !== null")
@@ -180,8 +175,7 @@ def test_a_bin_leads_to_its_tokens_and_a_link_to_the_same_window(page, browser, 
     fresh.expect("document.querySelector('.inspector').innerText", card)
 
 
-def test_hover_and_keys_show_a_token(page, address, token_result):
-    result = open_result(token_result)
+def test_hover_and_keys_show_a_token(page, address, result):
     columns = ["window", "pos", "distance", "nll", "token", "top1"]
     (hit,) = result.tokens("repeated AND train_count <= 2 AND top1.m2 <> token", columns=columns, limit=1).to_pylist()
     page.open(f"{address}#view=tokens&model=m2&window={hit['window']}&pos=1")
@@ -212,10 +206,10 @@ def test_hover_and_keys_show_a_token(page, address, token_result):
     page.wait_for(f"location.hash.includes('window={hit['window'] + 1}')")
 
 
-def test_lists_and_search_by_keyboard(page, address, token_result):
+def test_lists_and_search_by_keyboard(page, address, result):
     page.open(f"{address}#view=tokens&model=m2")
     page.wait_for("document.querySelector('.flow .current') !== null")
-    answers = Answers(open_result(token_result))
+    answers = Answers(result)
     for key, worst in (
         ("l", answers.largest_losses("ar_hits", Setting(2, "ref"), "m2", Interrupt()).matches[0]),
         ("w", answers.worst_windows("m2", "ref")[0]),
@@ -260,21 +254,14 @@ READY = {
 def test_the_page_fits_and_its_text_has_contrast(page, address, view):
     page.open(f"{address}#view={view}&model=m2&model=m-1&sql=repeated")
     page.wait_for(READY[view])
-    for width in (1440, 390):
-        for dark in (False, True):
-            page.resize(width, 844, dark=dark)
-            page.expect("innerWidth", width)
-            page.wait_for(f"document.documentElement.scrollWidth <= {width}")
-            page.expect(CONTRAST, [])
+    page.expect_legible()
 
 
 @pytest.mark.parametrize("view", READY)
 def test_the_page_prints_black_on_white_without_controls(page, address, view):
     page.open(f"{address}#view={view}&model=m2&model=m-1&sql=repeated&tau=5")
     page.wait_for(READY[view])
-    page.resize(PAPER, 900, dark=True, media="print")
-    page.expect(PRINTED, [])
-    page.expect(CONTRAST, [])
+    page.expect_printable()
     assert page.text("#header").endswith("m2, m-1 against ref, τ ≤ 5")
 
 
@@ -286,8 +273,7 @@ def test_seven_of_sixteen_models_fit_on_paper(browser):
             page.resize(1440, 900)
             page.open(f"{address}#view={view}&model={chosen}")
             page.wait_for(READY[view])
-            page.resize(PAPER, 900, dark=True, media="print")
-            page.expect(PRINTED, [])
+            page.expect_printable()
         # The curve is drawn anew for paper, where the one of a wide window would be too small to read.
         page.resize(1440, 900)
         width = "Number(document.querySelector('.chart svg').getAttribute('width'))"

@@ -12,11 +12,6 @@ from argap.result import open_result
 from argap.view.thresholds import at_every_threshold
 
 
-@pytest.fixture(scope="module")
-def result(token_result):
-    return open_result(token_result)
-
-
 def figures(scored, model):
     """NLL on the slice, the part of the gap and its share, with their intervals."""
     (own,) = [each for each in scored.models if each.model == model]
