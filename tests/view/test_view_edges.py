@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from argap.errors import ArgapError, FormatError
+from argap.interrupt import Interrupt
 from argap.parquet import write_parquet
 from argap.result import open_result
 from argap.view.answers import Answers
@@ -69,7 +70,7 @@ def test_sixty_models(tmp_path, tokenizer):
 
 def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
     copied_without_tokens(token_result, tmp_path)
-    Answers(open_result(tmp_path)).warm()
+    Answers(open_result(tmp_path)).warm(Interrupt())
     made = client_of(tmp_path)
     assert "the tokens of this result are not here" in made.get("/api/overview").json()["no_tokens"]
     assert made.get("/api/thresholds?intervals=1").json()["at"]
@@ -109,7 +110,7 @@ def test_half_written_and_newer_results_are_refused(tmp_path, content, message):
 def test_a_broken_shard_is_one_line(token_result, tmp_path):
     copied(token_result, tmp_path / "out")
     next((tmp_path / "out" / "m2" / "tokens").glob("*.parquet")).write_bytes(b"PAR1")
-    Answers(open_result(tmp_path / "out")).warm()
+    Answers(open_result(tmp_path / "out")).warm(Interrupt())
     made = client_of(tmp_path / "out")
     for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2", "losses?where=ar_hits&model=m2"):
         error = made.get(f"/api/{path}").json()["error"]
