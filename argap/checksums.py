@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from argap.errors import FormatError
+from argap.interrupt import current
 from argap.records.record import Record, read_record, write_record
 
 FILE = "checksums.json"
@@ -56,10 +57,12 @@ def check_files(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Non
 def checked(folder: Path, paths: Iterable[Path], *, remedy: str = "") -> Iterator[Path]:
     """``paths`` below ``folder``, each once it was found to be as it was written; see `check_files`.
 
-    A file is checked once in a process as long as its size and time of change stay.
+    A file is checked once in a process as long as its size and time of change stay. Raises `Interrupted` where that is
+    asked for.
     """
-    recorded = read_checksums(folder)
+    recorded, interrupt = read_checksums(folder), current()
     for path in paths:
+        interrupt.check()
         if path.is_file():
             check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=remedy)
         yield path

@@ -167,7 +167,7 @@ def _what(value: Any) -> str:
     return next(name for kind, name in KINDS.items() if isinstance(value, kind))
 
 
-def read_documents(folder: Path, *, remedy: str = "") -> Documents | None:
+def read_documents(folder: Path, *, remedy: str) -> Documents | None:
     """Those of a folder of labels; None where no column was kept. Raises `FormatError`."""
     path = folder / FILE
     return Documents(read_parquet(path, remedy=remedy)) if path.is_file() else None

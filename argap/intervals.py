@@ -14,13 +14,14 @@ from threading import Lock
 
 import numpy as np
 
+from argap.interrupt import current
 from argap.records import Interval
 
 RESAMPLES = 10_000
 SEED = 1234
 LEVEL = 0.95
 GROUPS = 4096
-WEIGHTS_AT_ONCE = 2**23
+WEIGHTS_AT_ONCE = 2**21
 COLUMNS_AT_ONCE = 1024
 FEW, TOO_FEW = 30, 20
 """Effective documents below which intervals are too narrow to trust, and below which no share is claimed."""
@@ -50,7 +51,8 @@ class DocumentBootstrap:
             yield
 
     def draw(self) -> np.ndarray:
-        """How often each resample draws each unit ``[R, U]``. Kept for the statistics that follow."""
+        """How often each resample draws each unit ``[R, U]``. Kept for the statistics that follow. Raises `Interrupted`
+        where that is asked for."""
         with _DRAWING:
             return _drawn(self.units, self.resamples, self._seed)
 
@@ -84,10 +86,11 @@ _DRAWING = Lock()
 def _drawn(units: int, resamples: int, seed: int) -> np.ndarray:
     """See `DocumentBootstrap.draw`. Kept (40 MB at most): all statistics of a result draw alike, and drawing takes far
     longer than adding up."""
-    generator = np.random.default_rng(seed)
+    generator, interrupt = np.random.default_rng(seed), current()
     even = np.full(units, 1 / units)
     drawn = np.empty((resamples, units), dtype=np.uint8)
     for start in range(0, resamples, _chunk(units)):
+        interrupt.check()
         draws = generator.multinomial(units, even, size=min(_chunk(units), resamples - start))
         if draws.max() > np.iinfo(drawn.dtype).max:
             drawn = drawn.astype(np.uint16)

@@ -42,7 +42,7 @@ class Parallel:
 
 
 @contextmanager
-def join_torchrun(device: str = "auto") -> Iterator[Parallel | None]:
+def join_torchrun(device: str) -> Iterator[Parallel | None]:
     """`join` where ``torchrun`` started this process; otherwise None, and no device is looked for."""
     if "WORLD_SIZE" not in os.environ:
         yield None

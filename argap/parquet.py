@@ -123,7 +123,7 @@ def required(table: pa.Table, names: Collection[str]) -> pa.Table:
 def write_parquet(path: Path, table: "pa.Table | pd.DataFrame", *, split_by_byte: Sequence[str] = ()) -> None:
     """Write a file whole or not at all (`argap.atomic.replacing`), compressed with LZ4, each page with a checksum.
 
-    LZ4 decodes in half of the time of zstd; files are 8 to 20% larger.
+    LZ4 decodes in half of the time of zstd; runs and cells are a tenth larger, labels a fifth to a third.
 
     ``split_by_byte``: columns as in `ParquetPortions`.
     """

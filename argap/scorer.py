@@ -115,11 +115,7 @@ def score(
             model, data, device, options.batch_size, checkpoint.name, live=live, bos=options.bos, rank=options.rank
         )
         started = time.monotonic()
-        try:
-            done = _score_shards(batches, missing, folder, model_name)
-        except KeyboardInterrupt:
-            say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
-            raise
+        done = _score_shards(batches, missing, folder, model_name)
     done = int(parallel.sum(torch.tensor(done, device=device)))  # waits for all processes, too
     seconds = time.monotonic() - started
     result = RunResult(
@@ -200,17 +196,21 @@ def _score_shards(batches: Batches, missing: dict[int, range], folder: Path, nam
     """Write the shards that are not there yet; returns how many tokens were scored."""
     to_do = sum(batches.data.count_in(windows) for windows in missing.values())
     writing: deque[Future[None]] = deque()
-    with (
-        progress(f"scoring {name}", to_do) as advance,
-        ThreadPoolExecutor(1, thread_name_prefix="writer") as writer,
-    ):
-        for number, windows in missing.items():
-            shard = batches.score(windows, advance)
-            writing.append(writer.submit(_write, shard, shard_path(folder, number), name, advance))
-            while len(writing) > SHARDS_IN_FLIGHT:
-                writing.popleft().result()  # raises what stopped the writer
-        while writing:
-            writing.popleft().result()
+    try:
+        with (
+            progress(f"scoring {name}", to_do) as advance,
+            ThreadPoolExecutor(1, thread_name_prefix="writer") as writer,
+        ):
+            for number, windows in missing.items():
+                shard = batches.score(windows, advance)
+                writing.append(writer.submit(_write, shard, shard_path(folder, number), name, advance))
+                while len(writing) > SHARDS_IN_FLIGHT:
+                    writing.popleft().result()  # raises what stopped the writer
+            while writing:
+                writing.popleft().result()
+    except KeyboardInterrupt:
+        say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
+        raise
     return to_do
 
 

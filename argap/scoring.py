@@ -11,11 +11,11 @@ from argap.checkpoint import Checkpoint, check_length, check_loadable
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel
-from argap.per_model import NO_SETTINGS, ModelSettings
+from argap.per_model import ModelSettings
 from argap.records import RunIdentity, SourceRecord
 from argap.resumable import folder_name
 from argap.runs import Run
-from argap.server.scoring import CONCURRENCY, check_server_identity, score_server
+from argap.server.scoring import check_server_identity, score_server
 from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget, bos_of
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class Scoring:
 
     out: Path
     options: "ScoreOptions"
-    settings: ModelSettings = NO_SETTINGS
+    settings: ModelSettings
     """Those that models have for themselves."""
-    concurrency: int = CONCURRENCY
+    concurrency: int
     """Requests at once to a server."""
-    overwrite: bool = False
-    parallel: "Parallel | None" = None
+    overwrite: bool
+    parallel: "Parallel | None"
 
 
 def scorer_of(target: ScoredTarget, scoring: Scoring) -> "LocalScorer | ServerScorer":

@@ -165,12 +165,21 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
         of_words = [np.bitwise_or.reduceat(key[within], first) if len(last) else key[:0] for key in keys[: len(words)]]
         keys = [*of_words, *(key[rows] for key in keys[len(words) :])]
         unit, logprob = unit[rows], [each[rows] for each in logprob]
-    group, (of_unit, *of_keys) = _combinations([unit, *keys])
+    units, local = _numbered(unit)
+    group, (of_local, *of_keys) = _combinations([local, *keys])
+    of_unit = units[of_local]
     sums = [np.bincount(group, n, len(of_unit)), *(np.bincount(group, each, len(of_unit)) for each in logprob)]
     kept = np.flatnonzero((of_unit >= 0) & (sums[0] > 0))
     found = np.stack(of_keys)[:, kept] if of_keys else np.zeros((0, len(kept)), dtype=np.int64)
     value = values[found[len(words)]] if len(found) > len(words) else np.full(len(kept), None)
     return _Groups(of_unit[kept], value, found[: len(words)], sums[0][kept], np.stack(sums[1:])[:, kept])
+
+
+def _numbered(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The units of some rows, ascending, and which of them each row has, int32 ``[N]``. Rows of a unit are together."""
+    starts = np.append(0, np.flatnonzero(unit[1:] != unit[:-1]) + 1)[: len(unit)]
+    units, numbers = np.unique(unit[starts], return_inverse=True)
+    return units, np.repeat(numbers.astype(np.int32), np.diff(starts, append=len(unit)))
 
 
 def _combinations(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:

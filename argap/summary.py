@@ -83,16 +83,16 @@ def gap_rows(
     *,
     reference: str,
     threshold: int | None,
-    base: str | None = None,
-    parameters: dict[str, int] | None = None,
-    runs: dict[str, str] | None = None,
+    base: str | None,
+    parameters: dict[str, int],
+    runs: dict[str, str],
 ) -> list[GapRow]:
     """The rows of ``gap.json``, the reference's first, from cells with at least ``document``, ``repeated`` and
     ``frequency``. Raises `ArgapError` where ``base`` is not one of the models."""
     if base is not None:
         check_base(base, models_of(cells))
     whole, *others = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
-    return _rows(whole, {each.name: each for each in others}, base, parameters or {}, runs or {})
+    return _rows(whole, {each.name: each for each in others}, base, parameters, runs)
 
 
 def _rows(

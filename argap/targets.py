@@ -175,8 +175,8 @@ def with_name(name: str, source: str) -> str:
 def find_targets(
     sources: Sequence[str | LiveTarget],
     reference: str | LiveTarget,
-    model_names: Sequence[str] = (),
-    settings: ModelSettings = NO_SETTINGS,
+    model_names: Sequence[str],
+    settings: ModelSettings,
 ) -> tuple[list[ScoredTarget], Target]:
     """The models and the reference, either of which may be a server, and the latter the folder of a finished run.
 
@@ -223,9 +223,7 @@ def with_distinct_names(targets: Sequence[AnyTarget]) -> list[AnyTarget]:
     return list(seen.values())
 
 
-def distinct(
-    models: Sequence[ScoredTarget], reference: Target, settings: ModelSettings = NO_SETTINGS
-) -> list[ScoredTarget]:
+def distinct(models: Sequence[ScoredTarget], reference: Target, settings: ModelSettings) -> list[ScoredTarget]:
     """Drop repeated models and give the rest distinct names and run folders.
 
     Repeated: the same weights and settings, and no name of its own. Raises `ArgapError` if two models, or a model and

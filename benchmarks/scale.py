@@ -224,6 +224,7 @@ def view(folder: Path, amount: int) -> Run:
 
     asked: dict[str, Callable[[], object]] = {
         "overview": lambda: page.overview,
+        "in the background": lambda: page.warm(stop),
         "curve": lambda: page.thresholds("reference", intervals=False),
         "intervals of the curve": lambda: page.thresholds("reference", intervals=True),
         "another τ": lambda: page.gap(moved),

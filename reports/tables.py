@@ -147,8 +147,8 @@ def print_slices(
     threshold: int | None,
     models: Sequence[str] | None = None,
     notes: Sequence[str] = (),
-    unit: Unit = "token",
-    form: Form = "terminal",
+    unit: Unit,
+    form: Form,
 ) -> None:
     """Print the table and its notes, further ones last."""
     table = slices_table(slices, threshold=threshold, models=models, unit=unit)
@@ -163,7 +163,7 @@ def csv_text(gap: Gap) -> str:
     return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
 
 
-def slices_csv(slices: Sequence[SliceResult], unit: Unit = "token") -> str:
+def slices_csv(slices: Sequence[SliceResult], unit: Unit) -> str:
     """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
     records = [_slice_record(each, model) | {"unit": unit} for each in slices for model in each.models]
     return csv_of(records, list(records[0]))

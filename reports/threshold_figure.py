@@ -69,16 +69,7 @@ def share_by_threshold(gap: Gap) -> Figure:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         for mark in marks:
             axes.axvline(mark, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
-    for mark in marks:
-        above.annotate(
-            f"τ = {threshold_text(mark)}",
-            (mark, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=FAINT,
-        )
+    _name_marks(above, marks)
     reasons = {
         model: ("no gap" if model in gap.deltas else "infinite") if np.isnan(top) else "below −50%"
         for model, top in highest.items()
@@ -104,6 +95,20 @@ def share_by_threshold(gap: Gap) -> Figure:
     else:
         legend_beside(figure, above)
     return figure
+
+
+def _name_marks(axes: Axes, marks: list[int]) -> None:
+    """``τ = 1,250`` at the foot of each line."""
+    for mark in marks:
+        axes.annotate(
+            f"τ = {threshold_text(mark)}",
+            (mark, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=FAINT,
+        )
 
 
 def _raw(due: GapShare) -> float:

@@ -2,11 +2,13 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 MAX_WORKERS = 8
@@ -22,6 +24,14 @@ import torch  # noqa: E402
 # Before anything imports triton, as transformers' Trainer does: kernels run in its interpreter where there is no GPU.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# Property tests try the same examples on every run and take as long as they need; `--hypothesis-profile=explore` tries
+# other examples.
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("explore", **UNHURRIED)
+settings.register_profile("repeatable", derandomize=True, **UNHURRIED)
+settings.load_profile("repeatable")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -162,6 +172,32 @@ def result(token_result):
     from argap.result import open_result
 
     return open_result(token_result)
+
+
+def copied(result: Path, out: Path) -> Path:
+    """A copy of a result, whose recorded runs are those of the copy."""
+    shutil.copytree(result, out)
+    return with_runs(out, lambda model: str(out / model))
+
+
+def copied_without_tokens(result: Path, out: Path) -> Path:
+    """A copy of a result's figures and cells."""
+    out.mkdir(exist_ok=True)
+    for name in ("gap.json", "cells.parquet"):
+        shutil.copy(result / name, out)
+    return with_runs(out, lambda model: "")
+
+
+def with_runs(folder: Path, run: Callable[[str], str]) -> Path:
+    """Record other folders for the runs of a result."""
+    from msgspec.structs import replace
+
+    from argap.records import read_gap, write_record
+
+    gap = read_gap(folder)
+    rows = tuple(replace(row, run=run(row.model)) for row in gap.rows)
+    write_record(folder / "gap.json", replace(gap, rows=rows))
+    return folder
 
 
 def write_drawn_result(

@@ -186,7 +186,7 @@ def test_an_editable_install_needs_no_symbolic_links(tmp_path):
 def test_a_missing_extra_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # its import fails, as if it were not installed
     with pytest.raises(ArgapError, match=r"^datasets is not installed; run `pip install 'argap\[datasets\]'`$"):
-        next(read("anybody/anything", "text", Tally()))
+        next(read("anybody/anything", "text", Tally(), ()))
     monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
     for module in ("argap.recall.lm_eval_model", "argap.recall.lm_eval_tasks"):
         monkeypatch.delitem(sys.modules, module, raising=False)

@@ -15,8 +15,7 @@ from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import build_evaluation_set
 from argap.heads import of_targets
-from argap.parquet import required
-from argap.runs import COMPLETE, RANK, SCHEMA
+from argap.runs import RANK, SCHEMA
 from tests.conftest import save_model
 from tests.test_scorer import CONFIGS, run
 
@@ -85,11 +84,9 @@ def test_ranks_are_those_of_a_full_softmax(folders, data, tmp_path, monkeypatch,
 
 def test_only_runs_that_ask_for_ranks_have_the_column(folders, data, tmp_path):
     checkpoint = find_checkpoint(folders["gpt2"])
-    schema = required(SCHEMA.append(RANK).empty_table(), COMPLETE).schema
-    plain = run(checkpoint, data, tmp_path / "plain")
-    assert pq.read_table(plain.folder / "tokens").schema.equals(schema.remove(len(SCHEMA)))
+    assert pq.read_table(run(checkpoint, data, tmp_path / "plain").folder / "tokens").schema.equals(SCHEMA)
     ranked = run(checkpoint, data, tmp_path / "ranked", rank=True)
-    assert pq.read_table(ranked.folder / "tokens").schema.equals(schema)
+    assert pq.read_table(ranked.folder / "tokens").schema.equals(SCHEMA.append(RANK))
     assert ranked.record.identity.rank
 
 

@@ -63,7 +63,7 @@ def brute_force(data: EvaluationSet):
     return repeated, distance, occurrences
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=20), min_size=1, max_size=5),
     eos=st.sampled_from([None, 0]),

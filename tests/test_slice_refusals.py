@@ -1,17 +1,14 @@
 """Slices that are refused: conditions, functions, names, files and statements, each in one line."""
 
-import json
-import shutil
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import argap
-from argap.atomic import read_json
 from argap.errors import ArgapError
 from argap.slice_library import read_slices
 from argap.slice_sql import connect
+from tests.conftest import copied_without_tokens
 
 
 @pytest.mark.parametrize(
@@ -141,12 +138,7 @@ def test_files_that_are_refused(tmp_path, text, why):
 
 
 def test_without_the_tokens_one_line_says_so(token_result, tmp_path):
-    for name in ("gap.json", "cells.parquet"):
-        shutil.copy(token_result / name, tmp_path / name)
-    record = read_json(tmp_path / "gap.json")
-    for row in record["rows"]:
-        row["run"] = ""
-    (tmp_path / "gap.json").write_text(json.dumps(record))
+    copied_without_tokens(token_result, tmp_path)
     with pytest.raises(ArgapError, match=r"the tokens of this result are not here; expected the run of ref in .*ref"):
         argap.open_result(tmp_path).gap({"rare": "repeated"})
 

@@ -1,18 +1,16 @@
 """The table of tokens: its text columns against plain loops, and files that do not fit together."""
 
-import json
-import shutil
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import argap
-from argap.atomic import SEAL, read_json, write_json
+from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, FormatError
 from argap.tokens import COLUMNS
 from argap.words import PieceBytes, seen_earlier
+from tests.conftest import copied
 
 
 def plain_words(texts: list[str]) -> list[tuple[str | None, bool, bool]]:
@@ -107,17 +105,8 @@ def test_selected_columns_models_and_rows(result):
         result.tokens(columns=["x"])
 
 
-def copied(token_result, tmp_path):
-    out = tmp_path / "out"
-    shutil.copytree(token_result, out)
-    gap = json.loads((out / "gap.json").read_text().replace(str(token_result), str(out)))
-    del gap[SEAL]  # it was that of the other paths
-    (out / "gap.json").write_text(json.dumps(gap))
-    return out
-
-
 def test_rows_that_are_other_tokens(token_result, tmp_path):
-    out = copied(token_result, tmp_path)
+    out = copied(token_result, tmp_path / "out")
     path = out / "labels" / "labels.parquet"
     (out / "labels" / "checksums.json").unlink()  # as an earlier argap wrote it
     table = pq.read_table(path)
@@ -133,7 +122,7 @@ def test_rows_that_are_other_tokens(token_result, tmp_path):
 
 
 def test_a_broken_part_is_named(token_result, tmp_path):
-    out = copied(token_result, tmp_path)
+    out = copied(token_result, tmp_path / "out")
     part = min((out / "m2" / "tokens").iterdir())
     part.write_bytes(part.read_bytes()[:100])
     with pytest.raises(FormatError, match=r"part-00000\.parquet: damaged, its checksum"):
@@ -144,7 +133,7 @@ def test_a_broken_part_is_named(token_result, tmp_path):
 
 
 def test_a_checksum_that_is_no_text_is_refused(token_result, tmp_path):
-    out = copied(token_result, tmp_path)
+    out = copied(token_result, tmp_path / "out")
     recorded = read_json(out / "labels" / "checksums.json")
     recorded["files"]["labels.parquet"] = []
     write_json(out / "labels" / "checksums.json", recorded)
@@ -153,7 +142,7 @@ def test_a_checksum_that_is_no_text_is_refused(token_result, tmp_path):
 
 
 def test_labels_without_windows_are_refused(token_result, tmp_path):
-    out = copied(token_result, tmp_path)
+    out = copied(token_result, tmp_path / "out")
     (out / "labels" / "checksums.json").unlink()
     rows = pq.read_table(out / "labels" / "labels.parquet")
     nulls = pa.nulls(len(rows), rows.schema.field("window").type)

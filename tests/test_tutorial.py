@@ -6,12 +6,11 @@ The Python blocks of the questions and answers run too, and print the numbers be
 import re
 import shlex
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-RunCommand = Callable[..., tuple[int, str, str]]
+from tests.conftest import RunCommand
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"

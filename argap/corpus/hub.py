@@ -9,7 +9,7 @@ from argap.errors import ArgapError, extra, first_line
 OPTIONS = ("config", "split", "column", "revision")
 
 
-def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
     """The documents of ``NAME?split=train&config=...&column=text&revision=...`` (split: train).
 
     ``keep``: columns kept with each document. Raises `ArgapError` for an unknown option or column, and where the hub

@@ -21,7 +21,7 @@ LONGEST_LINE = 2**30
 """Bytes of a line, which is in memory whole."""
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
     """The documents of one file; a row's own ``domain`` (or the Pile's set name) takes precedence over ``domain``.
 
     ``keep``: columns kept with each document; null in a row without one.

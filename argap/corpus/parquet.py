@@ -15,7 +15,7 @@ SUFFIXES = (".parquet",)
 ROWS = 256  # rows decoded at once; documents can be long
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
     """The documents of one file; its columns ``domain`` and ``source`` name each document's, if present.
 
     ``keep``: further columns kept with each document. Raises `FormatError` for a broken file and for one without a

@@ -18,7 +18,7 @@ SUFFIXES = (
 PIECE = 16 * 2**20
 
 
-def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str] = ()) -> Iterator[TextDocument]:
+def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iterator[TextDocument]:
     """The documents of one text file, which has no columns: ``text_column`` and ``keep`` are ignored."""
     try:
         with path.open("rb") as file:

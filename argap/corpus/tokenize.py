@@ -29,7 +29,7 @@ def token_documents(corpora: Corpus | Iterable[Corpus], tokenizer: Tokenizer) ->
                 corpus.tally.empty += 1
 
 
-def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: str = "text") -> Iterator[np.ndarray]:
+def encode_corpora(specs: Iterable[str], tokenizer: Tokenizer, *, text_column: str) -> Iterator[np.ndarray]:
     """The documents of the corpora that ``specs`` name, in order, as token ids, `[N]` int32."""
     corpora = [open_corpus(spec, text_column=text_column) for spec in specs]
     for document in token_documents(corpora, tokenizer):

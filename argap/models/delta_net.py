@@ -86,7 +86,7 @@ class DeltaNet(Mixer):
 
     def state_size(self, length: int) -> int:
         """H·K², and what the short convolution keeps."""
-        return self.width**2 // self.heads + self.conv.state_size(length)
+        return super().state_size(length) + self.conv.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """The short convolution and `delta_rule_flops`; norms and nonlinearities, O(B·T·D), are not counted."""

@@ -73,10 +73,6 @@ class DiagonalSSM(nn.Module):
             state = state + b**power * u[..., None].to(state.real.dtype)
         return 2 * (c * state).real.sum(dim=-1), state
 
-    def state_size(self) -> int:
-        """Real numbers in the state: 2·C·S, whatever the length."""
-        return 2 * self.frequency.numel()
-
     def flops(self, taps: int) -> int:
         """Making the filter: a complex product and a sum, 8 operations, for each tap, channel and state."""
         return 8 * taps * self.frequency.numel()

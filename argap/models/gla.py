@@ -97,7 +97,7 @@ class GLA(Mixer):
 
     def state_size(self, length: int) -> int:
         """H·K·V, and what the short convolution keeps."""
-        return self.keys * self.width // self.heads + self.conv.state_size(length)
+        return super().state_size(length) + self.conv.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """The short convolution and `recurrence_flops`; norm, gate and decays, O(B·T·D), are not counted."""

@@ -94,7 +94,7 @@ class H3(Mixer):
     def state_size(self, length: int) -> int:
         """The keys within the shift, min(M − 1, T)·D, and the diagonal model's state for each of the P²
         products of a head, D·P·(its ``states``)."""
-        return self.shift.state_size(length) + self.head_size**2 * self.ssm.state_size()
+        return super().state_size(length) + self.shift.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """Both convolutions and the diagonal model's filter, 2·B·T·D of the shift's skip and, for the D·P products,

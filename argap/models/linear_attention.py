@@ -120,10 +120,6 @@ class LinearAttention(Mixer):
             y = y * self._scale(torch.full((1,), position, device=x.device)).to(y.dtype)
         return self._merge(y.to(v.dtype)), (memory, position + 1)
 
-    def state_size(self, length: int) -> int:
-        """H·F·V, plus H·F with ``sum`` normalization; independent of the length."""
-        return self.heads * self.features.size * self._columns
-
     def mixing_flops(self, batch: int, length: int) -> int:
         """`recurrence_flops`, and of the feature maps only Performer's projection, 2·F·K per query and key."""
         random = 2 * self.heads * 2 * batch * length * sum(buffer.numel() for buffer in self.features.buffers())

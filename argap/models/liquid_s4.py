@@ -83,10 +83,6 @@ class LiquidS4(Mixer):
                 y = y + (self.ssm.taps(1, power)[0] * product).to(x.dtype)
         return self.out(F.gelu(y)), (torch.cat([x[:, None], past[:, :-1]], dim=1), ssm)
 
-    def state_size(self, length: int) -> int:
-        """(P − 1)·D inputs and N·D states, at any length."""
-        return (self.degree - 1) * self.out.in_features + self.ssm.state_size()
-
     def mixing_flops(self, batch: int, length: int) -> int:
         """The skip 2·B·T·D, and the convolution with its filter's generation; for each power the product B·T·D, plus
         its own convolution and filter."""

@@ -87,7 +87,7 @@ class Mamba(Mixer):
 
     def state_size(self, length: int) -> int:
         """E·N plus the short convolution's state."""
-        return self.log_decay.numel() + self.short.state_size(length)
+        return super().state_size(length) + self.short.state_size(length)
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """The convolution, the recurrence 6·B·T·E·N (1 for the exponent, 1 for the input, 2 for the update, 2 for the

@@ -3,7 +3,7 @@
 Legend: B batch, T positions, D width (``hidden_size``).
 """
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -34,7 +34,7 @@ def _no_operator(*inputs: Any, **options: Any) -> tuple[torch.Tensor, Any]:
 class Mixer(nn.Module, ABC):
     """Maps ``[B, T, D]`` to ``[B, T, D]`` causally: position t sees positions up to t.
 
-    Besides the abstract ``state_size``, a subclass defines:
+    A subclass defines:
 
     - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options; a
       configuration is checked against their names, and its values against their `Literal` or range (`AtLeastOne`).
@@ -46,6 +46,7 @@ class Mixer(nn.Module, ABC):
       ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``.
     - ``prefill``, if the parallel form can return its last state.
     - ``mixing_flops``, the operations besides those of its linear maps.
+    - ``state_size``, if the state grows with the length or there is no recurrent form.
     - `OwnInitialization`, in each module with parameters of its own.
     - ``auxiliary_loss``, if it adds a term to the training loss.
 
@@ -71,6 +72,13 @@ class Mixer(nn.Module, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.recurrent = cls.step is not _no_step
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """The method that this class still has to define, or None."""
+        if cls.flops is Mixer.flops and cls.mixing_flops is Mixer.mixing_flops:
+            return "mixing_flops"
+        return "state_size" if cls.state_size is Mixer.state_size and not cls.recurrent else None
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The state before the first position."""
@@ -98,9 +106,12 @@ class Mixer(nn.Module, ABC):
         model collects it, and the trainer adds it to the mean next-token loss."""
         return None
 
-    @abstractmethod
     def state_size(self, length: int) -> int:
-        """Elements of the recurrent state of one sequence after ``length`` positions."""
+        """Real numbers in the recurrent state of one sequence after ``length`` positions.
+
+        This default is the size of ``init_state``; a mixer whose state grows with the length overrides it.
+        """
+        return _numbers(self.init_state(1, torch.float32, torch.device("meta")))
 
     def flops(self, batch: int, length: int) -> int:
         """Floating-point operations of ``forward`` on ``[batch, length, D]``; a multiply-add counts 2.
@@ -112,7 +123,14 @@ class Mixer(nn.Module, ABC):
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """The operations of `flops` other than products with the mixer's linear maps."""
-        raise ArgapError(f"mixer {type(self).__name__}: counts no operations; define mixing_flops")
+        raise NotImplementedError(f"{type(self).__name__} defines neither flops nor mixing_flops")
+
+
+def _numbers(state: State) -> int:
+    """Real numbers in the tensors of a state; a complex number is two."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() * (2 if state.is_complex() else 1)
+    return sum(_numbers(part) for part in state) if isinstance(state, tuple | list) else 0
 
 
 def split_heads(mixer: str, width: int, heads: int | None, *, usual: int = 1, even: bool = False) -> int:

@@ -100,12 +100,14 @@ def options_of(mixer_class: type[Mixer]) -> dict[str, inspect.Parameter]:
 def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> Mixer:
     """A mixer from ``{"name": ..., option: ...}``.
 
-    Raises `ArgapError` that lists the known options for an unknown one, and for a value that the option's annotation
-    excludes or that the mixer cannot take.
+    Raises `ArgapError` that lists the known options for an unknown one, for a value that the option's annotation
+    excludes or that the mixer cannot take, and for a class that lacks a method.
     """
     options = dict(spec)
     name = options.pop("name")
     mixer_class = resolve(name)
+    if missing := mixer_class.missing():
+        raise ArgapError(f"mixer {name!r}: the class does not define {missing}")
     known = options_of(mixer_class)
     unknown = [option for option in options if option not in known]
     if unknown:

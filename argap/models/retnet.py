@@ -123,10 +123,6 @@ class RetNet(Mixer):
         )
         return self._merge(y, x), (memory, position + 1)
 
-    def state_size(self, length: int) -> int:
-        """H·K·V, the same for any length."""
-        return self.width * self.inner // self.heads
-
     def mixing_flops(self, batch: int, length: int) -> int:
         """`recurrence_flops`, without ``cross_chunk`` of each chunk alone without its S; rotation, norm and gate,
         O(B·T·D), are not counted."""

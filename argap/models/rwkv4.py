@@ -88,10 +88,6 @@ class RWKV4(Mixer):
         old, new = torch.exp(decayed - top), torch.exp(k - top)
         return y, (x, (old * values + new * v, old * weights + new, top))
 
-    def state_size(self, length: int) -> int:
-        """4·D: the last input, two sums and their largest exponent."""
-        return 4 * self.out.in_features
-
     def mixing_flops(self, batch: int, length: int) -> int:
         """27·B·T·D: 9 for the three shifts, 17 for the recurrence (without exponentials and maxima) and 1 for the
         gate."""
@@ -133,10 +129,6 @@ class RWKV4Channel(Mixer):
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._mixed(mixed(x, state, _weights(self.shift))), x
-
-    def state_size(self, length: int) -> int:
-        """D: the last input."""
-        return self.receptance.in_features
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """B·T·(7·D + E), with an inner width E, for two shifts, the gate and the squares."""

@@ -120,7 +120,7 @@ def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) ->
     return list(dict.fromkeys(expanded))
 
 
-def run_stock(lm: ArgapLM, names: Sequence[str], options: StockOptions = StockOptions()) -> dict[str, Any]:  # noqa: B008
+def run_stock(lm: ArgapLM, names: Sequence[str], options: StockOptions) -> dict[str, Any]:
     """lm-eval's results on its tasks ``names`` (see `stock_tasks`).
 
     Raises `ArgapError` for an unknown task, for one that needs a package which is missing, and where its data cannot be

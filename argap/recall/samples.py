@@ -178,7 +178,7 @@ def collect_samples(
     lengths: Sequence[int],
     answer: Callable[[list[int]], list[Sample]],
     *,
-    overwrite: bool = False,
+    overwrite: bool,
 ) -> list[Sample]:
     """The samples of all examples, in order; ``answer`` makes the missing ones.
 

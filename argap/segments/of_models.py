@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from argap.evaluation import SEQ_LEN, EvaluationSet, open_evaluation_set
 from argap.labels import Labels
-from argap.per_model import NO_SETTINGS, ModelSettings
+from argap.per_model import ModelSettings
 from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
 from argap.runs import Run, check_same_set
@@ -76,7 +76,7 @@ def open_models_text(
     tokenizer: Tokenizer,
     target: Target,
     models: Sequence[ScoredTarget],
-    settings: ModelSettings = NO_SETTINGS,
+    settings: ModelSettings,
 ) -> ModelsText:
     """The text of ``spec``, cut into segments where models have other tokenizers than the reference ``target``.
 

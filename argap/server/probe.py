@@ -20,9 +20,7 @@ UNSUPPORTED = (400, 413, 415, 422, 500, 501)
 """Statuses that refuse a form of request, not the user; llama-cpp-python answers 500 to forms that it does not know."""
 
 
-def find_dialect(
-    client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer, bos: int | None = None
-) -> Dialect:
+def find_dialect(client: Client, model: str, tokens: Sequence[int], tokenizer: Tokenizer, bos: int | None) -> Dialect:
     """The first of `DIALECTS` in which the server gives log-probs of a prompt; ``tokens``: a stretch of the text.
 
     ``bos``: the token to send before each window, unless the server adds one.

@@ -61,7 +61,7 @@ class Server(NamedTuple):
 
 
 def check_server_identity(
-    server: Server, data: EvaluationSet, folder: Path, overwrite: bool, bos: int | None = None
+    server: Server, data: EvaluationSet, folder: Path, overwrite: bool, bos: int | None
 ) -> RunIdentity:
     """The identity of the run that `score_server` writes. Raises what it raises for a folder that holds another run;
     changes nothing."""
@@ -79,10 +79,10 @@ def score_server(
     *,
     model_name: str,
     source: SourceRecord,
-    batch_size: int | Literal["auto"] = "auto",
-    concurrency: int = CONCURRENCY,
-    bos: int | None = None,
-    overwrite: bool = False,
+    batch_size: int | Literal["auto"],
+    concurrency: int,
+    bos: int | None,
+    overwrite: bool,
 ) -> Run:
     """Write the run of the server's model over ``data`` into ``folder``; finished shards are skipped.
 

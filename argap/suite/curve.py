@@ -21,7 +21,7 @@ PER_DECADE = 20
 """Bins per decade above `SINGLE`."""
 
 
-def fine_bounds(highest: int, thresholds: Sequence[int] = ()) -> np.ndarray:
+def fine_bounds(highest: int, thresholds: Sequence[int]) -> np.ndarray:
     """Upper ends of the bins, int64 ascending: 0 … 10, then 20 per decade up to at least ``highest``, and all
     ``thresholds``."""
     decades = np.log10(max(highest, SINGLE) / SINGLE)

@@ -34,9 +34,9 @@ def run_members(
     layout: Layout,
     sets: Mapping[str, EvaluationSet],
     *,
-    device: str = "auto",
-    keep: bool = True,
-    log_to: Sequence[str] = (),
+    device: str,
+    keep: bool,
+    log_to: Sequence[str],
 ) -> bool:
     """Train and score members in order, each with all the processes of ``torchrun``. Returns whether this is the main
     rank.
@@ -57,8 +57,8 @@ def run_member(
     data: EvaluationSet,
     parallel: Parallel,
     *,
-    keep: bool = True,
-    log_to: Sequence[str] = (),
+    keep: bool,
+    log_to: Sequence[str],
 ) -> None:
     """Train and score one member: also its intermediate checkpoints where it keeps all of them (``keep_checkpoints:
     0``), and its recall of pairs where the suite asks for it. ``keep`` False: the weights are removed afterwards.

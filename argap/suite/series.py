@@ -142,8 +142,8 @@ def score_series(
     *,
     threshold: Threshold,
     options: "ScoreOptions",
-    overwrite: bool = False,
-    parallel: "Parallel | None" = None,
+    overwrite: bool,
+    parallel: "Parallel | None",
 ) -> tuple[Gap, pd.DataFrame]:
     """Score every checkpoint that is not scored yet, and write the result to ``out``, ``trajectory.parquet`` with it.
 

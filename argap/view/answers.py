@@ -132,9 +132,9 @@ class Answers:
             version=__version__,
         )
 
-    def warm(self) -> None:
+    def warm(self, interrupt: Interrupt) -> None:
         """Prepare the first slice before it is asked for; an error is its answer's to tell."""
-        with suppress(ArgapError):
+        with suppress(ArgapError), interruptible(interrupt):
             prepare(self.result.token_table)
 
     def _no_tokens(self) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Thread
 
 from argap.errors import ArgapError
+from argap.interrupt import Interrupt
 from argap.result import Result
 
 HOST = "127.0.0.1"
@@ -43,13 +44,17 @@ def serve(result: Result, *, port: int | None = None, browser: bool, ready: Call
     )
     address = f"http://{HOST}:{number}/?token={token}"
     ready(address)
-    Thread(target=answers.warm, daemon=True).start()
+    interrupt = Interrupt()
+    warming = Thread(target=answers.warm, args=(interrupt,))
+    warming.start()
     if browser:
         Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         listening.close()
+        interrupt.set()
+        warming.join()
 
 
 def listen(port: int | None) -> socket.socket:

@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from argap.bigram_index.build import build_index
 from argap.bigram_index.store import BigramIndex
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request: pytest.FixtureRequest) -> None:
+    """A test's draws from its module's generator do not depend on the tests before it."""
+    if (generator := getattr(request.module, "RNG", None)) is not None:
+        generator.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 def build(out: Path, documents: Iterable[Any], **changes: Any) -> BigramIndex:

@@ -104,7 +104,7 @@ def test_id_outside_the_vocabulary_is_refused(bad, tmp_path):
         counter.add_stream(np.array([1, bad, 2]), 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     documents=st.lists(st.lists(st.integers(0, 5), max_size=12), max_size=8),
     chunk=st.integers(1, 20),

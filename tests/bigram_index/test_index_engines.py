@@ -91,14 +91,14 @@ def test_a_missing_gpu_is_refused_before_reading_tokens(tmp_path: Path) -> None:
     assert BigramCounter(10, chunk=100, scratch=tmp_path, device="auto").device == "cpu"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tokens=st.lists(st.integers(0, 9), max_size=200), threads=st.integers(1, 4))
 def test_scatter_on_any_stream(tokens, threads):
     array = np.array(tokens, dtype=np.uint16)
     assert_equal_rows(count_numba.count_stream(array, 10, 9, threads=threads), count_numpy.count_stream(array, 10, 9))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     tokens=st.lists(st.integers(-1, 4), min_size=1, max_size=40),
     eos=st.sampled_from([None, 0, 4]),

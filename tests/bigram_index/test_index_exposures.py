@@ -117,7 +117,7 @@ def test_bad_weights_are_refused(weights, message, two, tmp_path):
     assert not (tmp_path / "merged").exists()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     shards=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=20), min_size=2, max_size=3),
     weights=st.lists(st.sampled_from([0.3, 0.5, 1.0, 3.7, 11.0]), min_size=3, max_size=3),

@@ -35,7 +35,7 @@ def test_merging_one_index_copies_it(tmp_path):
     assert contents(merge_indexes([one.folder], tmp_path / "copy").folder) == contents(one.folder)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     shards=st.lists(
         st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=3),

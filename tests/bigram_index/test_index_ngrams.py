@@ -28,7 +28,7 @@ def test_ngrams_match_a_worked_example():
 DOCUMENTS = st.lists(st.lists(st.integers(0, 2), max_size=10), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(query=DOCUMENTS, corpus=DOCUMENTS, piece=st.integers(1, 20))
 def test_ngrams_equal_a_counter(query, corpus, piece):
     def grams(documents, n):

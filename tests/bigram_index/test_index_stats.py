@@ -27,7 +27,7 @@ def test_token_counts_match_a_worked_example(count_tokens):
     assert documents.tolist() == [2, 1, 2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(documents=st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=8), chunk=st.integers(1, 12))
 def test_counts_equal_a_counter(documents, chunk, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("stats") / "runs"

@@ -8,6 +8,7 @@ import torch
 
 from argap.kernels.registry import OPS
 
+BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Bounds of ‖out − ref‖ / ‖ref‖ against float64 on the same inputs: a few rounding errors of 2⁻²⁴, 2⁻¹¹, 2⁻⁹."""
 

@@ -5,10 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels.delta_rule import delta_rule, delta_rule_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

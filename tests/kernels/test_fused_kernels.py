@@ -11,9 +11,8 @@ from argap.kernels.gated_norm import gated_norm, gated_norm_reference
 from argap.kernels.gated_product import ACTIVATIONS, gated_product, gated_product_reference
 from argap.kernels.residual_norm import residual_norm, residual_norm_reference
 from argap.kernels.token_shift import token_shift, token_shift_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from argap.kernels.gla import gla, gla_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
 BATCH, HEADS = 2, 3
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 # Over a chunk of 64 positions a channel decays to about e^−3; e^−50, below float16's range; e^−6000.
 STRENGTHS = [0.25, 4.0, 500.0]
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention, linear_attention_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 3
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 DECAYS = ["none", "of a head", "of a position"]
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

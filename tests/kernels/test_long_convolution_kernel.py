@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from argap.kernels.long_convolution import fast_size, filter_spectrum, long_convolution_reference, packed_convolution
-from tests.kernels.conftest import TOLERANCE, relative_error
-
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 

@@ -7,9 +7,8 @@ import argap.kernels.one_kernel_convolution as module
 from argap.kernels.launch import Launch, LaunchTable
 from argap.kernels.long_convolution import filter_spectrum, long_convolution_reference, packed_convolution
 from argap.kernels.one_kernel_convolution import one_kernel_convolution, one_kernel_size, one_kernel_spectrum
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 ONE_FACTOR, TWO_FACTORS = Launch({"P": 16, "Q": 16, "C": 4}, warps=2), Launch({"P": 16, "Q": 8, "C": 4}, warps=4)
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

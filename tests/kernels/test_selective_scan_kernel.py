@@ -6,9 +6,8 @@ import torch.nn.functional as F
 
 from argap.kernels import selective_scan as module
 from argap.kernels.selective_scan import selective_scan, selective_scan_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

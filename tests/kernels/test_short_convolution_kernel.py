@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from argap.kernels.short_convolution import short_convolution, short_convolution_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 WIDTH = 40  # no multiple of a block
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 

@@ -6,11 +6,10 @@ import torch
 from argap.kernels import taylor_sums
 from argap.kernels.taylor_attention import taylor_attention, taylor_attention_reference, taylor_features
 from argap.kernels.taylor_sums import SEGMENT
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 

@@ -11,10 +11,9 @@ from argap.kernels.long_convolution import long_convolution_reference
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.models import convolution
 from argap.models.hyena import Hyena
-from tests.kernels.conftest import TOLERANCE, relative_error
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 from tests.models.conftest import redraw
 
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
 SQUARE, WIDE = Launch({"BM": 32, "BN": 64, "BK": 64}), Launch({"BM": 64, "BN": 128, "BK": 64})
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

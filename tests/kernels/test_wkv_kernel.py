@@ -5,9 +5,7 @@ import torch
 
 from argap.kernels import wkv as module
 from argap.kernels.wkv import Sums, wkv, wkv_reference
-from tests.kernels.conftest import TOLERANCE, relative_error
-
-BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.gpu)
+from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 

@@ -131,3 +131,11 @@ def test_the_page_is_whole_without_its_script(browser: Browser, report: Path) ->
 
 def test_the_page_fits_and_its_text_has_contrast(page: Page) -> None:
     page.expect_legible()
+
+
+def test_paper_has_the_chosen_threshold_without_its_slider(page: Page) -> None:
+    page.evaluate("document.getElementById('tau').focus()")
+    page.press("Home")
+    page.wait_for("document.querySelector('#tau-bar.moved') !== null")
+    page.expect_printable()
+    assert page.text("#tau-bar").split()[:3] == ["Threshold", "τ", "0"]

@@ -61,7 +61,7 @@ def test_ends_by_hand():
     assert words.unknown[-1]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     kinds=st.lists(st.tuples(st.sampled_from(FAMILIES), st.integers(0, 5), st.integers(0, 40)), min_size=2, max_size=3),
     texts=st.lists(st.sampled_from([*TEXTS, *WORDS]), min_size=1, max_size=3),
@@ -146,7 +146,7 @@ def test_a_segment_longer_than_a_window_is_refused_with_its_bytes():
         cut_windows(segments, [4, 4], within_documents=False, names=["book"])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(text=st.text(min_size=1, max_size=30), entries=st.integers(0, 40))
 def test_ends_of_byte_level_tokens_are_those_of_their_bytes(text, entries):
     for seed in (0, 1):  # without and with a space before the text

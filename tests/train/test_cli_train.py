@@ -2,6 +2,8 @@
 
 import json
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,6 @@ import torch
 import yaml
 
 from argap.atomic import read_json
-from argap.cli import main
 from argap.train.loop import Trainer
 from argap.train.windows import Windows
 
@@ -22,22 +23,19 @@ def file(toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return path
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run ``argap train ... --device cpu`` and return its exit code."""
-    monkeypatch.setattr("sys.argv", ["argap", "train", "--device", "cpu", *arguments])
-    try:
-        main()
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
+Run = Callable[..., tuple[int, str, str]]
 
 
-def test_flags_override_the_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def on_cpu(run_command: Run) -> Run:
+    """Runs ``argap train --device cpu`` with further arguments."""
+    return partial(run_command, "train", "--device", "cpu")
+
+
+def test_flags_override_the_file(file: Path, on_cpu: Run) -> None:
     arguments = ("toy.yaml", "--lr", "0.003", "--set", "betas=[0.8, 0.9]", "--batch-size", "4", "--json")
-    assert command(monkeypatch, *arguments) == 0
-    printed, progress = capsys.readouterr()
+    code, printed, progress = on_cpu(*arguments)
+    assert code == 0
     record = json.loads(printed)
     assert record == read_json(Path("runs/toy/train.json"))  # OUT is named after the file
     assert [record["config"][key] for key in ("lr", "betas", "batch_size")] == [0.003, [0.8, 0.9], 4]
@@ -45,16 +43,16 @@ def test_flags_override_the_file(
     assert "step 12 of 12" in progress
 
 
-def test_flags_suffice_without_a_file(
-    toy_values: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_suffice_without_a_file(toy_values: dict, tmp_path: Path, on_cpu: Run) -> None:
     flags = ["--tokenizer", toy_values["tokenizer"], "--data", toy_values["data"][0], "--steps", "3"]
     flags += ["--architecture", "attention", "--seq-len", "16", "--batch-size", "2", "--set", "hidden_size=32"]
     flags += ["--set", "warmup_steps=1"]
-    assert command(monkeypatch, *flags) == 1
-    assert "without a configuration file, name the folder with --out DIR" in capsys.readouterr().err
-    assert command(monkeypatch, *flags, "--out", str(tmp_path / "out")) == 0
-    assert f"{tmp_path / 'out'}: loss " in capsys.readouterr().out
+    code, _, error = on_cpu(*flags)
+    assert code == 1
+    assert "without a configuration file, name the folder with --out DIR" in error
+    code, printed, _ = on_cpu(*flags, "--out", str(tmp_path / "out"))
+    assert code == 0
+    assert f"{tmp_path / 'out'}: loss " in printed
 
 
 @pytest.mark.parametrize(
@@ -69,23 +67,16 @@ def test_flags_suffice_without_a_file(
         (["--seq-len", "99999"], "the data have 4040 tokens; expected more than --seq-len, 99999"),
     ],
 )
-def test_an_expected_failure_is_one_line(
-    arguments: list[str],
-    message: str,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command(monkeypatch, "toy.yaml", *arguments) == 1
-    printed, error = capsys.readouterr()
-    assert printed == ""
+def test_an_expected_failure_is_one_line(arguments: list[str], message: str, file: Path, on_cpu: Run) -> None:
+    code, printed, error = on_cpu("toy.yaml", *arguments)
+    assert (code, printed) == (1, "")
     assert message in error
     assert error.startswith("argap: ")
     assert error.count("\n") == 1
 
 
 def test_an_interrupted_run_exits_with_130_and_resumes(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, monkeypatch: pytest.MonkeyPatch, on_cpu: Run
 ) -> None:
     step = Trainer.step
 
@@ -96,7 +87,9 @@ def test_an_interrupted_run_exits_with_130_and_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
-        assert command(monkeypatch, "toy.yaml") == 130
-    assert "interrupted; a checkpoint was written" in capsys.readouterr().err
-    assert command(monkeypatch, "toy.yaml") == 0
-    assert "resumed from step 6" in capsys.readouterr().err
+        code, _, error = on_cpu("toy.yaml")
+    assert code == 130
+    assert "interrupted; a checkpoint was written" in error
+    code, _, error = on_cpu("toy.yaml")
+    assert code == 0
+    assert "resumed from step 6" in error

@@ -38,11 +38,19 @@ def test_a_warm_page_neither_checks_files_nor_draws_again(result, monkeypatch):
     monkeypatch.setattr(checksums, "_whole", set())
     _drawn.cache_clear()
     answers = Answers(open_result(result.folder))
-    answers.warm()
+    answers.warm(Interrupt())
     monkeypatch.setattr(checksums, "_digest", lambda *_: "another")
     assert _drawn.cache_info().misses == 1
     assert answers.slices(*asked) == expected
     assert _drawn.cache_info().misses == 1
+
+
+def test_warming_stops_where_the_server_does(result):
+    interrupt = Interrupt()
+    interrupt.set()
+    _drawn.cache_clear()
+    Answers(result).warm(interrupt)
+    assert _drawn.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize("tau", [0, 2, 10])

@@ -1,29 +1,19 @@
 """Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from msgspec.structs import replace
 
 from argap.errors import ArgapError, FormatError
+from argap.interrupt import Interrupt
 from argap.parquet import write_parquet
-from argap.records import read_gap, write_record
 from argap.result import open_result
 from argap.view.answers import Answers
 from argap.view.serve import listen, serve
-from tests.conftest import flip_bit
+from tests.conftest import copied, copied_without_tokens, flip_bit
 from tests.view.conftest import HOSTILE, client_of, write_result
-
-
-def move_runs(folder: Path, run: Callable[[str], str]) -> None:
-    """Record other folders for the runs of a result."""
-    gap = read_gap(folder)
-    rows = tuple(replace(row, run=run(row.model)) for row in gap.rows)
-    write_record(folder / "gap.json", replace(gap, rows=rows))
 
 
 def test_hostile_texts_are_answered_as_visible_text(hostile_result):
@@ -79,10 +69,8 @@ def test_sixty_models(tmp_path, tokenizer):
 
 
 def test_a_result_without_its_tokens_has_the_rest(token_result, tmp_path):
-    for name in ("gap.json", "cells.parquet"):
-        shutil.copy(token_result / name, tmp_path / name)
-    move_runs(tmp_path, lambda model: "")
-    Answers(open_result(tmp_path)).warm()
+    copied_without_tokens(token_result, tmp_path)
+    Answers(open_result(tmp_path)).warm(Interrupt())
     made = client_of(tmp_path)
     assert "the tokens of this result are not here" in made.get("/api/overview").json()["no_tokens"]
     assert made.get("/api/thresholds?intervals=1").json()["at"]
@@ -120,10 +108,9 @@ def test_half_written_and_newer_results_are_refused(tmp_path, content, message):
 
 
 def test_a_broken_shard_is_one_line(token_result, tmp_path):
-    shutil.copytree(token_result, tmp_path / "out")
-    move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
+    copied(token_result, tmp_path / "out")
     next((tmp_path / "out" / "m2" / "tokens").glob("*.parquet")).write_bytes(b"PAR1")
-    Answers(open_result(tmp_path / "out")).warm()
+    Answers(open_result(tmp_path / "out")).warm(Interrupt())
     made = client_of(tmp_path / "out")
     for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2", "losses?where=ar_hits&model=m2"):
         error = made.get(f"/api/{path}").json()["error"]
@@ -133,8 +120,7 @@ def test_a_broken_shard_is_one_line(token_result, tmp_path):
 
 def test_a_changed_file_is_not_shown(token_result, tmp_path):
     """Readable, and every page's checksum right: only that of the file tells."""
-    shutil.copytree(token_result, tmp_path / "out")
-    move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
+    copied(token_result, tmp_path / "out")
     part = sorted((tmp_path / "out" / "m2" / "tokens").glob("*.parquet"))[0]
     table = pq.read_table(part)
     pq.write_table(table.set_column(3, "logprob", pa.nulls(len(table), pa.float32())), part)
@@ -144,8 +130,7 @@ def test_a_changed_file_is_not_shown(token_result, tmp_path):
 
 
 def test_a_shard_without_checksums_is_read_or_refused(token_result, tmp_path):
-    shutil.copytree(token_result, tmp_path / "out")
-    move_runs(tmp_path / "out", lambda model: str(tmp_path / "out" / model))
+    copied(token_result, tmp_path / "out")
     (tmp_path / "out" / "m2" / "checksums.json").unlink()
     part = sorted((tmp_path / "out" / "m2" / "tokens").glob("*.parquet"))[0]
     table = pq.read_table(part)
