@@ -6,6 +6,7 @@ safetensors or GGUF only: a pickle can run code when it is opened.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -35,6 +36,9 @@ the first where the family is known, else the second."""
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 """Keys of a ``config.json`` that give the longest window."""
+MODULES = re.compile("(layers?|blocks|experts)$")
+"""Keys that give a number of modules."""
+MOST_MODULES = 10_000
 ADAPTER = "adapter_config.json"
 """With this file beside a model, transformers adds an adapter to it without being asked."""
 DOWNLOADED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py")
@@ -195,6 +199,18 @@ def _kernel_of_hub(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _check_counts(checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
+    """Raise `ArgapError` for a number of layers or experts beyond that of any model: transformers makes a module for
+    each before it looks at the weights."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_counts(checkpoint, value)
+        elif MODULES.search(str(key)) and isinstance(value, int) and value > MOST_MODULES:
+            raise ArgapError(
+                f"{checkpoint.name}: config.json: {key}: expected at most {MOST_MODULES:,}, found {str(value)[:40]}"
+            )
+
+
 def _load_by_transformers(
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
@@ -210,6 +226,7 @@ def _load_by_transformers(
     from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
 
     _check_trusted(checkpoint, trust_remote_code)
+    _check_counts(checkpoint, config)
     if config.get("model_type") in FLA_TYPES:
         register_fla(checkpoint.name)
     model_class: Any = AutoModelForCausalLM if family is None else original_class(checkpoint.name, family)
@@ -298,6 +315,8 @@ def check_loadable(
     native = runs_native(checkpoint, backend)
     _check_trusted(checkpoint, trust_remote_code)
     config = read_config(checkpoint)
+    if not native:
+        _check_counts(checkpoint, config)
     if device == "cpu" and not native and needs_gpu(config):
         raise ArgapError(
             f"{checkpoint.name}: flash-linear-attention runs model type {config['model_type']}, and only on a GPU; "

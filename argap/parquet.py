@@ -60,8 +60,8 @@ def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, 
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str = "") -> None:
-    """Raise `FormatError` where the window or the position of a row is missing."""
-    for name in {"window", "pos"} & {*table.schema.names}:
+    """Raise `FormatError` where the window, the position or the token of a row is missing."""
+    for name in {"window", "pos", "token"} & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
 

@@ -61,6 +61,18 @@ def test_an_adapter_beside_a_model_is_refused(place, tmp_path) -> None:
         find_checkpoint(folder)
 
 
+@pytest.mark.parametrize("layers", [10**5, 10**30])
+def test_more_layers_than_any_model_has_are_refused_at_once(place, tmp_path, layers: int) -> None:
+    """Before transformers makes a module for each of them."""
+    folder = Path(shutil.copytree(place / "full", tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    with pytest.raises(ArgapError, match=rf"config\.json: num_hidden_layers: expected at most 10,000, found {layers}"):
+        score(place, tmp_path / "out", folder)
+    with pytest.raises(ArgapError, match="num_hidden_layers"):
+        load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
+
+
 def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
     result = score(place, tmp_path / "out", [place / "f32.gguf", place / "full" / "q8.gguf"])
     assert result.models == ["full", "f32.gguf", "q8.gguf"]

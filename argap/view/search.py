@@ -1,6 +1,6 @@
 """Tokens worth looking at: those at which a model loses most, and those where a text stands."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from argap.ahead import available_cores, map_ahead
+from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt
-from argap.parquet import read_parquet
+from argap.lockstep import REMEDY
+from argap.parquet import check_whole, read_parquet
 from argap.records import Record
 from argap.reports.tokens import visible
 from argap.runs import token_parts
@@ -79,24 +81,32 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
 
     def found_in(path: Path) -> list[Match]:
         interrupt.check()
-        content, ends = pieces.text(read_parquet(path, ["token"])["token"].to_numpy())
+        check_files(folder, [path], remedy=REMEDY)
+        content, ends = pieces.text(_whole(path, ["token"])["token"].to_numpy())
         starts = _occurrences(content.tobytes(), wanted)
         first = next(starts, None)
         if first is None:
             return []
         return list(islice(_matches(path, table, chain([first], starts), len(wanted), ends), limit))
 
+    folder = table.runs[0].folder
     found: list[Match] = []
-    for matches in map_ahead(found_in, token_parts(table.runs[0].folder), available_cores()):
+    for matches in map_ahead(found_in, token_parts(folder), available_cores()):
         found += matches[: limit - len(found)]
         if len(found) == limit:
             break
     return found
 
 
+def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
+    rows = read_parquet(path, columns, remedy=REMEDY)
+    check_whole(path, rows, remedy=REMEDY)
+    return rows
+
+
 def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, ends: np.ndarray) -> Iterator[Match]:
     """The matches that begin at the bytes ``starts`` of a part and stay in one window; ``ends``: of its tokens."""
-    rows = read_parquet(path, ["window", "pos", "token"])
+    rows = _whole(path, ["window", "pos", "token"])
     window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
     content = table.piece_bytes.text(ids)[0].tobytes()
     for start in starts:

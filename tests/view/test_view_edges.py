@@ -129,6 +129,20 @@ def test_a_changed_file_is_not_shown(token_result, tmp_path):
     assert "damaged, its checksum is not the one in checksums.json" in error
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_text_is_not_looked_for_among_damaged_tokens(token_result, tmp_path, recorded):
+    copied(token_result, tmp_path / "out")
+    part = sorted((tmp_path / "out" / "ref" / "tokens").glob("*.parquet"))[0]
+    table = pq.read_table(part)
+    tokens = pa.array([None, *table["token"].to_pylist()[1:]], pa.int32())
+    pq.write_table(table.set_column(table.column_names.index("token"), "token", tokens), part)
+    if not recorded:
+        (tmp_path / "out" / "ref" / "checksums.json").unlink()
+    error = client_of(tmp_path / "out").get("/api/search?text=a").json()["error"]
+    assert "/ref/tokens/part-" in error
+    assert ("damaged, its checksum" if recorded else "token is null in 1 rows") in error
+
+
 def test_a_shard_without_checksums_is_read_or_refused(token_result, tmp_path):
     copied(token_result, tmp_path / "out")
     (tmp_path / "out" / "m2" / "checksums.json").unlink()
