@@ -108,7 +108,7 @@ def keys_of(path: Path) -> tuple[str, ...]:
 def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFrame:
     """The cells of a file summed over all keys but ``by``, with the sums of ``models``, in the order of ``by``.
 
-    They are never all in memory: those of 100 M tokens take gigabytes. Raises `FormatError` for a missing or broken
+    They are never all in memory: those of 100 M tokens take gigabytes. Raises `FormatError` for a missing or damaged
     file, and for one without those columns.
     """
     import duckdb
@@ -116,6 +116,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     def quoted(name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
+    check_files(path.parent, [path], remedy=REMEDY)
     keys = ", ".join(map(quoted, by))
     sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"

@@ -171,10 +171,15 @@ def load_model(
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's ``config.json``."""
+    """The checkpoint's ``config.json``. Raises `FormatError` where its model type is no text."""
     if checkpoint.gguf is not None:
         return gguf_config(checkpoint.gguf)
-    return read_json(checkpoint.folder / "config.json")
+    config = read_json(checkpoint.folder / "config.json")
+    if not isinstance(model_type := config.get("model_type"), str | None):
+        raise FormatError(
+            f"{checkpoint.folder / 'config.json'}: model_type: expected text, found {str(model_type)[:40]}"
+        )
+    return config
 
 
 def _check_trusted(checkpoint: Checkpoint, trust_remote_code: bool) -> None:

@@ -73,6 +73,14 @@ def test_more_layers_than_any_model_has_are_refused_at_once(place, tmp_path, lay
         load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
 
 
+def test_a_model_type_is_text(place, tmp_path) -> None:
+    folder = Path(shutil.copytree(place / "full", tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": {}}))
+    with pytest.raises(FormatError, match=r"config\.json: model_type: expected text, found \{\}"):
+        score(place, tmp_path / "out", folder)
+
+
 def test_a_gguf_file_is_scored_as_its_weights(place, tmp_path) -> None:
     result = score(place, tmp_path / "out", [place / "f32.gguf", place / "full" / "q8.gguf"])
     assert result.models == ["full", "f32.gguf", "q8.gguf"]

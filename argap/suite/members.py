@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from argap.atomic import remove_leftovers
 from argap.bigram_index.build import build_from_source
 from argap.bigram_index.store import BigramIndex, open_index
 from argap.bigram_index.token_source import TokenSource
@@ -86,6 +87,7 @@ def run_member(
     weights = folder / "model.safetensors"
     if parallel.is_main:
         if suite.mqar is not None and weights.is_file() and not layout.mqar(entry).is_file():
+            remove_leftovers(layout.mqar(entry).parent)  # no lock: further members may write there
             dtype = DTYPES[resolve_dtype("auto", str(parallel.device))]
             scores = score_pretrained([str(folder)], suite.mqar, dtype=dtype, device=parallel.device)
             write_record(layout.mqar(entry), scores)

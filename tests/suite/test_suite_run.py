@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from argap.atomic import read_json, write_json
+from argap.atomic import _machine, read_json, write_json
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
 from argap.records import as_json
@@ -266,6 +266,19 @@ def test_mqar_is_measured_once_and_reported(place):
     first = found["rows"][0]["nll"], found["rows"][1]["nll"]
     assert f"| attention | {first[0]:.2f} ({first[1]:.2f}) |" in table
     assert (place / "out" / "tiny" / "figures" / "recall_of_pairs.svg").is_file()
+
+
+def test_what_a_killed_measurement_of_pairs_left_is_removed(place):
+    scores = place / "work" / "tiny" / "mqar" / "attention.json"
+    before = scores.read_bytes()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = scores.with_name(f".{scores.name}.{gone.pid}-{_machine()}00000000.tmp")
+    left.write_text("{")
+    scores.unlink()
+    assert command(place, "run").exit_code == 0
+    assert not left.exists()
+    assert scores.read_bytes() == before
 
 
 def test_mqar_scores_of_different_tests_are_refused(place, tmp_path):

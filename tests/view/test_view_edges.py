@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError
 from argap.interrupt import Interrupt
 from argap.parquet import write_parquet
@@ -141,6 +142,17 @@ def test_a_text_is_not_looked_for_among_damaged_tokens(token_result, tmp_path, r
     error = client_of(tmp_path / "out").get("/api/search?text=a").json()["error"]
     assert "/ref/tokens/part-" in error
     assert ("damaged, its checksum" if recorded else "token is null in 1 rows") in error
+
+
+def test_changed_cells_are_not_summed(token_result, tmp_path):
+    copied(token_result, tmp_path / "out")
+    cells = tmp_path / "out" / "cells.parquet"
+    write_checksums(tmp_path / "out", [cells])
+    table = pq.read_table(cells)
+    pq.write_table(pa.concat_tables([table, table]), cells)
+    made = client_of(tmp_path / "out")
+    for path in ("thresholds?intervals=1", "windows?model=m2"):
+        assert "cells.parquet: damaged" in made.get(f"/api/{path}").json()["error"]
 
 
 def test_a_shard_without_checksums_is_read_or_refused(token_result, tmp_path):
