@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from argap.errors import FormatError
 from argap.records import Bin, Gap, Interval, Part
 from argap.reports.drawing import FAINT, INK, Look, grid
 from argap.reports.numbers import nats, nats_interval, percent, short, threshold_text
@@ -88,7 +89,10 @@ def draw_bars(
 def threshold_position(gap: Gap) -> float:
     """Where τ lies on an axis of frequency bins: between the last bin of AR hits and the next."""
     assert gap.threshold is not None  # figures by frequency need training counts
-    return [each.high for each in gap.bins.frequency].index(gap.threshold) + 0.5
+    highs = [each.high for each in gap.bins.frequency]
+    if gap.threshold not in highs:
+        raise FormatError(f"gap.json: threshold {gap.threshold}: expected the upper end of a bin; compare again")
+    return highs.index(gap.threshold) + 0.5
 
 
 def draw_threshold(axes: Axes, gap: Gap) -> None:
