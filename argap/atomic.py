@@ -126,10 +126,8 @@ def remove_leftovers(folder: Path) -> None:
     """
     for parent, folders, files in os.walk(folder):
         for name in [name for name in (*folders, *files) if LEFTOVER.fullmatch(name)]:
-            path = Path(parent, name)
-            if not _is_left(path):
-                continue
-            _remove_left(path)
+            if _is_left(path := Path(parent, name)):
+                _remove_left(path)
         folders[:] = [name for name in folders if not LEFTOVER.fullmatch(name)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.ahead import available_cores, map_ahead
-from argap.checksums import check_files
+from argap.checksums import check_file, read_checksums
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt
 from argap.lockstep import REMEDY
@@ -78,10 +78,12 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
         raise ArgapError("`text` is empty; expected the text to look for")
     wanted = text.encode(errors="replace")
     pieces = table.piece_bytes.folded if wanted == wanted.lower() else table.piece_bytes
+    folder = table.runs[0].folder
+    recorded = read_checksums(folder)
 
     def found_in(path: Path) -> list[Match]:
         interrupt.check()
-        check_files(folder, [path], remedy=REMEDY)
+        check_file(path, recorded.get(path.relative_to(folder).as_posix()), remedy=REMEDY)
         content, ends = pieces.text(_whole(path, ["token"])["token"].to_numpy())
         starts = _occurrences(content.tobytes(), wanted)
         first = next(starts, None)
@@ -89,7 +91,6 @@ def find_text(table: TokenTable, text: str, *, limit: int, interrupt: Interrupt)
             return []
         return list(islice(_matches(path, table, chain([first], starts), len(wanted), ends), limit))
 
-    folder = table.runs[0].folder
     found: list[Match] = []
     for matches in map_ahead(found_in, token_parts(folder), available_cores()):
         found += matches[: limit - len(found)]
