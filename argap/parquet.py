@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from argap.atomic import replacing
-from argap.errors import FormatError
+from argap.errors import FormatError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,8 +111,8 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}: not a complete Parquet file ({reason}){remedy and f'; {remedy}'}") from error
+        reason = f"{path}: not a complete Parquet file ({first_line(error)})"
+        raise FormatError(f"{reason}{remedy and f'; {remedy}'}") from error
 
 
 def required(table: pa.Table, names: Collection[str]) -> pa.Table:

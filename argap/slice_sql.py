@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from argap.atomic import parse_json
-from argap.errors import ArgapError
+from argap.errors import ArgapError, first_line
 from argap.interrupt import current
 from argap.plain_conditions import Evaluated, plain_condition
 from argap.token_batches import Mask, OfVocabulary, TokenReader
@@ -112,7 +112,7 @@ def _parse(connection: duckdb.DuckDBPyConnection, where: str, schema: pa.Schema)
             ((text,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
             return parse_json(text)
         except (duckdb.Error, ValueError) as error:
-            raise _refusal(where, f"cannot be parsed ({str(error).splitlines()[0]})", schema) from None
+            raise _refusal(where, f"cannot be parsed ({first_line(error)})", schema) from None
 
     parsed, plain = tree(where), tree("true")
     if not where.strip():
@@ -145,7 +145,7 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 def reason(error: duckdb.Error) -> str:
     """The first line of DuckDB's message, without its class."""
-    return str(error).splitlines()[0].partition(" Error: ")[2] or str(error).splitlines()[0]
+    return first_line(error).partition(" Error: ")[2] or first_line(error)
 
 
 def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
