@@ -8,11 +8,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
 from argap.atomic import write_json, write_text
 from argap.records import Interval, as_json
-from argap.reports.drawing import GREY, WIDTH, grid, highlight, looks, panel_rows, plain, save, short_ticks, style
+from argap.reports.drawing import (
+    GREY,
+    WIDTH,
+    decades,
+    grid,
+    highlight,
+    looks,
+    panel_rows,
+    plain,
+    save,
+    short_ticks,
+    style,
+)
 from argap.reports.formats import Column, Table, csv_of, markdown
 from argap.reports.hover import tell
 from argap.reports.numbers import DASH, percent, perplexity
@@ -222,8 +234,7 @@ def _accuracy_axis(axes: Axes, top: float = 1.0) -> None:
 
 def _log_axis(axes: Axes) -> None:
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    short_ticks(axes.yaxis)
+    decades(axes, "y", subs=(1, 2, 5))
     axes.yaxis.set_minor_locator(NullLocator())
     grid(axes)
 
