@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60.0
+SECONDS = 240.0
 """Limit of every wait. A machine that runs other work at the same time can be twenty times slower than an idle one."""
 PAPER = 680
 """Pixels between the margins of an A4 page."""
