@@ -16,7 +16,8 @@ INFINITE = "a log-prob is −∞"
 """Why a figure has no number: some token has probability 0 under the model or the reference."""
 GAP_FORMAT = 2
 """Of ``gap.json``. Format 1 had no number, and no intervals in its breakdowns."""
-GAP_REMEDY = "run `argap score` or `argap compare` again"
+GAP_REMEDY = "run the command that wrote it again"
+"""For a file of a result that is missing or broken."""
 
 
 class SliceScores(Record, frozen=True):
