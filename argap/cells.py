@@ -21,11 +21,12 @@ from argap.checksums import check_files
 from argap.errors import FormatError, first_line
 from argap.labels import Labels
 from argap.parquet import ParquetPortions, read_frame, read_portions, read_schema
-from argap.records import GAP_REMEDY, Bins
+from argap.records import Bins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
 PREFIX = "logprob/"
+REMEDY = "run the command that wrote it again"
 
 
 def build_cells(labels: Labels, logprobs: dict[str, np.ndarray], threshold: int | None) -> pd.DataFrame:
@@ -115,7 +116,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     def quoted(name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    check_files(path.parent, [path], remedy=GAP_REMEDY)
+    check_files(path.parent, [path], remedy=REMEDY)
     keys = ", ".join(map(quoted, by))
     sums = ", ".join(f"sum({name})::DOUBLE AS {name}" for name in map(quoted, (PREFIX + model for model in models)))
     query = f"SELECT {keys}, sum(n)::BIGINT AS n, {sums} FROM read_parquet(?) GROUP BY {keys} ORDER BY {keys}"
@@ -188,6 +189,6 @@ class CellFile:
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
     bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
-    check_files(path.parent, [path], remedy=GAP_REMEDY)
-    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=GAP_REMEDY)
+    check_files(path.parent, [path], remedy=REMEDY)
+    cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
     return cells.drop(columns=[name for name in cells.columns if name in bounds])

@@ -67,11 +67,6 @@ class Labels:
     the token."""
 
     @property
-    def further_columns(self) -> dict[str, pa.DataType]:
-        """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
-        return further_columns(self.record.evaluation, self.kept)
-
-    @property
     def scored(self) -> np.ndarray:
         """bool ``[N]``: all but the first token of each window; of segments, the tokens of those that are scored."""
         return self.position > 0 if self.segment_bytes is None else self.segment_bytes >= 0
@@ -118,7 +113,7 @@ class Labels:
 
 
 def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
-    """`Labels.further_columns` of labels on file."""
+    """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
     return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
 
 

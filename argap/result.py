@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, cast, get_args
 import pandas as pd
 
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, CellFile, hits_and_others, models_of, read_cells
+from argap.cells import PREFIX, REMEDY, CellFile, hits_and_others, models_of, read_cells
 from argap.checksums import check_files
 from argap.errors import ArgapError
-from argap.records import GAP_REMEDY, Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
+from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
 from argap.slices import ALL, slices_of_cells
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Result:
         no differences (NaN). Where a token has probability 0, ``nll`` and ``ppl`` are infinite and the differences NaN.
         """
         recorded = [each for each in self.record.slices if each.name != "ar_hits"]
-        check_files(self.folder, [self.folder / "cells.parquet"], remedy=GAP_REMEDY)
+        check_files(self.folder, [self.folder / "cells.parquet"], remedy=REMEDY)
         cells = CellFile(self.folder / "cells.parquet", tuple(self.models))
         built_in = slices_of_cells(cells, lambda part: hits_and_others(part, self.threshold), self.reference)
         return slice_frame([*built_in, *recorded])

@@ -32,8 +32,8 @@ class BigramIndex:
         self.distinct = manifest.distinct
         self.sources = list(manifest.sources)
         self.passes = manifest.passes
-        self.weights = manifest.weights
         """How often the training run read the corpus."""
+        self.weights = manifest.weights
         self.proxy = manifest.origin != COUNTED
         """Whether some or all counts were not counted from the training documents themselves."""
 

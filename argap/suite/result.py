@@ -242,7 +242,7 @@ class SizeResult:
 
 def read_size(folder: Path) -> SizeResult:
     """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
-    gap = read_gap(folder)
+    gap = read_gap(folder, remedy=REMEDY)
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     rows = below_seeds(gap.rows, seed_ranges(cells, members))
