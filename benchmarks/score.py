@@ -26,8 +26,9 @@ from measured import parser, save
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig
 
 from argap.batches import Batches
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
 from argap.evaluation import EvaluationSet
+from argap.loading import load_model
 
 BATCH, LENGTH = 8, 2048
 SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
