@@ -217,7 +217,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     members = ["--member", "attention", "--member", "base_conv"]
     command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("## tiny") == 1  # only the main process prints
     assert done.stderr.count("trained and scored already") == 1

@@ -76,6 +76,7 @@ def mixers(tmp_path_factory):
     (folder / "mixers_for_sweeps.py").write_text(MIXERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "mixers_for_sweeps", raising=False)  # of another folder, before and after
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # what the nodes of a cluster begin with
         yield folder
 
