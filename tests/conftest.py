@@ -1,9 +1,11 @@
 """Threads and workers of the tests, and the fixtures that several of them share."""
 
+import importlib
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +268,18 @@ def browser(chromium):
     """The Chromium, whose pages are closed after the test."""
     yield chromium
     chromium.close_pages()
+
+
+@pytest.fixture(scope="session")
+def fla_models() -> Any:
+    """flash-linear-attention's models. Its import warns where there is no GPU, and takes over some of
+    transformers' model types, which they get back here so that no other test sees it."""
+    from argap.models.hub.registry import register_fla
+
+    if find_spec("fla") is None:
+        pytest.skip("flash-linear-attention is not installed")
+    register_fla("fla")
+    return importlib.import_module("fla.models")
 
 
 @pytest.fixture
