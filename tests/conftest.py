@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parent.parent
 MAX_WORKERS = 8
@@ -34,6 +35,8 @@ UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthC
 settings.register_profile("explore", **UNHURRIED)
 settings.register_profile("repeatable", derandomize=True, **UNHURRIED)
 settings.load_profile("repeatable")
+# Hypothesis also draws constants of the modules that are loaded so far, which differ from worker to worker.
+providers._get_local_constants = providers.Constants
 
 
 def pytest_xdist_auto_num_workers() -> int:
