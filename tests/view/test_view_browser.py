@@ -242,6 +242,29 @@ def test_hover_and_keys_show_a_token(page, address, result):
     page.wait_for(f"location.hash.includes('window={hit['window'] + 1}')")
 
 
+def test_a_window_that_was_left_before_it_came_is_not_shown(page, address, monkeypatch):
+    asked, come, window = threading.Event(), threading.Event(), Answers.window
+
+    def held(self, number, models):
+        if number == 1:
+            asked.set()
+            come.wait()
+        return window(self, number, models)
+
+    monkeypatch.setattr(Answers, "window", held)
+    try:
+        page.open(f"{address}#view=tokens&model=m2")
+        page.wait_for("document.querySelector('.flow .current') !== null")
+        page.press("j")
+        assert asked.wait(SECONDS)
+        page.press("k")
+        page.wait_for("!location.hash.includes('window=1')")
+    finally:
+        come.set()
+    page.evaluate("fetch('/api/window?window=1&model=m2').then((response) => response.text())")
+    assert page.text("#window-title").startswith("Window 0 ")
+
+
 def test_lists_and_search_by_keyboard(page, address, result):
     page.open(f"{address}#view=tokens&model=m2")
     page.wait_for("document.querySelector('.flow .current') !== null")
