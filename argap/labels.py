@@ -21,6 +21,7 @@ from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
+from argap.errors import FormatError
 from argap.evaluation import EvaluationSet
 from argap.parquet import ParquetPortions, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
@@ -230,8 +231,18 @@ def read_labels(folder: Path) -> Labels:
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
     columns = [*COLUMNS, *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
     rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
-    windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
-    return labels_of_rows(rows, record, windows["document"].to_numpy(), read_documents(folder, remedy=remedy))
+    documents = read_document_of_window(folder, record, remedy=remedy)
+    return labels_of_rows(rows, record, documents, read_documents(folder, remedy=remedy))
+
+
+def read_document_of_window(folder: Path, record: LabelsRecord, *, remedy: str) -> np.ndarray:
+    """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
+    path = folder / WINDOWS
+    check_files(folder, [path], remedy=remedy)
+    documents, count = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy(), len(record.sources)
+    if not 0 <= documents.min(initial=0) <= documents.max(initial=0) < count:
+        raise FormatError(f"{path}: a document that the {count:,} sources of labels.json lack; {remedy}")
+    return documents
 
 
 def labels_of_rows(

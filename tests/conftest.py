@@ -1,14 +1,17 @@
 """Threads and workers of the tests, and the fixtures that several of them share."""
 
+import importlib
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parent.parent
 MAX_WORKERS = 8
@@ -32,6 +35,8 @@ UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthC
 settings.register_profile("explore", **UNHURRIED)
 settings.register_profile("repeatable", derandomize=True, **UNHURRIED)
 settings.load_profile("repeatable")
+# Hypothesis also draws constants of the modules that are loaded so far, which differ from worker to worker.
+providers._get_local_constants = providers.Constants
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -266,6 +271,18 @@ def browser(chromium):
     """The Chromium, whose pages are closed after the test."""
     yield chromium
     chromium.close_pages()
+
+
+@pytest.fixture(scope="session")
+def fla_models() -> Any:
+    """flash-linear-attention's models. Its import warns where there is no GPU, and takes over some of
+    transformers' model types, which they get back here so that no other test sees it."""
+    from argap.models.hub.registry import register_fla
+
+    if find_spec("fla") is None:
+        pytest.skip("flash-linear-attention is not installed")
+    register_fla("fla")
+    return importlib.import_module("fla.models")
 
 
 @pytest.fixture

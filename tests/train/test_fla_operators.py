@@ -137,9 +137,9 @@ def test_the_state_after_a_prompt_is_the_same(name: str) -> None:
     torch.testing.assert_close(mixer.prefill(x), ours, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("fla_models")
 def test_the_standins_are_their_references() -> None:
     """Their references compute in float32 and scale by 1/√K."""
-    pytest.importorskip("fla")
     from fla.ops.delta_rule.naive import delta_rule_recurrence
     from fla.ops.gla.naive import naive_recurrent_gla
     from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
@@ -207,7 +207,7 @@ def test_a_run_records_its_backend_and_keeps_it(
 
     written = tmp_path / "run" / "train.json"
     write_record(written, msgspec.structs.replace(run, finished=None))
-    with pytest.raises(MismatchError, match="holds a run with `backend=fla`, asked for native"):
+    with pytest.raises(MismatchError, match="holds a run with backend fla, asked for native"):
         train(native, tmp_path / "run")
     with pytest.raises(ArgapError, match="needs a GPU, found cpu"):  # auto resumes what was started
         train(config, tmp_path / "run")

@@ -1,6 +1,5 @@
 """What the tests of the hub's families share: a checkpoint on disk, its native model, stepping through tokens."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from transformers.utils import logging
 from argap.checkpoint import find_checkpoint
 from argap.loading import load_model
 from argap.models import ArgapForCausalLM
-from argap.models.hub.gla import GLA
-from argap.models.hub.registry import original_class
 
 VOCABULARY, BATCH, LENGTH = 61, 2, 70
 
@@ -22,17 +19,6 @@ VOCABULARY, BATCH, LENGTH = 61, 2, 70
 def quiet():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-
-
-@pytest.fixture(scope="session")
-def fla_models() -> Any:
-    """flash-linear-attention's models. Its import warns where there is no GPU, and takes over some of
-    transformers' model types, which they get back here so that no other test sees it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        models = pytest.importorskip("fla.models")
-    original_class("fla", GLA)
-    return models
 
 
 @pytest.fixture(scope="session")
