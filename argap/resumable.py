@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
@@ -137,6 +138,7 @@ def environment() -> Environment:
     return {"versions": versions, "git": _git_revision()}
 
 
+@cache
 def _git_revision() -> str | None:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:

@@ -23,6 +23,7 @@ from argap.result import open_result
 from tests.view.browser import Browser
 
 MARK = "data-obeyed"
+OBEYED = f"document.documentElement.hasAttribute('{MARK}')"
 SCRIPT = f"document.documentElement.setAttribute('{MARK}','1')"
 HOSTILE = (
     f"<script>{SCRIPT}</script>",
@@ -69,12 +70,13 @@ def test_a_browser_runs_nothing_of_a_report(hostile: Path, tmp_path: Path, brows
 
     def obeyed(path: Path) -> bool:
         page.open(path.as_uri())
-        return page.evaluate(f"document.documentElement.hasAttribute('{MARK}')")
+        return page.evaluate(OBEYED)
 
     for k, text in enumerate(HOSTILE[:4]):  # so that the test can fail; the last waits for a click
         control = tmp_path / f"control-{k}.html"
         control.write_text(f"<!doctype html><html><body>{text}</body></html>")
-        assert obeyed(control)
+        page.open(control.as_uri())
+        page.wait_for(OBEYED)
     text = (hostile / "report.html").read_text()
     assert "data-obeyed" in text
     unprotected = tmp_path / "report.html"

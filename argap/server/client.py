@@ -8,9 +8,11 @@ import http.client
 import json
 import os
 import random
+import socket
 import ssl
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -103,18 +105,21 @@ class Client:
         if self._key:
             self._headers["Authorization"] = f"Bearer {self._key}"
         self._lock = threading.Lock()
-        self._open: set[http.client.HTTPConnection] = set()
+        self._open: set[socket.socket] = set()
         self._stopped = threading.Event()
         self.again = AGAIN
         """Statuses after which a request is repeated."""
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON that the server answers. Raises `ServerRefusal` for a status that another try does not change,
-        `ArgapError` after the last try, and `Stopped` after `stop`."""
+    def complete(self, body: dict[str, Any]) -> Any:
+        """The JSON that the server answers to a request for completions.
+
+        Raises `ServerRefusal` for a status that another try does not change, `ArgapError` after the last try, and
+        `Stopped` after `stop`.
+        """
         content = json.dumps(body).encode()
         for wait in (*WAITS, None):
             try:
-                return self._once(path, content)
+                return self._once(content)
             except Transient as failure:
                 if wait is None:
                     raise ArgapError(
@@ -132,25 +137,23 @@ class Client:
         """End the waiting and the requests of all threads."""
         self._stopped.set()
         with self._lock:
-            for connection in self._open:
-                if connection.sock is not None:
-                    with suppress(OSError):
-                        connection.sock.shutdown(2)
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
-    def _once(self, path: str, content: bytes) -> Any:
+    def _once(self, content: bytes) -> Any:
         address = self.address
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         connection = kind(address.host, address.port, timeout=CONNECT_TIMEOUT)
-        with self._lock:
-            self._open.add(connection)
+        if self._stopped.is_set():
+            raise Stopped
         try:
-            if self._stopped.is_set():
-                raise Stopped
             connection.connect()
             connection.sock.settimeout(TIMEOUT)
-            connection.request("POST", f"{address.path}/{path}", content, self._headers)
-            response = connection.getresponse()
-            answer = response.read(LARGEST + 1)
+            with self._stoppable(connection.sock):
+                connection.request("POST", f"{address.path}/completions", content, self._headers)
+                response = connection.getresponse()
+                answer = response.read(LARGEST + 1)
         except ssl.SSLCertVerificationError as error:
             raise ArgapError(f"{address}: its certificate is not valid here ({error.verify_message})") from None
         except (OSError, http.client.HTTPException) as error:
@@ -158,10 +161,21 @@ class Client:
                 raise Stopped from None
             raise Transient(_reason(error)) from None
         finally:
-            with self._lock:
-                self._open.discard(connection)
             connection.close()
         return self._read(response, answer)
+
+    @contextmanager
+    def _stoppable(self, opened: socket.socket) -> Iterator[None]:
+        """`stop` ends what ``opened`` waits for in the ``with`` block. Raises `Stopped` where `stop` came before."""
+        with self._lock:
+            self._open.add(opened)
+        try:
+            if self._stopped.is_set():
+                raise Stopped
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(opened)
 
     def _read(self, response: http.client.HTTPResponse, answer: bytes) -> Any:
         status = response.status

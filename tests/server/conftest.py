@@ -141,6 +141,9 @@ def server(tmp_path_factory, tokenizer, monkeypatch) -> Iterator[Running]:
             pass
 
     class Quiet(ThreadingHTTPServer):
+        request_queue_size = 64
+        """Connections that wait until this process has time; a client's next try would count as a retry."""
+
         def handle_error(self, request: Any, client_address: Any) -> None:
             """The client has gone."""
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import argap
 from argap import runs
 from argap.errors import ArgapError
 from argap.runs import open_run, read_logprobs, token_parts
-from argap.server.client import Client, parse_address
+from argap.server.client import Client, Stopped, parse_address
 
 LISTS = ("tokens", "token_logprobs")
 KEY = "sk-not-to-be-seen-0123456789"
@@ -27,6 +28,12 @@ def score(server: Any, place: Path, out: Path, **options: Any) -> runs.Run:
     given |= {"model_name": "tiny", "device": "cpu"}
     argap.score(server.url, place / "reference", out=out, **given | options)
     return open_run(out / "tiny")
+
+
+def asked_with(key: str, server: Any) -> list[list[int]]:
+    """The prompts of the requests that a key came with."""
+    sent = zip(server.completions.headers, server.completions.requests, strict=True)
+    return [ids for header, body in sent if header == f"Bearer {key}" for ids in body["prompt"]]
 
 
 @pytest.fixture
@@ -127,16 +134,27 @@ def test_a_stopped_run_resumes_at_its_first_missing_shard(server, place, tmp_pat
     assert 0 < len(kept) < 4
     assert not (tmp_path / "out" / "gap.json").exists()
     server.completions.fault = lambda number, body, good: None
-    server.completions.requests.clear()
+    monkeypatch.setenv("ARGAP_API_KEY", "second")  # the first run's last request may reach the server late
     run = score(server, place, tmp_path / "out", batch_size=1, concurrency=1)
-    windows = np.split(runs.read_token_ids(run), runs.read_window_offsets(run)[1:-1])
-    # Not their number: the first run's last request may reach the server late.
-    asked = [ids for body in server.completions.requests for ids in body["prompt"]]
-    assert [window.tolist() in asked for window in windows] == [False] * 2 * len(kept) + [True] * (6 - 2 * len(kept))
+    windows = [ids.tolist() for ids in np.split(runs.read_token_ids(run), runs.read_window_offsets(run)[1:-1])]
+    asked = [ids for ids in asked_with("second", server) if ids in windows]  # the others are probes
+    assert asked == windows[2 * len(kept) :] != []
     np.testing.assert_allclose(read_logprobs(run)[0], expected()[0], atol=1e-4)
-    server.completions.requests.clear()
+    monkeypatch.setenv("ARGAP_API_KEY", "third")
     score(server, place, tmp_path / "out", batch_size=1)
-    assert server.completions.requests == []  # a finished run asks nothing
+    assert asked_with("third", server) == []  # a finished run asks nothing
+
+
+def test_a_request_that_connects_while_the_client_stops_is_not_sent(server, monkeypatch) -> None:
+    client, connect = Client(parse_address(server.url)), HTTPConnection.connect
+
+    def stopped_meanwhile(connection: HTTPConnection) -> None:
+        client.stop()
+        connect(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", stopped_meanwhile)
+    with pytest.raises(Stopped):
+        client.complete({"model": "tiny", "prompt": [[1, 2]]})
 
 
 def test_what_passes_is_tried_again(server, place, tmp_path) -> None:

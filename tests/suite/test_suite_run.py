@@ -217,7 +217,7 @@ def test_two_processes_train_and_score_together(place, tmp_path):
     members = ["--member", "attention", "--member", "base_conv"]
     command = [*launcher, "suite", "run", "suite.yaml", *members, "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("## tiny") == 1  # only the main process prints
     assert done.stderr.count("trained and scored already") == 1
@@ -271,9 +271,7 @@ def test_mqar_is_measured_once_and_reported(place):
 def test_what_a_killed_measurement_of_pairs_left_is_removed(place):
     scores = place / "work" / "tiny" / "mqar" / "attention.json"
     before = scores.read_bytes()
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    left = scores.with_name(f".{scores.name}.{gone.pid}-{_machine()}00000000.tmp")
+    left = scores.with_name(f".{scores.name}.999999999-{_machine()}00000000.tmp")  # no process has the number
     left.write_text("{")
     scores.unlink()
     assert command(place, "run").exit_code == 0

@@ -50,6 +50,14 @@ class Tells(GLA):
         return super().forward(x)
 
 
+class Lasts(Tells):
+    """Trains for minutes, also on a fast machine."""
+
+    def forward(self, x):
+        time.sleep(0.02)
+        return super().forward(x)
+
+
 class Dies(GLA):
     """Kills the process that first trains it."""
 
@@ -68,6 +76,7 @@ def mixers(tmp_path_factory):
     (folder / "mixers_for_sweeps.py").write_text(MIXERS)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patch.delitem(sys.modules, "mixers_for_sweeps", raising=False)  # of another folder, before and after
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # what the nodes of a cluster begin with
         yield folder
 
@@ -111,8 +120,8 @@ def one_member(sweep: Sweep, mixer: str, **run) -> Sweep:
 
 
 def endless(sweep: Sweep) -> Sweep:
-    """Two groups that take a minute each, and tell that they have begun."""
-    return one_member(sweep, "mixers_for_sweeps:Tells", epochs=10_000)
+    """Two groups that take many minutes each, and tell that they have begun."""
+    return one_member(sweep, "mixers_for_sweeps:Lasts", epochs=10_000)
 
 
 def results(out: Path) -> dict[str, dict]:

@@ -44,7 +44,11 @@ def test_training_is_in_the_tracker_as_in_the_log(toy_tokenizer: Path, toy_corpu
         assert [value for _, value in found[name]] == pytest.approx([value for _, value in expected], rel=1e-6)
 
 
-def test_a_resumed_run_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
+def test_a_resumed_run_replaces_the_steps_after_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.summary.writer import event_file_writer
+
+    # Files of one second are read in the order of this number as text, in which 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     with Trackers(["tensorboard"], tmp_path, {"lr": 0.1}) as trackers:
         for step in (1, 2, 3):
             trackers.log({"a": step, "b": None, "c": float("nan")}, step)

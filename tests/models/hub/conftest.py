@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
+from argap.loading import load_model
 from argap.models import ArgapForCausalLM
 from argap.models.hub.gla import GLA
 from argap.models.hub.registry import original_class
