@@ -121,10 +121,9 @@ def read_rows(
 
 
 class _Parts:
-    """Consecutive rows of the parts of a run, each part read where its rows are asked for.
+    """Consecutive rows of the parts of a run, each part read by the thread that uses its rows.
 
-    So does a run whose parts have the rows of the first run's parts; from the first part that has not, the files are
-    read in order (`_Reader`).
+    Parts must hold as many rows as the first run's; from the first one that does not, a `_Reader` reads them in order.
     """
 
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
