@@ -4,11 +4,27 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 LAST: Any = object()
+
+
+class lazy(cached_property[Made]):
+    """`functools.cached_property` without the lock of Python 3.11, for which the threads of all objects would wait.
+
+    Two threads that ask one object for it at once may both make it.
+    """
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        made = vars(instance)
+        if self.attrname not in made:
+            made[self.attrname] = self.func(instance)
+        return made[self.attrname]
 
 
 def available_cores() -> int:

@@ -1,8 +1,9 @@
 """The files of several runs and of their labels, read in lockstep: the same tokens of each, some windows at a time."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ class Rows:
     """Some windows, position 0 included. Legend: N tokens."""
 
     labels: pa.Table
-    runs: tuple[pa.Table, ...]
+    runs: Sequence[pa.Table]
     """Of each run, the columns that were asked for."""
     start: int = 0
     """Tokens of the evaluation set before these."""
@@ -61,9 +62,28 @@ class Rows:
         for first, end in zip(firsts[np.append(True, apart)], ends[np.append(apart, True)], strict=True):
             yield Rows(
                 self.labels.slice(first, end - first),
-                tuple(run.slice(first, end - first) for run in self.runs),
+                _Deferred([partial(self._slice, k, int(first), int(end - first)) for k in range(len(self.runs))]),
                 self.start + int(first),
             )
+
+    def _slice(self, run: int, first: int, count: int) -> pa.Table:
+        return self.runs[run].slice(first, count)
+
+
+class _Deferred(Sequence[pa.Table]):
+    """Tables, each read when it is first asked for: by the thread that works on it."""
+
+    def __init__(self, reads: Sequence[Callable[[], pa.Table]]) -> None:
+        self._reads = reads
+        self._tables: dict[int, pa.Table] = {}
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def __getitem__(self, k: int) -> pa.Table:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if k not in self._tables:
+            self._tables[k] = self._reads[k]()
+        return self._tables[k]
 
 
 def read_rows(
@@ -79,25 +99,55 @@ def read_rows(
     described = [labels / "labels.parquet"]
     known = are_recorded(labels, described) and all(map(are_recorded, runs, parts))
     readers = [
-        _Reader(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
+        _Parts(run, files, [*(() if known and names else KEYS), *names], checked_whole=known)
         for run, files, names in zip(runs, parts, of_runs, strict=True)
     ]
-    readers.append(_Reader(labels, described, [*KEYS, *of_labels], checked_whole=known))
+    described_by = _Reader(labels, described, [*KEYS, *of_labels], checked_whole=known)
     start = 0
     for path in parts[0]:
         count = count_rows(path, remedy=f"remove it and {REMEDY}")
         if not count:
             continue
-        taken: list[pa.Table] = []
+        reads: list[Callable[[], pa.Table]] = []
         for reader in readers:
-            taken.append(reader.take(count, None if known or not taken else taken[0]))
-        *of_each, of_all = taken
+            reads.append(reader.take(count, None if known or not reads else reads[0]()))
+        of_all = described_by.take(count, None if known else reads[0]())
         if of_all["pos"][0].as_py() != 0:
             raise FormatError(f"{path}: begins inside a window; expected whole windows; remove it and {REMEDY}")
-        yield Rows(of_all, tuple(of_each), start)
+        yield Rows(of_all, _Deferred(reads), start)
         start += count
-    for reader in readers:
+    for reader in (*readers, described_by):
         reader.expect_end()
+
+
+class _Parts:
+    """Consecutive rows of the parts of a run, each part read by the thread that uses its rows.
+
+    Parts must hold as many rows as the first run's; from the first one that does not, a `_Reader` reads them in order.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
+        self._folder, self._columns = folder, list(columns)
+        self._files = deque(files)
+        self._checked = checked(folder, files, remedy=REMEDY)
+        self._rest = None if checked_whole else _Reader(folder, files, columns, checked_whole=False)
+
+    def take(self, count: int, like: pa.Table | None) -> Callable[[], pa.Table]:
+        """What gives the next ``count`` rows; see `_Reader.take`."""
+        if self._rest is None and self._files and count_rows(next(self._checked), remedy=REMEDY) == count:
+            return partial(self._read, self._files.popleft())
+        if self._rest is None:
+            self._rest = _Reader(self._folder, self._files, self._columns, checked_whole=True)
+        table = self._rest.take(count, like)
+        return lambda: table
+
+    def _read(self, path: Path) -> pa.Table:
+        tables = read_portions(path, self._columns, rows=ROWS, remedy=REMEDY, threads=False, pages=False)
+        return pa.concat_tables(tables).combine_chunks()
+
+    def expect_end(self) -> None:
+        """Raise `FormatError` where rows are left."""
+        (self._rest or _Reader(self._folder, self._files, self._columns, checked_whole=True)).expect_end()
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Conditions that Arrow evaluates: columns compared with constants, joined by AND, OR and NOT.
+"""Conditions that Arrow evaluates: columns compared with constants (=, <, BETWEEN …), joined by AND, OR and NOT.
 
 Slices are mostly such conditions, and for them Arrow's kernels take a quarter of DuckDB's time. The figures are the
 same: both follow SQL's logic of three values, and a NaN counts as greater than every number.
@@ -35,6 +35,8 @@ def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None
         return found[0] if found is not None and pa.types.is_boolean(found[1]) else None
     if name in COMPARED:
         return _comparison(tree, schema)
+    if name == "COMPARE_BETWEEN":
+        return plain_condition(_comparisons(tree), schema)
     if name not in (*JOINED, "OPERATOR_NOT"):
         return None
     parts = [part for child in tree["children"] if (part := plain_condition(child, schema)) is not None]
@@ -43,6 +45,13 @@ def plain_condition(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None
     if name == "OPERATOR_NOT":
         return lambda batch: call_function("invert", [parts[0](batch)])
     return lambda batch: reduce(lambda a, b: call_function(JOINED[name], [a, b]), (part(batch) for part in parts))
+
+
+def _comparisons(between: dict[str, Any]) -> dict[str, Any]:
+    """The syntax tree of two comparisons in place of BETWEEN."""
+    bounds = {"COMPARE_GREATERTHANOREQUALTO": between["lower"], "COMPARE_LESSTHANOREQUALTO": between["upper"]}
+    children = [{"type": name, "left": between["input"], "right": bound} for name, bound in bounds.items()]
+    return {"type": "CONJUNCTION_AND", "children": children}
 
 
 def _column(tree: dict[str, Any], schema: pa.Schema) -> tuple[Evaluated, pa.DataType] | None:
@@ -67,7 +76,7 @@ def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
     function, negated = COMPARED[tree["type"]]
     kind, text = literal.get("kind"), literal.get("text", "")
     if kind == "STRING" and function == "equal" and pa.types.is_dictionary(of_type):
-        compared = lambda values: call_function(function, [values.dictionary, text]).take(values.indices)  # noqa: E731
+        compared = lambda values: _equal(values, text)  # noqa: E731
     elif kind == "INTEGER" and abs(int(text)) <= EXACT and _is_number(of_type):
         compared = lambda values: call_function(function, [values, pa.scalar(int(text), of_type)])  # noqa: E731
     else:
@@ -75,6 +84,16 @@ def _comparison(tree: dict[str, Any], schema: pa.Schema) -> Evaluated | None:
     if negated:
         return lambda batch: call_function("invert", [compared(column(batch))])
     return lambda batch: compared(column(batch))
+
+
+def _equal(values: pa.DictionaryArray, text: str) -> pa.Array:
+    """Where values are a text: one comparison of the indices, unless the dictionary has the text twice."""
+    found = call_function("equal", [values.dictionary, text])
+    entries = call_function("indices_nonzero", [found])
+    if len(entries) > 1:
+        return found.take(values.indices)
+    entry = pa.scalar(entries[0].as_py() if len(entries) else -1, values.indices.type)
+    return call_function("equal", [values.indices, entry])
 
 
 def _is_number(of_type: pa.DataType) -> bool:

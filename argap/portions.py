@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from argap.ahead import read_ahead
 from argap.checksums import check_files
 from argap.example_windows import Scores
 from argap.labels import TABLES, Labels, labels_of_rows
@@ -35,10 +36,14 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
     folders = [run.folder for run in table.runs]
     of_labels = [*LABELLED, "domain", *(["segment_bytes"] if table.by_segment else [])]
-    for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
-        scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
-        labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
-        yield Portion(rows.tokens, labels, scores)
+
+    def portions() -> Iterator[Portion]:
+        for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
+            scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
+            labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
+            yield Portion(rows.tokens, labels, scores)
+
+    yield from read_ahead(portions())
 
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:

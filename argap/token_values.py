@@ -1,12 +1,12 @@
 """The columns of the tokens (`argap.token_columns`) made from rows of the files, each when it is asked for."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from argap.ahead import lazy
 from argap.content import content_bigrams
 from argap.lockstep import Rows
 from argap.token_columns import BY_MODEL, LABELLED, LOGPROB, RANK, UNIT
@@ -29,12 +29,12 @@ class Columns:
         self._start = start
         """Tokens of the evaluation set before these rows."""
 
-    @cached_property
+    @lazy
     def _segment_bytes(self) -> np.ndarray:
         """int32 ``[N]``; -1 where no segment is scored."""
         return _whole(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
 
-    @cached_property
+    @lazy
     def _last(self) -> np.ndarray:
         """int64 ``[N]``: the row of the last token of each token's segment; any row where none is scored."""
         ends = np.flatnonzero(self._segment_bytes > 0)
@@ -59,7 +59,7 @@ class Columns:
             return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
 
-    @cached_property
+    @lazy
     def scored(self) -> np.ndarray:
         """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
         if not self._table.by_segment:
@@ -78,14 +78,14 @@ class Columns:
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
 
-    @cached_property
+    @lazy
     def _windows(self) -> tuple[np.ndarray, np.ndarray]:
         """The document of each window, and its tokens: what windows share is looked up once for each."""
         starts = np.flatnonzero(self._rows.pos == 0)
         documents = self._table.document_of_window[self._rows.window[starts]]
         return documents, np.diff(starts, append=len(self._rows.pos))
 
-    @cached_property
+    @lazy
     def _documents(self) -> np.ndarray:
         return np.repeat(*self._windows)
 
@@ -106,7 +106,7 @@ class Columns:
     def _previous(self) -> pa.Array:
         return pa.DictionaryArray.from_arrays(pa.array(self.tokens(previous=True)), self._table.pieces)
 
-    @cached_property
+    @lazy
     def _words(self) -> Words:
         return self._table.piece_bytes.words(self._rows.tokens, self._rows.window)
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from argap.ahead import map_ahead, read_ahead
+from argap.ahead import lazy, map_ahead, read_ahead
 
 
 def test_items_come_in_order_and_few_are_made_ahead():
@@ -63,3 +63,19 @@ def test_the_first_error_in_order_is_raised_and_few_items_are_taken():
     with pytest.raises(ValueError, match="1"):
         list(map_ahead(fail, items(), 2))
     assert len(taken) <= 4
+
+
+def test_threads_make_attributes_of_two_objects_at_once():
+    meeting = threading.Barrier(2, timeout=60)
+    made = []
+
+    class Waits:
+        @lazy
+        def value(self) -> int:
+            made.append(meeting.wait())
+            return 7
+
+    waiting = [Waits(), Waits()]
+    assert list(map_ahead(lambda each: each.value, waiting, 2)) == [7, 7]
+    assert [each.value for each in waiting] == [7, 7]
+    assert sorted(made) == [0, 1]

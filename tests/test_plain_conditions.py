@@ -32,6 +32,10 @@ ATOMS = [
     "train_count >= 10",
     "train_count = 1",
     "train_count <> 1",
+    "train_count BETWEEN 1 AND 9",
+    "train_count NOT BETWEEN 1 AND 9",
+    "stars BETWEEN 0 AND 5",
+    "stars NOT BETWEEN 0 AND 5",
     "domain = 'code'",
     "domain <> 'code'",
     "domain = 'nowhere'",
@@ -70,12 +74,21 @@ def test_each_comparison(atom):
     assert plain(BATCH).to_pylist() == by_duckdb(atom)
 
 
+def test_a_text_that_a_dictionary_has_twice():
+    indices = pa.array([0, 1, 2, None, 3], pa.int32())
+    source = pa.DictionaryArray.from_arrays(indices, pa.array(["a", "b", "a", None]))
+    plain = check_condition("source = 'a'", schema_of(["ref"], {}, ["source", "nll"])).plain
+    assert plain is not None
+    assert plain(pa.RecordBatch.from_pydict({"source": source})).to_pylist() == [True, False, True, None, None]
+
+
 @pytest.mark.parametrize(
     "where",
     [
         "pos + 1 > 3",
         "repeated AND pos % 2 = 1",
         "pos < train_count",
+        "pos BETWEEN 3 AND year",
         "3 < pos",
         "nll.ref > 5.5",
         "nll.ref > 16777217",

@@ -7,6 +7,7 @@ import pytest
 
 import argap
 from argap.atomic import read_json, write_json
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError
 from argap.tokens import COLUMNS
 from argap.words import PieceBytes, seen_earlier
@@ -119,6 +120,26 @@ def test_rows_that_are_other_tokens(token_result, tmp_path):
     pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), path)
     with pytest.raises(FormatError, match="labels: more rows than the runs"):
         argap.open_result(out).gap({"a": "repeated"})
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_parts_of_other_sizes_than_those_of_the_reference(result, token_result, tmp_path, aligned):
+    """``aligned``: parts of m2 that keep their rows; the others are cut anew, without regard to windows."""
+    out = copied(token_result, tmp_path / "out")
+    kept, recut = np.split(np.array(sorted((out / "m2" / "tokens").iterdir())), [aligned])
+    rows = pa.concat_tables([pq.read_table(path) for path in recut])
+    for path in recut:
+        path.unlink()
+    cut = [out / "m2" / "tokens" / f"part-{k:05d}.parquet" for k in range(aligned, aligned + 3)]
+    for path, start, end in zip(cut, [0, 7, 7], [7, 7, len(rows)], strict=True):
+        pq.write_table(rows.slice(start, end - start), path)
+    write_checksums(out / "m2", [*kept, *cut])
+    slices = {"hard": "nll.m2 > 3", "top": "top1.m2 = token"}
+    assert argap.open_result(out).gap(slices).equals(result.gap(slices))
+    pq.write_table(rows.slice(7, len(rows) - 8), cut[-1])
+    write_checksums(out / "m2", [*kept, *cut])
+    with pytest.raises(FormatError, match="m2: fewer rows than the runs"):
+        argap.open_result(out).gap(slices)
 
 
 def test_a_broken_part_is_named(token_result, tmp_path):
