@@ -152,7 +152,7 @@ class Client:
             connection.sock.settimeout(TIMEOUT)
             with self._stoppable(connection.sock):
                 connection.request("POST", f"{address.path}/completions", content, self._headers)
-                with connection.getresponse() as response:
+                with connection.getresponse() as response:  # closes its socket, which an exception may keep
                     answer = response.read(LARGEST + 1)
         except ssl.SSLCertVerificationError as error:
             raise ArgapError(f"{address}: its certificate is not valid here ({error.verify_message})") from None
