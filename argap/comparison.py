@@ -66,7 +66,7 @@ def compare_runs(
         by_name[run.model] = run
     base_name = open_run(base).model if base else None
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
-        opened, folder = align_finished(opened, out).runs, out / "labels"
+        opened, folder = align_finished(opened, out), out / "labels"
     else:
         folder = labels_of(opened)
     table = TokenTable(tuple(opened), folder)

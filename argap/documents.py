@@ -5,7 +5,7 @@ kept (`argap.corpus.kept`). The rows of labels and runs are the documents' token
 tokens say which document each token is of: with packed windows its own, not the window's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from argap.corpus import Corpus
+from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError, first_line
 from argap.parquet import read_parquet, write_parquet
@@ -122,14 +124,28 @@ class Documents:
 
 
 def build_documents(
-    tokens: np.ndarray, kept: Sequence[Mapping[str, Any]], sources: Sequence[str], keep: Sequence[str]
+    documents: Sequence[TokenDocument | TextDocument],
+    tokens: np.ndarray,
+    corpora: Sequence[Corpus],
+    keep: Sequence[str],
 ) -> Documents:
-    """The documents of ``tokens [D]`` tokens each, with the columns ``keep`` of the values that they ``kept``.
+    """The columns ``keep`` of documents of ``tokens [D]`` tokens each, whose spans are of tokens.
 
-    Raises `FormatError` naming a document for a column with values of several types.
+    Raises `ArgapError` for a column that no document has, and `FormatError` naming a document for one with values of
+    several types.
     """
-    columns = {name: _array(name, [each.get(name) for each in kept], sources) for name in keep}
-    return Documents(pa.table({TOKENS: pa.array(tokens, pa.int64()), **columns}))
+    columns = {TOKENS: pa.array(tokens, pa.int64())}
+    sources = [document.source for document in documents]
+    for name in keep:
+        values = [document.kept.get(name) for document in documents]
+        if all(value is None for value in values):
+            names = ", ".join(corpus.spec for corpus in corpora)
+            seen = ", ".join(repr(column) for corpus in corpora for column in corpus.tally.columns)
+            raise ArgapError(
+                f"{names}: no document has a value in the column {name!r} to `keep`{seen and f'; columns are {seen}'}"
+            )
+        columns[name] = _array(name, values, sources)
+    return Documents(pa.table(columns))
 
 
 def _array(name: str, values: list[Any], sources: Sequence[str]) -> pa.Array:

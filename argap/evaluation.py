@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from argap.corpus import Corpus, open_corpus
-from argap.corpus.document import TextDocument, TokenDocument
+from argap.corpus.document import TokenDocument
 from argap.corpus.kept import cut
 from argap.corpus.tokenize import token_documents
 from argap.documents import Documents, build_documents, check_keep
@@ -229,28 +229,8 @@ def build_evaluation_set(
         eos=separator,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
-        kept=kept_columns(documents, lengths, corpora, keep) if keep else None,
+        kept=build_documents(documents, lengths, corpora, keep) if keep else None,
     )
-
-
-def kept_columns(
-    documents: Sequence[TokenDocument | TextDocument],
-    lengths: np.ndarray,
-    corpora: Sequence[Corpus],
-    keep: Sequence[str],
-) -> Documents:
-    """The columns ``keep`` of documents of ``lengths [D]`` tokens, whose spans are of tokens.
-
-    Raises `ArgapError` for a column that no document has.
-    """
-    for name in keep:
-        if all(document.kept.get(name) is None for document in documents):
-            names = ", ".join(corpus.spec for corpus in corpora)
-            seen = ", ".join(repr(name) for corpus in corpora for name in corpus.tally.columns)
-            raise ArgapError(
-                f"{names}: no document has a value in the column {name!r} to `keep`{seen and f'; columns are {seen}'}"
-            )
-    return build_documents(lengths, [document.kept for document in documents], [d.source for d in documents], keep)
 
 
 def _check_limits(**limits: int | None) -> None:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from argap.bigram_index.store import check_tokenizer, open_index
 from argap.corpus import jsonl
@@ -28,15 +27,14 @@ from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
 from argap.labels import label_portions, write_labels
 from argap.lock import alone_in
+from argap.parquet import read_parquet
 from argap.records import EvaluationSpec, RunIdentity, RunRecord, RunResult
 from argap.references import source_of
 from argap.resumable import folder_name
-from argap.runs import Run, begin_run, finish_run, new_record, write_shards
+from argap.runs import LARGEST_LOGPROB, Run, begin_run, finish_run, new_record, write_shards
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 BY_TOKEN, BY_DOCUMENT = ("document", "token", "logprob"), ("tokens", "logprobs")
-LARGEST = 1e-4
-"""The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 
 
 class Imported(NamedTuple):
@@ -129,7 +127,7 @@ def read_logprob_file(path: Path) -> Imported:
     """The rows of a Parquet file (``.parquet``) or of JSON lines. Raises `FormatError` in one line."""
     if not path.is_file():
         raise FormatError(f"{path}: no such file")
-    table = _read_parquet(path) if path.suffix == ".parquet" else _read_json_lines(path)
+    table = read_parquet(path) if path.suffix == ".parquet" else _read_json_lines(path)
     if not len(table):
         raise FormatError(f"{path}: no rows there")
     names = set(table.column_names)
@@ -142,13 +140,6 @@ def read_logprob_file(path: Path) -> Imported:
         f"{path}: has {', '.join(table.column_names)}; expected {', '.join(BY_TOKEN)}, or {' and '.join(BY_DOCUMENT)} "
         "a document"
     )
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise FormatError(f"{path}: not readable as Parquet ({first_line(error)})") from None
 
 
 def _read_json_lines(path: Path) -> pa.Table:
@@ -218,7 +209,7 @@ def _token(document: int, token: int, tokenizer: Tokenizer) -> str:
 
 def check_logprobs(path: Path, rows: Imported, data: EvaluationSet) -> None:
     """Raise `ArgapError` at the first scored token whose log-prob is missing or above 0."""
-    wrong = (data.position > 0) & ~(rows.logprob <= LARGEST)
+    wrong = (data.position > 0) & ~(rows.logprob <= LARGEST_LOGPROB)
     if not wrong.any():
         return
     at = int(np.argmax(wrong))

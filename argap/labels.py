@@ -21,6 +21,7 @@ from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
+from argap.errors import FormatError
 from argap.evaluation import EvaluationSet
 from argap.parquet import ParquetPortions, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
@@ -65,11 +66,6 @@ class Labels:
     segment_bytes: np.ndarray | None = None
     """int32 ``[N]``: bytes of the scored segment that the token ends, 0 inside one, -1 outside; None where the unit is
     the token."""
-
-    @property
-    def further_columns(self) -> dict[str, pa.DataType]:
-        """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
-        return further_columns(self.record.evaluation, self.kept)
 
     @property
     def scored(self) -> np.ndarray:
@@ -118,7 +114,7 @@ class Labels:
 
 
 def further_columns(evaluation: EvaluationRecord, kept: Documents | None) -> dict[str, pa.DataType]:
-    """`Labels.further_columns` of labels on file."""
+    """Columns of the tokens beside those that all have, with their types: of segments, and kept of the source."""
     return (SEGMENTED if evaluation.unit == "byte" else {}) | ({} if kept is None else kept.types)
 
 
@@ -233,23 +229,40 @@ def read_labels(folder: Path) -> Labels:
     remedy = "score again"
     record = read_record(folder / "labels.json", LabelsRecord, newest=FORMAT, remedy=remedy)
     check_files(folder, [folder / name for name in TABLES], remedy=remedy)
-    by_segment = record.evaluation.unit == "byte"
-    columns = [*COLUMNS, *(["segment_bytes"] if by_segment else [])]
+    columns = [*COLUMNS, *(["segment_bytes"] if record.evaluation.unit == "byte" else [])]
     rows = read_parquet(folder / "labels.parquet", columns, remedy=remedy)
-    windows = read_parquet(folder / "windows.parquet", ["window", "document"], remedy=remedy)
+    documents = read_document_of_window(folder, record, remedy=remedy)
+    return labels_of_rows(rows, record, documents, read_documents(folder, remedy=remedy))
+
+
+def read_document_of_window(folder: Path, record: LabelsRecord, *, remedy: str) -> np.ndarray:
+    """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
+    path = folder / WINDOWS
+    check_files(folder, [path], remedy=remedy)
+    documents, count = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy(), len(record.sources)
+    if not 0 <= documents.min(initial=0) <= documents.max(initial=0) < count:
+        raise FormatError(f"{path}: a document that the {count:,} sources of labels.json lack; {remedy}")
+    return documents
+
+
+def labels_of_rows(
+    rows: pa.Table, record: LabelsRecord, document_of_window: np.ndarray, kept: Documents | None
+) -> Labels:
+    """The labels in rows of ``labels.parquet``, all or those of some windows."""
     domain = rows["domain"].unify_dictionaries().combine_chunks()
-    counted = rows["train_count"].null_count == 0
+    names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
+    by_segment = record.evaluation.unit == "byte"
     return Labels(
         window=rows["window"].to_numpy(),
         position=rows["pos"].to_numpy(),
         repeated=rows["repeated"].to_numpy(),
         distance=rows["distance"].to_numpy(),
         occurrences=rows["occurrences"].to_numpy(),
-        train_count=rows["train_count"].to_numpy() if counted else None,
-        domain=domain.indices.to_numpy(),
-        domains=domain.dictionary.to_pylist(),
-        document_of_window=windows["document"].to_numpy(),
+        train_count=None if rows["train_count"].null_count else rows["train_count"].to_numpy(),
+        domain=code.astype(np.int32)[domain.indices.to_numpy()],
+        domains=names.tolist(),
+        document_of_window=document_of_window,
         record=record,
-        segment_bytes=rows["segment_bytes"].combine_chunks().fill_null(-1).to_numpy() if by_segment else None,
-        kept=read_documents(folder, remedy=remedy),
+        segment_bytes=rows["segment_bytes"].fill_null(-1).to_numpy() if by_segment else None,
+        kept=kept,
     )

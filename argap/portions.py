@@ -7,7 +7,7 @@ import numpy as np
 
 from argap.checksums import check_files
 from argap.example_windows import Scores
-from argap.labels import TABLES, Labels
+from argap.labels import TABLES, Labels, labels_of_rows
 from argap.lockstep import Rows, read_rows
 from argap.runs import check_logprobs, check_parts, no_logprob
 from argap.token_columns import LABELLED
@@ -37,27 +37,8 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
     of_labels = [*LABELLED, "domain", *(["segment_bytes"] if table.by_segment else [])]
     for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
         scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
-        yield Portion(rows.tokens, _labels(table, rows), scores)
-
-
-def _labels(table: TokenTable, rows: Rows) -> Labels:
-    column = {name: rows.labels[name] for name in LABELLED}
-    domain = rows.labels["domain"].combine_chunks()
-    names, code = np.unique(np.array(domain.dictionary.to_pylist(), dtype=object), return_inverse=True)
-    return Labels(
-        window=rows.window,
-        position=rows.pos,
-        repeated=column["repeated"].to_numpy(),
-        distance=column["distance"].to_numpy(),
-        occurrences=column["occurrences"].to_numpy(),
-        train_count=None if column["train_count"].null_count else column["train_count"].to_numpy(),
-        domain=code.astype(np.int32)[domain.indices.to_numpy()],
-        domains=names.tolist(),
-        document_of_window=table.document_of_window,
-        record=table.record,
-        kept=table.documents,
-        segment_bytes=rows.labels["segment_bytes"].fill_null(-1).to_numpy() if table.by_segment else None,
-    )
+        labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
+        yield Portion(rows.tokens, labels, scores)
 
 
 def _scores(table: TokenTable, rows: Rows, run: int) -> Scores:

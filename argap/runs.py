@@ -38,6 +38,8 @@ OWN = "own-tokens"
 """Folder of the runs as scored, beside those whose log-probs are sums over segments (`argap.segments.runs`)."""
 SHARD_TOKENS = 2**17
 REMEDY = "repeat its `argap score` command, which makes damaged parts again"
+LARGEST_LOGPROB = 1e-4
+"""The highest one accepted of another program: rounding may lift that of a certain token above 0."""
 FLOATS = ["logprob"]
 """Columns stored with BYTE_STREAM_SPLIT: a tenth smaller."""
 SCHEMA = pa.schema(

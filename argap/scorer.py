@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from argap.batches import Batches, Shard
-from argap.checkpoint import Backend, Checkpoint, check_length, load_model, runs_native
+from argap.checkpoint import Checkpoint, check_length
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel, undisturbed
+from argap.loading import Backend, load_model, runs_native
 from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say

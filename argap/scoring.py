@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from argap.checkpoint import Checkpoint, check_length, check_loadable
+from argap.checkpoint import Checkpoint, check_length
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel
+from argap.loading import check_loadable
 from argap.per_model import ModelSettings
 from argap.records import RunIdentity, SourceRecord
 from argap.resumable import folder_name

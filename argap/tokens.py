@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.checksums import check_files
+from argap.checksums import check_files, checked
 from argap.content import has_letters
 from argap.documents import Documents, read_documents
-from argap.labels import FORMAT, further_columns
+from argap.errors import FormatError
+from argap.labels import FORMAT, further_columns, read_document_of_window
 from argap.lockstep import REMEDY, Rows
-from argap.parquet import read_parquet, read_portions
+from argap.parquet import read_portions
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
 from argap.token_columns import COLUMNS, ranks_of, schema_of
@@ -113,20 +114,27 @@ class TokenTable:
 
     @cached_property
     def scored_of_document(self) -> np.ndarray:
-        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document."""
+        """int64 ``[D]``: scored tokens (bytes, where these are the unit) of the windows of each document.
+
+        Raises `FormatError` for damaged labels.
+        """
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
         columns = ["window", *(["segment_bytes"] if self.by_segment else [])]
-        for rows in read_portions(self.labels / "labels.parquet", columns, remedy=REMEDY):
-            weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
-            n += np.bincount(rows["window"].to_numpy(), weight, minlength=len(n)).astype(np.int64)
+        for path in checked(self.labels, [self.labels / "labels.parquet"], remedy=REMEDY):
+            for rows in read_portions(path, columns, remedy=REMEDY):
+                window = rows["window"].to_numpy()
+                if not 0 <= window.min(initial=0) <= window.max(initial=0) < len(n):
+                    raise FormatError(f"{path}: a window that windows.parquet, which has {len(n):,}, lacks; {REMEDY}")
+                weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
+                n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
         if not self.by_segment:
             n -= 1  # position 0 is not scored
         return np.bincount(self.document_of_window, n).astype(np.int64)
 
     @cached_property
     def document_of_window(self) -> np.ndarray:
-        """int32 ``[W]``."""
-        return read_parquet(self.labels / "windows.parquet", ["document"], remedy=REMEDY)["document"].to_numpy()
+        """int32 ``[W]``. Raises `FormatError` for damaged labels."""
+        return read_document_of_window(self.labels, self.record, remedy=REMEDY)
 
     @cached_property
     def pieces(self) -> pa.StringArray:

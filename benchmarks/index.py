@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from index_peers import COUNTERS, EOS, LOOKUPS, SLOW, VOCAB
-from measured import apart, machine, parser, peak_memory
+from measured import apart, parser, peak_memory, save
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("ARGAP_DATA", ROOT / "../shared/data"))
@@ -138,7 +138,7 @@ class Best(NamedTuple):
         }
 
 
-def copy_bandwidth(repeats: int) -> float:
+def copy_bandwidth() -> float:
     """GB/s read and written when copying arrays much larger than the caches, with one thread per core."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -146,7 +146,7 @@ def copy_bandwidth(repeats: int) -> float:
     source = np.ones((cores, 2**25), dtype=np.uint64)
     target = np.zeros_like(source)
     with ThreadPoolExecutor(cores) as pool:
-        best, _ = best_of(lambda: list(pool.map(lambda i: np.copyto(target[i], source[i]), range(cores))), repeats)
+        best, _ = best_of(lambda: list(pool.map(lambda i: np.copyto(target[i], source[i]), range(cores))), 5)
     return 2 * source.nbytes / best.seconds / 1e9
 
 
@@ -219,15 +219,7 @@ def main() -> None:
     flags.add_argument("--repeats", type=int, default=3, help="runs per process; the best counts")
     flags.add_argument("--rounds", type=int, default=1, help="repetitions of the whole benchmark; the best counts")
     flags.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "argap-index-benchmark")
-    flags.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     args = flags.parse_args()
-    if args.measure:
-        os.environ["SCRATCH"] = str(args.scratch)
-        kind, name, stream = args.measure
-        found = MEASUREMENTS[kind](name, stream, args.scratch, args.repeats)
-        found["peak GB"] = peak_memory() / 1e9
-        print(json.dumps(found))
-        return
     if not (args.scratch / "large-keys.npy").exists():
         prepare(args.scratch, args.tokens, args.sustained, args.entries)
     plan = [("counting", name, stream) for stream in ("real", "zipf") for name in COUNTERS]
@@ -247,24 +239,29 @@ def main() -> None:
 def measure_apart(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """Run one measurement in a separate process. A failed one is recorded as skipped, with the reason."""
     entry = {"measurement": kind, "what": name, "stream": stream}
-    load, options = os.getloadavg()[0], ["--scratch", str(scratch), "--repeats", str(repeats)]
+    load = os.getloadavg()[0]
     try:
-        entry |= apart(*options, "--measure", kind, name, stream) | {"load average before": load}
-    except RuntimeError as error:
-        return entry | {"skipped": str(error).splitlines()[-1]}
+        entry |= apart(measure, kind, name, stream, scratch, repeats) | {"load average before": load}
+    except Exception as error:  # such as a library that is not installed
+        return entry | {"skipped": f"{type(error).__name__}: {error}"}
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in entry.items()}
 
 
+def measure(kind: str, name: str, stream: str, scratch: Path, repeats: int) -> dict:
+    os.environ["SCRATCH"] = str(scratch)
+    found = MEASUREMENTS[kind](name, stream, scratch, repeats)
+    return found | {"peak GB": peak_memory() / 1e9}
+
+
 def write(out: Path, results: list[dict], args: argparse.Namespace) -> None:
-    bandwidth = copy_bandwidth(5)
+    bandwidth = copy_bandwidth()
     for entry in results:
         if entry["measurement"] == "counting" and "M tokens/s" in entry:
             # Minimum traffic: each token is read once, and written and read once as a second token.
             entry["share of copy bandwidth"] = round(entry["M tokens/s"] * 1e6 * 6 / (bandwidth * 1e9), 4)
     packages = ("numpy", "numba", "scipy", "pyarrow", "tokenizers", "polars", "duckdb", "tokengrams")
     about = {"rounds": args.rounds, "repeats": args.repeats, "copy bandwidth GB/s": round(bandwidth, 1)}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(machine(packages) | about | {"results": results}, indent=1) + "\n")
+    save(out, packages, **about, results=results)
 
 
 if __name__ == "__main__":

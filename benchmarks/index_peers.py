@@ -35,9 +35,10 @@ def count_argap_one_thread(tokens: np.ndarray) -> int:
 
 
 def count_scipy(tokens: np.ndarray) -> int:
-    from argap.bigram_index.count_numpy import count_stream_scipy
+    from scipy.sparse import coo_array
 
-    return len(count_stream_scipy(tokens, VOCAB).second)
+    pairs = (tokens[:-1].astype(np.int32), tokens[1:].astype(np.int32))
+    return coo_array((np.ones(len(tokens) - 1, dtype=np.uint32), pairs), shape=(VOCAB, VOCAB)).tocsr().nnz
 
 
 def count_numpy(tokens: np.ndarray) -> int:

@@ -9,13 +9,12 @@ pairs and counts.
 """
 
 import json
-import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from measured import machine, parser
+from measured import parser, save
 from startup import timed
 
 SORT = """
@@ -61,16 +60,13 @@ def main() -> None:
         rows.append({"what": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2)})
     ratio = {key: round(rows[1][key] / rows[0][key], 2) for key in ("wall_s", "cpu_s")}
     report = {
-        "machine": machine(("argap", "numpy", "numba", "pyarrow")),
-        "load_average": os.getloadavg()[0],
         "tokens": arguments.shard.stat().st_size // 2,
         "distinct": distinct,
         "rows": rows,
         "sort_over_argap": ratio,
     }
     print(json.dumps(report))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    save(arguments.json, ("argap", "numpy", "numba", "pyarrow"), **report)
 
 
 def compare(index: Path, saved: Path) -> int:

@@ -1,19 +1,23 @@
 """What benchmarks share: the machine, date and versions beside their figures, and measuring in a process of its own."""
 
 import argparse
-import json
 import os
 import platform
 import subprocess
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib import metadata
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from argap.ahead import available_cores
+from argap.atomic import write_json
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 def parser(about: str | None) -> argparse.ArgumentParser:
@@ -49,15 +53,18 @@ def _versions(packages: Iterable[str]) -> Iterable[tuple[str, str]]:
             continue
 
 
-def apart(*arguments: str) -> dict[str, Any]:
-    """Run this script with ``arguments`` in a process of its own; the JSON in the last line that it prints.
+def save(path: Path | None, packages: Iterable[str], **results: Any) -> None:
+    """Write ``results`` with the machine and its load beside them, where a file is asked for."""
+    if path is not None:
+        write_json(path, {"machine": machine(packages), "load_average": os.getloadavg()[0], **results})
 
-    Raises `RuntimeError` with what it wrote to stderr if it fails.
-    """
-    done = subprocess.run([sys.executable, sys.argv[0], *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip() or f"exit {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+
+def apart(
+    function: Callable[Parameters, Returned], *arguments: Parameters.args, **options: Parameters.kwargs
+) -> Returned:
+    """What a function of this script returns, or raises, in a new process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments, **options).result()
 
 
 def seconds_since_start() -> float:

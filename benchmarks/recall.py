@@ -20,7 +20,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
+from argap.loading import load_model
 from argap.recall.decoding import Decoder
 from argap.recall.fixture import fixture_rows
 from argap.recall.lm_eval_model import ArgapLM

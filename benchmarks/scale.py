@@ -11,16 +11,14 @@ labels; ``tokens``, stored log-probs that `argap compare` joins, labels and take
 ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/reliability.md.
 """
 
-import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import apart, machine, parser, peak_memory
+from measured import apart, parser, peak_memory, save
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
@@ -36,22 +34,15 @@ def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--size", type=float, default=1.0, help="factor of the largest inputs")
     flags.add_argument("--only", default="", help="documents, one document, scored, tokens or view")
-    flags.add_argument("--measure", help=argparse.SUPPRESS)
     options = flags.parse_args()
-    if options.measure:
-        name, amount = options.measure.split(":")
-        print(json.dumps(measure(name, int(amount))))
-        return
     rows = []
     for name, largest in LARGEST.items():
         if options.only and name != options.only:
             continue
         for fraction in FRACTIONS:
-            rows.append(apart("--measure", f"{name}:{int(largest * options.size * fraction)}"))
+            rows.append(apart(measure, name, int(largest * options.size * fraction)))
             show(rows[-1], next(row for row in rows if row["input"] == name))
-    if options.json:
-        result = {"machine": machine(("numpy", "pyarrow")), "load_average": os.getloadavg()[0], "rows": rows}
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    save(options.json, ("numpy", "pyarrow"), rows=rows)
 
 
 def show(row: dict[str, Any], first: dict[str, Any]) -> None:

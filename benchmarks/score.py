@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import machine, parser
+from measured import parser, save
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig
 
-from argap.atomic import write_json
 from argap.batches import Batches
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
 from argap.evaluation import EvaluationSet
+from argap.loading import load_model
 
 BATCH, LENGTH = 8, 2048
 SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
@@ -78,12 +78,10 @@ def main() -> None:
                 else:
                     rows.append(on_fla_model(name) if name in FLA else on_native_model(name))
                 print(rows[-1], flush=True)
-                if arguments.json:
-                    write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
+                save(arguments.json, PACKAGES, rows=rows)
         else:
             rows.append(on_cpu())
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
+    save(arguments.json, PACKAGES, rows=rows)
     for row in rows:
         for way, found in row.items():
             if "ms" in found:

@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from measured import machine, parser
-
-from argap.atomic import write_json
+from measured import parser, save
 
 WIDTH, LAYERS, LENGTH = 1024, 24, 2048
 TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
@@ -46,10 +44,9 @@ def main() -> None:
     for row in rows:
         row["times one GPU"] = row["scoring tokens/s"] / rows[0]["scoring tokens/s"]
         print(row)
-    if arguments.json:
-        model = f"{arguments.model}, width {arguments.width}, {arguments.layers} layers"
-        measured = {"model": model, "tokens": arguments.tokens, "rows": rows}
-        write_json(arguments.json, machine(("torch", "triton", "transformers", "numpy")) | measured)
+    model = f"{arguments.model}, width {arguments.width}, {arguments.layers} layers"
+    packages = ("torch", "triton", "transformers", "numpy")
+    save(arguments.json, packages, model=model, tokens=arguments.tokens, rows=rows)
 
 
 def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:

@@ -6,20 +6,18 @@ The tokens are random (`synthetic_result`). All read the same Parquet files and 
 model, tokens and log-probs by document; argap then adds intervals from 10,000 resamples, which its time includes, and
 the others do not. pandas and Polars are written as their users write it: the needed columns in one table, masks, then a
 group-by of documents; pandas has 10 M tokens in memory at a time, Polars reads lazily and streams. Without Polars its
-rows are left out. `compare`, `discover` and
-`report` are the further steps from runs to a page; pandas has no counterpart for them. Ratios are to argap's time in
-the same run.
+rows are left out. `compare`, `discover` and `report` are the further steps from runs to a page; pandas has no
+counterpart for them. Ratios are to argap's time in the same run.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from measured import apart, machine, parser, peak_memory
+from measured import apart, parser, peak_memory, save
 
 if TYPE_CHECKING:
     import numpy as np
@@ -181,16 +179,16 @@ STEPS = {
 }
 
 
-def run_step(name: str, folder: Path) -> None:
-    """One step in this process; prints its seconds, peak memory and figures."""
+def run_step(name: str, folder: Path) -> dict[str, Any]:
+    """One step in this process: its seconds, peak memory and figures."""
     started = time.perf_counter()
     found = STEPS[name](folder)
-    report = {
+    return {
         "seconds": round(time.perf_counter() - started, 2),
         "cpu_seconds": round(time.process_time(), 2),
         "peak_gb": round(peak_memory() / 1e9, 3),
+        "found": found,
     }
-    print(json.dumps(report | {"found": found}))
 
 
 def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, float]]:
@@ -199,7 +197,7 @@ def measure(folder: Path, steps: list[str], rounds: int) -> dict[str, dict[str, 
     figures: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name in steps:
-            got = apart("--step", name, "--work", str(folder))
+            got = apart(run_step, name, folder)
             figures[name] = got.pop("found")
             if name not in results or got["seconds"] < results[name]["seconds"]:
                 results[name] = got
@@ -219,18 +217,13 @@ def main() -> None:
     flags.add_argument("--work", type=Path, default=Path("runs/bench-slices"))
     flags.add_argument("--rounds", type=int, default=2)
     flags.add_argument("--skip", nargs="*", default=[], help="steps to leave out, say for their memory")
-    flags.add_argument("--step", help=argparse.SUPPRESS)
     options = flags.parse_args()
-    if options.step:
-        run_step(options.step, options.work)
-        return
     from synthetic_result import write_result
 
     from argap.demo import HERE
     from argap.tokenizer import load_tokenizer
 
-    about = machine(("argap", "duckdb", "numpy", "pandas", "polars", "pyarrow"))
-    skipped = {*options.skip, *(() if "polars" in about["versions"] else ["slices, Polars"])}
+    skipped = {*options.skip, *(() if find_spec("polars") else ["slices, Polars"])}
     steps = [name for name in STEPS if name not in skipped]
     results = {}
     for tokens in options.tokens:
@@ -240,9 +233,13 @@ def main() -> None:
         results[tokens] = measure(folder, steps, options.rounds)
         for name, got in results[tokens].items():
             print(tokens, name, got, flush=True)
-    report = {"machine": about, "models": len(MODELS), "conditions": CONDITIONS, "tokens": results}
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    save(
+        options.json,
+        ("argap", "duckdb", "numpy", "pandas", "polars", "pyarrow"),
+        models=len(MODELS),
+        conditions=CONDITIONS,
+        tokens=results,
+    )
 
 
 if __name__ == "__main__":

@@ -20,9 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from measured import machine, parser
-
-from argap.atomic import write_json
+from measured import parser, save
 
 DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
@@ -60,8 +58,7 @@ def main() -> None:
         wall, cpu = (statistics.median(column) for column in zip(*all_took, strict=True))
         rows.append({"command": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "ratio": round(cpu / base, 2)})
         print(rows[-1])
-    if arguments.json:
-        write_json(arguments.json, {"machine": machine(PACKAGES), "load_average": os.getloadavg()[0], "rows": rows})
+    save(arguments.json, PACKAGES, rows=rows)
 
 
 def processes(folder: Path, device: str) -> dict[str, list[str]]:

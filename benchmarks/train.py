@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import machine, parser, seconds_since_start
+from measured import parser, save, seconds_since_start
 
 from argap.atomic import read_json, write_json
 from argap.models import ArgapForCausalLM
@@ -108,8 +108,7 @@ def main() -> None:
                 row["ratio"] = round(row["tokens_per_s"] / attention, 3)
             rows.append({"row": name} | row)
             print(rows[-1], flush=True)
-            if arguments.json:
-                write_json(arguments.json, {"machine": machine(PACKAGES), "rows": rows})
+            save(arguments.json, PACKAGES, rows=rows)
 
 
 def results(names: list[str], folder: Path, cpu_check: bool, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from argap.bigram_index.engines import count_stream, mark_boundaries, merge_rows, scratch_bytes
+from argap.bigram_index.engines import counting
 from argap.bigram_index.sorted_runs import FileRun, MemoryRun, Rows, Run, row_ranges, spill
 from argap.bigram_index.token_stats import TokenCounter
 from argap.errors import ArgapError, FormatError
@@ -18,6 +18,9 @@ from argap.errors import ArgapError, FormatError
 DEFAULT_MEMORY = 2 * 10**9
 RESERVED = 400 * 10**6
 """Bytes for the interpreter, the tokenizer and its batches, and the k-way merge."""
+SCRATCH = 12
+"""Peak bytes for each token of a chunk whose bigrams are all distinct, beside three times the token itself: in the
+stream, the scattered stream and the run."""
 SCAN = 2**22
 MERGE_ENTRIES = 2**22
 """Entries of all runs together that a merge has in memory at a time, some 40 bytes each."""
@@ -34,7 +37,7 @@ def chunk_tokens(memory: int | None, vocab_size: int) -> int:
     Raises `ArgapError` where that is less than the process needs before the first token.
     """
     memory = DEFAULT_MEMORY if memory is None else memory
-    each = scratch_bytes() + 3 * token_type(vocab_size).itemsize
+    each = SCRATCH + 3 * token_type(vocab_size).itemsize
     smallest = RESERVED + each * 2**20
     if memory < smallest:
         raise ArgapError(f"`memory` {memory / 1e6:.0f} MB is too little, expected at least {-(-smallest // 10**6)} MB")
@@ -91,7 +94,7 @@ class BigramCounter:
         while at < len(tokens):
             space = self._buffer[self._filled : self._filled + SCAN]
             block = tokens[at : at + len(space)]
-            got = mark_boundaries(block, eos, self.vocab_size, inside, space[: len(block)])
+            got = counting(len(block)).mark_boundaries(block, eos, self.vocab_size, inside, space[: len(block)])
             self._check(got.low, got.high)
             self.documents += got.documents
             self.tokens += len(block) - got.ends
@@ -142,7 +145,7 @@ class BigramCounter:
 
             on_device = count_torch.to_device(filled, self.device)
             return count_torch.count_stream(on_device, self.vocab_size, boundary=self.vocab_size)
-        return count_stream(filled, self.vocab_size, boundary=self.vocab_size)
+        return counting(len(filled)).count_stream(filled, self.vocab_size, boundary=self.vocab_size)
 
 
 def merge_runs(runs: Sequence[Run], entries: int = MERGE_ENTRIES) -> Iterator[Rows]:
@@ -163,5 +166,5 @@ def merge_runs(runs: Sequence[Run], entries: int = MERGE_ENTRIES) -> Iterator[Ro
         indptrs += np.cumsum([0] + [len(second) for second, _ in pieces[:-1]])[:, None]
         second = np.concatenate([second for second, _ in pieces])
         count = np.concatenate([count for _, count in pieces])
-        merged = merge_rows(indptrs, second, count, vocab_size)
+        merged = counting(len(second)).merge_rows(indptrs, second, count, vocab_size)
         yield Rows(start, merged.indptr, merged.second, merged.count)

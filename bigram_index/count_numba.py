@@ -148,11 +148,9 @@ def count_stream(
     return _compact(edges, starts, sizes, scattered, counts)
 
 
-def merge_rows(
-    indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int, *, threads: int | None = None
-) -> MemoryRun:
+def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:
     """The result of `argap.bigram_index.count_numpy.merge_rows`, with the table and bitmap of step 3."""
-    threads = threads or available_cores()
+    threads = available_cores()
     starts = (indptrs - indptrs[:, :1]).sum(axis=0)
     seconds = np.empty(len(second), dtype=second.dtype)
     counts = np.empty(len(second), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Counting the bigrams of a stream of tokens in plain NumPy: the reference of the faster engines."""
+"""Counting the bigrams of a stream of tokens in plain NumPy: the reference of the compiled functions."""
 
 from typing import NamedTuple
 
@@ -63,22 +63,6 @@ def count_stream(tokens: np.ndarray, vocab_size: int, boundary: int | None = Non
     indptr = np.zeros(vocab_size + 1, dtype=np.int64)
     np.cumsum(np.bincount(first.astype(np.int64), minlength=vocab_size), out=indptr[1:])
     return MemoryRun(indptr, second.astype(tokens.dtype), count.astype(np.uint32))
-
-
-def count_stream_scipy(tokens: np.ndarray, vocab_size: int, boundary: int | None = None) -> MemoryRun:
-    """The result of `count_stream`, for a Python that numba does not support yet: the pairs are the entries of a
-    sparse matrix in coordinate form, and the conversion to rows sorts and sums them."""
-    from scipy.sparse import coo_array
-
-    shape = (vocab_size + 1, vocab_size + 1)  # one more for the boundary
-    pairs = (tokens[:-1].astype(np.int32), tokens[1:].astype(np.int32))
-    matrix = coo_array((np.ones(len(pairs[0]), dtype=np.uint32), pairs), shape=shape).tocsr()
-    if boundary is not None:
-        matrix.data[matrix.indptr[boundary] : matrix.indptr[boundary + 1]] = 0
-        matrix.data[matrix.indices == boundary] = 0
-        matrix.eliminate_zeros()
-    indptr = matrix.indptr[: vocab_size + 1].astype(np.int64)
-    return MemoryRun(indptr, matrix.indices.astype(tokens.dtype), matrix.data)
 
 
 def merge_rows(indptrs: np.ndarray, second: np.ndarray, count: np.ndarray, vocab_size: int) -> MemoryRun:

@@ -58,13 +58,13 @@ def _probe(second, count, shift, base, bucket, firsts, seconds, start, stop, res
             result[group + j] = occurrences if at[j] >= 0 else 0
 
 
-def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray, *, threads: int | None = None) -> np.ndarray:
-    """The result of `argap.bigram_index.csr.count_pairs`. ``threads``: all cores by default."""
+def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The result of `argap.bigram_index.csr.count_pairs`."""
     first, second = _as_signed(first), _as_signed(second)
     result = np.empty(len(first), dtype=np.int64)
     if not len(csr.second):
         return np.zeros(len(first), dtype=np.int64)
-    threads = (threads or available_cores()) if len(first) > ONE_THREAD_PAIRS else 1
+    threads = available_cores() if len(first) > ONE_THREAD_PAIRS else 1
     edges = np.linspace(0, len(first), threads + 1).astype(np.int64)
     seconds, counts = np.asarray(csr.second), np.asarray(csr.count)  # of a memory map, a plain view
     shift, base, bucket = np.asarray(csr.shift), np.asarray(csr.base), np.asarray(csr.bucket)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from argap.bigram_index import checksums, csr
-from argap.bigram_index.engines import count_pairs
+from argap.bigram_index.engines import looking_up
 from argap.bigram_index.manifest import COUNTED, FILE, REBUILD, Manifest, Weight, read_manifest, write_manifest
 from argap.bigram_index.parquet_parts import write_parts
 from argap.bigram_index.sorted_runs import Rows
@@ -32,8 +32,8 @@ class BigramIndex:
         self.distinct = manifest.distinct
         self.sources = list(manifest.sources)
         self.passes = manifest.passes
-        self.weights = manifest.weights
         """How often the training run read the corpus."""
+        self.weights = manifest.weights
         self.proxy = manifest.origin != COUNTED
         """Whether some or all counts were not counted from the training documents themselves."""
 
@@ -49,6 +49,7 @@ class BigramIndex:
         for ids in (firsts, seconds):
             if ids.size and ids.dtype.kind not in "iu":
                 raise ArgapError(f"token ids of type {ids.dtype}: expected integers")
+        count_pairs = looking_up(firsts.size).count_pairs
         return count_pairs(self._csr, firsts.reshape(-1), seconds.reshape(-1)).reshape(firsts.shape)
 
     def exposures(self, first: ArrayLike, second: ArrayLike) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index import checksums
-from argap.bigram_index.engines import count_tokens
+from argap.bigram_index.engines import counting
 from argap.bigram_index.manifest import REBUILD, StatsFile
 from argap.bigram_index.parquet_parts import as_arrow, as_numpy
 from argap.errors import ArgapError
@@ -42,6 +42,7 @@ class TokenCounter:
 
     def add(self, tokens: np.ndarray) -> None:
         """Count a piece, `[N]`; a document may continue in the next."""
+        count_tokens = counting(len(tokens)).count_tokens
         self._document = count_tokens(tokens, self._document, self._last, self._count, self._documents)
 
     def result(self) -> TokenStats:

@@ -23,25 +23,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-__all__ = [
-    "HeadTensors",
-    "Launch",
-    "LaunchTable",
-    "block_size",
-    "common_dtype",
-    "contiguous_float32",
-    "device_class",
-    "jit",
-    "key_class",
-    "new_by_channel",
-    "rows",
-    "runs_kernels",
-    "strided",
-    "tl",
-    "triton",
-    "unit_stride",
-]
-
 triton: Any = None
 if TYPE_CHECKING:
     import triton.language as tl
@@ -49,7 +30,7 @@ else:
     tl = None
     try:
         import triton
-        import triton.language as tl
+        import triton.language as tl  # noqa: F401  (for the kernels)
     except ImportError:  # every op then runs its reference
         pass
 

@@ -4,11 +4,10 @@ Each function takes the `Gap` of a ``gap.json`` and returns a matplotlib figure,
 all. NLLs and parts of the gap are in nats per token, or per byte where the tokenizers differ.
 
     from pathlib import Path
-    from argap.records import GAP_FORMAT, Gap, read_record
+    from argap.records import read_gap
     from argap.reports.figures import gap_by_frequency
 
-    gap = read_record(Path("runs/demo/gap.json"), Gap, newest=GAP_FORMAT)
-    gap_by_frequency(gap).savefig("gap.pdf")
+    gap_by_frequency(read_gap(Path("runs/demo"))).savefig("gap.pdf")
 """
 
 from collections.abc import Mapping, Sequence

@@ -14,13 +14,13 @@ from markupsafe import Markup
 from argap.intervals import FEW, unresolved
 from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
 from argap.reports.formats import Table
-from argap.reports.interactive import data_block, main_tables, page_data, script
+from argap.reports.interactive import data_block, page_data, script
 from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
 from argap.reports.overview import MANY, by_gap, overview
 from argap.reports.page import template
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
-from argap.reports.tables import slices_table
+from argap.reports.tables import main_tables, slices_table
 from argap.reports.tokens import ShownWindow, show_window
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from argap.reports.numbers import percent, threshold_text
 from argap.reports.overview import Overview, overview
 from argap.reports.page import TEMPLATES
 from argap.reports.sentences import headlines
-from argap.reports.tables import closed_table, gap_table
+from argap.reports.tables import main_tables
 from argap.reports.tokens import visible
 
 
@@ -132,11 +132,6 @@ def _closed(closed: Closed | None, own: float | None, nll: dict[str, float | Non
     if closed is None:
         return None
     return replace(closed, ar_hits=share_closed(own, nll[closed.base], nll[reference]))
-
-
-def main_tables(gap: Gap) -> list[Table]:
-    """The tables that follow τ."""
-    return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
 
 
 def _state(gap: Gap, point: int) -> State:

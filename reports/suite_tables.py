@@ -4,12 +4,14 @@ from math import log
 from statistics import fmean, stdev
 from typing import Any
 
+import pandas as pd
+
 from argap.cells import PREFIX
 from argap.gap import gap_due_to_ar
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
-from argap.records import GapRow
+from argap.records import Gap, GapRow
 from argap.reports.formats import Column, Table, best_in, csv_of
-from argap.reports.numbers import DASH, percent, percent_range, threshold_text
+from argap.reports.numbers import DASH, percent, percent_range, short, threshold_text
 from argap.reports.tables import (
     closed_table,
     ends_of,
@@ -21,6 +23,7 @@ from argap.reports.tables import (
     scores_of,
 )
 from argap.suite.result import Member, SizeResult
+from argap.suite.trajectory import share_along
 from argap.threshold import PAPER_THRESHOLD
 
 SEEDS = "‡"
@@ -189,6 +192,42 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
     )
     return Table(columns, tuple(rows), (note, *doubts))
+
+
+def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Table:
+    """One row for each number of training tokens, three columns a model, the reference's first without a share.
+
+    ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
+    """
+    models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
+    columns, cells = [Column("Training tokens")], {}
+    for model in models:
+        columns += [Column(f"{model}: {gap.hits}"), Column(f"other {gap.unit}s")]
+        for _, row in trajectory.loc[trajectory["model"] == model].iterrows():
+            cells[model, row["tokens"]] = [_nats(row["nll_ar_hits"]), _nats(row["nll_other"])]
+        if model != reference:
+            columns.append(Column(f"gap due to {'AR' if gap.index else 'repeats'}"))
+            shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
+            for tokens in trajectory.loc[trajectory["model"] == model, "tokens"]:
+                share = shares.get(tokens, float("nan"))
+                cells[model, tokens].append(DASH if share != share else percent(share, 0))
+    rows = tuple(
+        (
+            short(tokens),
+            *(
+                cell
+                for model in models
+                for cell in cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
+            ),
+        )
+        for tokens in sorted(trajectory["tokens"].unique())
+    )
+    note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
+    return Table(tuple(columns), rows, (note,))
+
+
+def _nats(value: float) -> str:
+    return DASH if value != value else f"{value:.2f}"
 
 
 def suite_csv(results: list[SizeResult]) -> str:

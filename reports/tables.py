@@ -130,10 +130,13 @@ def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], 
 
 def tables_of(gap: Gap) -> list[Table]:
     """All tables of a result, in the order to show them."""
-    tables = [gap_table(gap), closed_table(gap)]
-    if gap.slices:
-        tables.append(slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit))
-    return [table for table in tables if table is not None]
+    slices = [slices_table(gap.slices, threshold=gap.threshold, unit=gap.unit)] if gap.slices else []
+    return [*main_tables(gap), *slices]
+
+
+def main_tables(gap: Gap) -> list[Table]:
+    """Those that follow τ."""
+    return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
 
 
 def print_table(gap: Gap, form: Form = "terminal") -> None:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from argap.atomic import write_text
 from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
-from argap.reports.formats import latex, markdown
-from argap.reports.sentences import CAPTIONS
+from argap.reports.formats import in_markdown, latex, markdown
+from argap.reports.overview import overview
+from argap.reports.provenance import provenance
+from argap.reports.sentences import CAPTIONS, headlines
 from argap.reports.tables import csv_text, slices_csv, tables_of
 
 if TYPE_CHECKING:
@@ -50,6 +52,22 @@ def write_report(
     page = out / "report.html"
     write_text(page, render(gap, examples, figures, further))
     return page
+
+
+def card(gap: Gap) -> str:
+    """A result as a section of a model card, in Markdown: the finding in words, the tables and where they come from."""
+    summary = overview(gap)
+    sentences = [sentence for sentence, _ in headlines(gap)]
+    if summary is not None:
+        sentences = [f"{summary.title}.", *summary.sentences]
+    parts = [
+        "## Associative recall",
+        " ".join(in_markdown(sentence) for sentence in sentences),
+        *(markdown(table).strip() for table in tables_of(gap)),
+        "### Where it comes from",
+        "\n".join(f"- {name}: {in_markdown(value)}" for name, value in provenance(gap)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def remove_report(folder: Path) -> None:

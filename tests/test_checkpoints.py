@@ -12,12 +12,13 @@ import torch
 import argap
 from argap import checkpoint
 from argap.batches import Batches
-from argap.checkpoint import find_checkpoint, load_model, runs_native
+from argap.checkpoint import find_checkpoint
 from argap.cli import main
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, FormatError
 from argap.evaluation import build_evaluation_set
 from argap.heads import find_head
+from argap.loading import load_model, runs_native
 from argap.models.hub.load import INDEX, indexed_files
 from argap.runs import open_run, read_logprobs
 from argap.tokenizer import load_tokenizer

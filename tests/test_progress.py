@@ -12,12 +12,13 @@ def test_work_whose_first_step_lasts_is_reported(monkeypatch) -> None:
     said: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
     monkeypatch.setattr(progress, "say", said.put)
+    before = set(threading.enumerate())  # an earlier test may have left work in progress
     with progress.progress("training", 1200, "steps") as advance:
-        assert said.get(timeout=60) == "training: 0 of 1,200 steps, 0 steps/s"
+        assert said.get(timeout=600) == "training: 0 of 1,200 steps, 0 steps/s"
         advance(600)
-        while "600 of 1,200 steps, " not in said.get(timeout=60):
+        while "600 of 1,200 steps, " not in said.get(timeout=600):
             pass
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name == "progress":
             thread.join(60)
             assert not thread.is_alive()
@@ -49,7 +50,7 @@ def test_lines_take_the_share_where_no_total_is_known(monkeypatch) -> None:
     monkeypatch.setattr(progress, "say", said.put)
     with progress.progress("counting", None, fraction=lambda: 0.25) as advance:
         advance(600)
-        assert "25% done" in said.get(timeout=60)
+        assert "25% done" in said.get(timeout=600)
 
 
 def test_a_bar_takes_the_share_where_no_total_is_known(capsys, monkeypatch) -> None:

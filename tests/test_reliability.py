@@ -212,21 +212,20 @@ def test_commands_refuse_a_folder_in_use(tmp_path: Path, holder: subprocess.Pope
 
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    gone = 2**22 + 1  # above every process id of Linux: the id of one that ended could be given to another
     machine = atomic._machine()
     left = [
-        f".run.json.{gone.pid}-{machine}00000000.tmp",
-        f"tokens/.part-00000.parquet.{gone.pid}-{machine}00000000.tmp",
-        f".model.{gone.pid}-{machine}00000000.old",
-        f".labels.{gone.pid}-{machine}00000000.old",
+        f".run.json.{gone}-{machine}00000000.tmp",
+        f"tokens/.part-00000.parquet.{gone}-{machine}00000000.tmp",
+        f".model.{gone}-{machine}00000000.old",
+        f".labels.{gone}-{machine}00000000.old",
     ]
     stays = [
         f".run.json.{os.getpid()}-{machine}00000000.tmp",  # still running
-        f".run.json.{gone.pid}-0123456700000000.tmp",  # of another machine, and new
+        f".run.json.{gone}-0123456700000000.tmp",  # of another machine, and new
         ".run.json.1.tmp",  # of an earlier argap, and new
         "notes.tmp",
-        f"my.run.json.{gone.pid}-{machine}00000000.tmp",
+        f"my.run.json.{gone}-{machine}00000000.tmp",
         "tokens/part-00000.parquet",
         "model",
     ]
@@ -238,7 +237,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     (tmp_path / left[2]).mkdir()
     outside = tmp_path.with_name("outside")
     outside.mkdir()
-    (outside / f".x.{gone.pid}-{machine}00000000.tmp").touch()
+    (outside / f".x.{gone}-{machine}00000000.tmp").touch()
     (tmp_path / left[2] / "link").symlink_to(outside)
     (tmp_path / "linked").symlink_to(outside)
     os.utime(tmp_path / stays[2], (0, 0))

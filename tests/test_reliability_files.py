@@ -101,6 +101,28 @@ def test_files_of_an_earlier_argap_are_read_without_checksums(copy: Path) -> Non
     assert replace(after.record, date="") == replace(before.record, date="")
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("table", "column", "said"),
+    [
+        ("labels.parquet", "window", "a window that windows.parquet, which has 10, lacks"),
+        ("windows.parquet", "document", r"a document that the \d+ sources of labels.json lack"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 2**31 - 1])
+def test_a_number_out_of_range_is_named(
+    copy: Path, table: str, column: str, said: str, value: int, recorded: bool
+) -> None:
+    path = copy / "labels" / table
+    rows = pq.read_table(path)
+    values = pa.array([*rows[column].to_pylist()[:-1], value], rows.schema.field(column).type)
+    pq.write_table(rows.set_column(rows.column_names.index(column), rows.schema.field(column), values), path)
+    if not recorded:
+        (path.parent / FILE).unlink()
+    with pytest.raises(FormatError, match=rf"labels/{table}: {'damaged, its checksum' if recorded else said}"):
+        open_result(copy).token_table.scored_of_document  # noqa: B018
+
+
 def test_checksums_of_an_earlier_argap_are_checked(copy: Path) -> None:
     folder = copy / "hybrid"
     part = token_parts(folder)[0]

@@ -48,9 +48,14 @@ def test_threads_give_the_results_of_one(kind: str, data: EvaluationSet, threads
     model = MODELS[kind]().eval()
     seen: list[tuple[str, int]] = []
     scorer = Batches(model, data, "cpu", 2, kind)
-    model.base_model.register_forward_hook(
-        lambda *_: seen.append((threading.current_thread().name, torch.get_num_threads()))
-    )
+    both = threading.Barrier(2)
+
+    def record(*_: Any) -> None:
+        seen.append((threading.current_thread().name, torch.get_num_threads()))
+        if len(seen) <= 2:
+            both.wait(60)  # a thread that had ended its window would be given the next one, too
+
+    model.base_model.register_forward_hook(record)
     advanced: list[int] = []
     logprob, top1 = scorer.score(range(data.windows), advanced.append).arrays()
     assert len({name for name, _ in seen}) == 2  # no more threads than windows of a batch

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import math
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -155,7 +156,8 @@ class Planted(PreTrainedTokenizerFast):
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tokenizer that needs the module beside it, which would create the file ``created``."""
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     (folder / "planted.py").write_text(CODE.format(created=str(tmp_path / "created")))

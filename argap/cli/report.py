@@ -18,7 +18,7 @@ def report(
     """Write report.html, tables (Markdown, LaTeX, CSV) and figures/ from gap.json, and print the path of the page."""
     if card:
         from argap.records import read_gap
-        from argap.reports.card import card as section
+        from argap.reports.write import card as section
 
         if out is not None or png or pdf:
             raise ArgapError("--card prints to the terminal; give it without --out, --png and --pdf")

@@ -109,8 +109,8 @@ def trajectory(
     from argap.reports.drawing import save
     from argap.reports.formats import latex as in_latex
     from argap.reports.formats import markdown as in_markdown
+    from argap.reports.suite_tables import trajectory_table
     from argap.reports.training_figures import recall_along_training
-    from argap.reports.trajectory_table import trajectory_table
     from argap.scorer import ScoreOptions, parse_batch_size
     from argap.suite.series import load_series, score_series
     from argap.threshold import parse_threshold

@@ -8,7 +8,7 @@ from argap.recall.examples import TaskData
 from argap.recall.prompts import Protocol
 from argap.recall.samples import Sample
 from argap.recall.scores import Score
-from argap.records import Gap, Record, read_record
+from argap.records import Record, read_gap, read_record
 
 FORMAT = 1
 
@@ -107,7 +107,7 @@ def read_ar_nlls(folder: Path, reference: str | None) -> dict[str, float]:
     """
     if reference is None:
         raise ArgapError(f"`gap` {folder}: the recall gap needs a reference; name it with `reference`")
-    rows = read_record(folder / "gap.json", Gap).rows
+    rows = read_gap(folder).rows
     return {row.model: row.ar_hits.nll for row in rows if row.ar_hits.nll is not None}
 
 

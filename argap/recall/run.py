@@ -7,9 +7,10 @@ from typing import Any
 
 from argap.atomic import write_json
 from argap.bigram_index.store import check_tokenizer, open_index
-from argap.checkpoint import check_loadable, load_model, max_positions, read_config, runs_native
+from argap.checkpoint import max_positions, read_config
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
+from argap.loading import check_loadable, load_model, runs_native
 from argap.lock import one_writer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder, Forced
 from argap.recall.examples import Examples

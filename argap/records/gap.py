@@ -253,12 +253,12 @@ class Gap(Record, frozen=True):
         return next(row for row in self.rows if row.model == model)
 
 
-def read_gap(folder: Path, name: str = "gap.json") -> Gap:
+def read_gap(folder: Path, name: str = "gap.json", *, remedy: str = GAP_REMEDY) -> Gap:
     """The ``gap.json`` of a result. Raises `FormatError` for a folder without one, or with a broken one.
 
-    ``name``: of another file with the same content.
+    ``name``: of another file with the same content; ``remedy``: what to do about a broken one.
     """
     path = Path(folder) / name
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    return read_record(path, Gap, newest=GAP_FORMAT, remedy=GAP_REMEDY)
+    return read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)

@@ -16,7 +16,7 @@ import numpy as np
 from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
-from argap.documents import Documents
+from argap.documents import Documents, build_documents
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import (
     PACKING,
@@ -24,7 +24,6 @@ from argap.evaluation import (
     EvaluationSet,
     check_no_separator,
     corpora_of,
-    kept_columns,
     separator_of,
 )
 from argap.labels import Labels
@@ -256,7 +255,7 @@ def _kept(text: _Text, lengths: Sequence[int], tokens: int) -> Documents:
         replace(document, kept=cut(document.kept, int(size)))
         for document, size in zip(text.metadata, taken, strict=True)
     ]
-    return kept_columns(documents, taken, text.corpora, text.keep)
+    return build_documents(documents, taken, text.corpora, text.keep)
 
 
 def _why_nothing(text: _Text, tokenizers: Sequence[Tokenizer]) -> str:

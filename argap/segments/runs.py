@@ -7,7 +7,6 @@ model, are in the folder `argap.runs.OWN`.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ from argap.records import EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
 from argap.runs import OWN, Run, begin_run, check_same_set, finish_run, read_logprobs, tokenizer_of, write_shards
 from argap.segments.evaluation import SegmentedText, open_text_of_runs
-from argap.tokenizer import Tokenizer
 
 
 def aligned_identity(identity: RunIdentity, text: SegmentedText) -> RunIdentity:
@@ -44,15 +42,7 @@ def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, ov
     return finish_run(Run(aligned.folder, msgspec.structs.replace(aligned.record, finished=None)), run.finished)
 
 
-class Aligned(NamedTuple):
-    """Runs of segments, the reference's first, and the reference's labels and tokenizer."""
-
-    runs: list[Run]
-    labels: Labels
-    tokenizer: Tokenizer
-
-
-def align_finished(runs: Sequence[Run], out: Path) -> Aligned:
+def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
     """Write finished runs of several tokenizers, the reference's first, as runs of segments to ``out``, with labels.
 
     Their text is read again. Raises `ArgapError` for a run whose text or tokenizer is not there, and `MismatchError`
@@ -77,17 +67,9 @@ def align_finished(runs: Sequence[Run], out: Path) -> Aligned:
     if (beside / "labels.json").is_file() and read_labels(beside).record.evaluation != text.record:
         raise MismatchError(f"{beside}: labels of another comparison; choose another `out`")
     write_labels(labels, tokenizers[0], beside)
-    aligned = [
-        align_run(
-            run,
-            text,
-            number[run.record.evaluation.tokenizer_fingerprint],
-            out / folder_name(run.model),
-            overwrite=False,
-        )
-        for run in runs
-    ]
-    return Aligned(aligned, labels, tokenizers[0])
+    own = [number[run.record.evaluation.tokenizer_fingerprint] for run in runs]
+    folders = [out / folder_name(run.model) for run in runs]
+    return [align_run(run, text, t, to, overwrite=False) for run, t, to in zip(runs, own, folders, strict=True)]
 
 
 def labels_of_text(reference: Run, text: SegmentedText) -> Labels:

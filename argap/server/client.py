@@ -110,13 +110,16 @@ class Client:
         self.again = AGAIN
         """Statuses after which a request is repeated."""
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON that the server answers. Raises `ServerRefusal` for a status that another try does not change,
-        `ArgapError` after the last try, and `Stopped` after `stop`."""
+    def complete(self, body: dict[str, Any]) -> Any:
+        """The JSON that the server answers to a request for completions.
+
+        Raises `ServerRefusal` for a status that another try does not change, `ArgapError` after the last try, and
+        `Stopped` after `stop`.
+        """
         content = json.dumps(body).encode()
         for wait in (*WAITS, None):
             try:
-                return self._once(path, content)
+                return self._once(content)
             except Transient as failure:
                 if wait is None:
                     raise ArgapError(
@@ -138,7 +141,7 @@ class Client:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
-    def _once(self, path: str, content: bytes) -> Any:
+    def _once(self, content: bytes) -> Any:
         address = self.address
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         connection = kind(address.host, address.port, timeout=CONNECT_TIMEOUT)
@@ -148,7 +151,7 @@ class Client:
             connection.connect()
             connection.sock.settimeout(TIMEOUT)
             with self._stoppable(connection.sock):
-                connection.request("POST", f"{address.path}/{path}", content, self._headers)
+                connection.request("POST", f"{address.path}/completions", content, self._headers)
                 with connection.getresponse() as response:  # closes its socket, which an exception may keep
                     answer = response.read(LARGEST + 1)
         except ssl.SSLCertVerificationError as error:

@@ -18,12 +18,11 @@ import msgspec
 import numpy as np
 
 from argap.errors import ArgapError, MismatchError
-from argap.records.record import Record
+from argap.records import Record
+from argap.runs import LARGEST_LOGPROB
 from argap.server.client import Client
 from argap.tokenizer import Tokenizer
 
-LARGEST = 1e-4
-"""The highest log-prob accepted: rounding may lift that of a certain token above 0."""
 FLOOR = -9000.0
 """Servers write the logarithm of 0, −∞, which JSON cannot hold, as -9999 or less."""
 SAID = 2000
@@ -102,7 +101,7 @@ class Dialect(NamedTuple):
     def ask(self, client: Client, model: str, windows: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Scored]:
         """The log-probs of ``windows``, lists of token ids, by one request.
 
-        Raises `NoLogprobs`, `MismatchError` for other tokens than were sent, and what `Client.post` raises.
+        Raises `NoLogprobs`, `MismatchError` for other tokens than were sent, and what `Client.complete` raises.
         """
         answer = self._request(client, model, windows, tokenizer)
         where = str(client.address)
@@ -131,7 +130,7 @@ class Dialect(NamedTuple):
             prompts = ["".join(map(tokenizer.token_text, before)) + tokenizer.decode(ids) for ids in windows]
             prompts = prompts[0] if len(prompts) == 1 else prompts
         asked = {"prompt_logprobs": 1} if self.logprobs == "prompt_logprobs" else {"echo": True, "logprobs": 1}
-        answer = client.post("completions", {"model": model, "prompt": prompts, **COMMON, **asked})
+        answer = client.complete({"model": model, "prompt": prompts, **COMMON, **asked})
         try:
             return msgspec.convert(answer, Answer, strict=True, str_keys=True)
         except msgspec.ValidationError as error:
@@ -221,7 +220,7 @@ def _empty(length: int) -> Scored:
 
 
 def _checked(value: float | None, position: int, where: str) -> float:
-    if value is None or math.isnan(value) or value > LARGEST:
+    if value is None or math.isnan(value) or value > LARGEST_LOGPROB:
         raise ArgapError(f"{where}: position {position}: log-prob {value}; expected a natural logarithm of at most 0")
     return -math.inf if value <= FLOOR else value
 

@@ -16,7 +16,7 @@ from argap.errors import FormatError
 from argap.gap import gap_due_to_ar
 from argap.intervals import unresolved
 from argap.parquet import read_frame
-from argap.records import GAP_FORMAT, Gap, GapRow, GapShare, Record, ThresholdShare, read_record
+from argap.records import Gap, GapRow, GapShare, Record, ThresholdShare, read_gap, read_record
 from argap.restated import thresholds_of
 from argap.slices import SliceScorer
 from argap.suite.curve import share_by_threshold
@@ -242,9 +242,7 @@ class SizeResult:
 
 def read_size(folder: Path) -> SizeResult:
     """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
-    if not (folder / "gap.json").is_file():
-        raise FormatError(f"{folder}: no gap.json there; `argap suite run` writes it")
-    gap = read_record(folder / "gap.json", Gap, newest=GAP_FORMAT)
+    gap = read_gap(folder, remedy=REMEDY)
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     rows = below_seeds(gap.rows, seed_ranges(cells, members))

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from argap.checkpoint import load_model, max_positions
+from argap.checkpoint import max_positions
 from argap.corpus import open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.intervals import DocumentBootstrap, interval
+from argap.loading import load_model
 from argap.progress import progress
 from argap.resumable import environment
 from argap.synthetics.pretrained_test import FORMAT, Measures, PretrainedScores, PretrainedTest, ScoreRow

@@ -46,16 +46,16 @@ def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     return best_runs(runs)[keys].merge(found, on=keys, how="left", validate="one_to_one")
 
 
-def smallest_solving(runs: pd.DataFrame, solved: float = SOLVED) -> pd.DataFrame:
+def smallest_solving(runs: pd.DataFrame) -> pd.DataFrame:
     """What it takes to solve each task: one row per length, number of KV pairs and member.
 
     ``flops``, ``state_size``, ``parameters`` and ``width`` are minima, each on its own, over the models with a test
-    accuracy of at least ``solved``, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the
+    accuracy of at least `SOLVED`, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the
     largest width tried.
     """
     rows = []
     for keys, group in best_runs(runs).groupby(["length", "pairs", "name"], sort=False):
-        reached = group[group["accuracy"] >= solved]
+        reached = group[group["accuracy"] >= SOLVED]
         least = {m: reached[m].min() if len(reached) else None for m in (*MEASURES, "width")}
         task = dict(zip(("length", "pairs", "name"), cast(tuple, keys), strict=True))
         rows.append({**task, **least, "best": group["accuracy"].max(), "widest": group["width"].max()})

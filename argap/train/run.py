@@ -36,6 +36,7 @@ from argap.train.records import FORMAT, EvaluationLine, StepLine, TrainRecord, T
 from argap.train.tokens import TokenFile, pack_tokens
 from argap.train.windows import Windows
 
+ANOTHER = "choose another `out`, or `overwrite=True` to discard it"
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors")
 
 
@@ -187,18 +188,10 @@ def _earlier_record(out: Path, config: TrainConfig) -> TrainRecord | None:
         _check_model(out)
         return None
     record = read_train(out)
-    if config.backend not in ("auto", record.backend or "native"):
-        raise MismatchError(
-            f"{out}: holds a run with `backend={record.backend or 'native'}`, asked for {config.backend}; "
-            "choose another `out`, or `overwrite=True` to discard it"
-        )
-    old, new = record.config, config.as_json()
-    for key, value in new.items():
-        if key != "backend" and old.get(key) != value:
-            raise MismatchError(
-                f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; "
-                "choose another `out`, or `overwrite=True` to discard it"
-            )
+    old = record.config | {"backend": record.backend or "native"}  # those that ran, where auto chose
+    for key, value in config.as_json().items():
+        if old.get(key) != value and (key, value) != ("backend", "auto"):
+            raise MismatchError(f"{out}: holds a run with {key} {old.get(key)}, asked for {value}; {ANOTHER}")
     return record
 
 
@@ -212,7 +205,7 @@ def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> 
     if before and before.data.fingerprint != data.fingerprint:
         raise MismatchError(
             f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
-            f"{data.fingerprint[:12]}; choose another `out`, or `overwrite=True` to discard it"
+            f"{data.fingerprint[:12]}; {ANOTHER}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The compiled and SciPy engines equal the plain references on edge cases."""
+"""The compiled engines equal the plain references on edge cases."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def count_by_torch(tokens, vocab_size, boundary=None):
     return count_torch.count_stream(count_torch.to_device(tokens, "cpu"), vocab_size, boundary)
 
 
-COUNTING = [count_numpy.count_stream, count_numpy.count_stream_scipy, count_numba.count_stream, count_by_torch]
+COUNTING = [count_numpy.count_stream, count_numba.count_stream, count_by_torch]
 
 
 @pytest.mark.parametrize("count", COUNTING)
@@ -71,10 +71,10 @@ def test_scatter_equals_the_reference(case, threads):
 
 
 @pytest.mark.parametrize("case", list(streams()), ids=lambda case: case[0])
-@pytest.mark.parametrize("count", [count_numpy.count_stream_scipy, count_by_torch])
-def test_scipy_and_torch_equal_the_reference(count, case):
+def test_torch_equals_the_reference(case):
     _, tokens, vocab_size, boundary = case
-    assert_equal_rows(count(tokens, vocab_size, boundary), count_numpy.count_stream(tokens, vocab_size, boundary))
+    expected = count_numpy.count_stream(tokens, vocab_size, boundary)
+    assert_equal_rows(count_by_torch(tokens, vocab_size, boundary), expected)
 
 
 @pytest.mark.gpu
@@ -257,32 +257,16 @@ def test_a_read_only_index_caches_its_rows_for_the_user(large, tmp_path, monkeyp
     assert (made / "csr.json").stat().st_mtime_ns == before  # used, not made again
 
 
-@pytest.fixture
-def handled(monkeypatch):
-    """Reset the engines to the state of a new process."""
-    monkeypatch.setattr(engines, "_handled", 0)
-
-
-def test_numba_takes_over_above_a_size(handled, monkeypatch):
+def test_numba_takes_over_above_a_size(monkeypatch):
+    monkeypatch.setattr(engines, "_handled", 0)  # as in a new process
     tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
     monkeypatch.setattr(engines, "SMALL", 7)
     used = []
     monkeypatch.setattr(engines, "import_module", lambda name: used.append(name) or count_numba)
-    assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert_equal_rows(engines.counting(4).count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert used == []
-    assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
+    assert_equal_rows(engines.counting(4).count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
     assert used == ["argap.bigram_index.count_numba"]
-
-
-def test_without_numba_scipy_counts(handled, monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.setattr(engines, "SMALL", 3)
-    monkeypatch.setattr(engines, "import_module", None)  # would raise
-    tokens = np.array([1, 2, 1, 2], dtype=np.uint16)
-    with mock.patch.object(count_numpy, "count_stream_scipy", wraps=count_numpy.count_stream_scipy) as scipy:
-        assert_equal_rows(engines.count_stream(tokens, 5), count_numpy.count_stream(tokens, 5))
-    assert scipy.called
-    assert engines.scratch_bytes() == 40
 
 
 def test_small_inputs_load_neither_numba_nor_pandas_nor_torch(tmp_path):

@@ -13,9 +13,10 @@ import yaml
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from argap.checkpoint import check_loadable, find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError
+from argap.loading import check_loadable, load_model
 from argap.models import ArgapConfig, ArgapForCausalLM, register_mixer, registry
 from argap.models.attention import Attention
 from argap.train import load_config

@@ -11,7 +11,8 @@ CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 @pytest.fixture(scope="package")
 def decoder():
     """The demo's hybrid, which has attention and convolutions, in float32."""
-    from argap.checkpoint import find_checkpoint, load_model
+    from argap.checkpoint import find_checkpoint
+    from argap.loading import load_model
     from argap.recall.decoding import Decoder
     from argap.tokenizer import load_tokenizer
 

@@ -198,7 +198,7 @@ def test_the_link_to_the_golds_where_nobody_answers() -> None:
 
 
 def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
-    with pytest.raises(ArgapError, match=r"gap\.json: no such file"):
+    with pytest.raises(ArgapError, match=r"no gap\.json there; expected a folder that `argap score`"):
         read_ar_nlls(tmp_path, "ref")
     (tmp_path / "gap.json").write_text("{}")
     with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
@@ -217,7 +217,7 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
         (["--fewshot", "2"], "--fewshot, --task-path and --metadata are of lm-eval's own tasks: leave them out"),
         (["--metadata", "{"], "--fewshot, --task-path and --metadata are of lm-eval's own tasks: leave them out"),
         (["--protocol", "upstream"], "lm-eval's own tasks run unchanged: leave out --data, --fixture, --context"),
-        (["--ref", "copy", "--gap", "nowhere"], "nowhere/gap.json: no such file"),
+        (["--ref", "copy", "--gap", "nowhere"], "nowhere: no gap.json there; expected a folder that `argap score`"),
         (["--paper", "nowhere.csv"], "--paper nowhere.csv: no such file"),
     ],
 )

@@ -98,6 +98,7 @@ def test_a_heading_sorts_and_the_reference_stays_first(page: Page) -> None:
     assert order() == ["ref", "m2", "m-1"]
     page.evaluate("document.getElementById('tau').focus()")
     page.press("Home")  # the order is kept at another τ
+    page.expect("document.querySelector('#tau-at').innerText", "0")
     shares = [float(row[5].strip("()ᵃᵇᶜ%")) for row in cells(page)[1:]]
     assert shares == sorted(shares, reverse=True)
 

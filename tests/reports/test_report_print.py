@@ -32,6 +32,7 @@ def test_paper_is_black_on_white_whole_and_without_controls(page: Page) -> None:
 
 def test_the_frequency_table_keeps_all_columns_and_one_foot(page: Page) -> None:
     page.resize(PAPER, 900, media="print")
+    page.expect("innerWidth", PAPER)
     titles = page.evaluate(
         "[...document.querySelectorAll('#parts details:first-of-type thead th')]"
         f".filter((head) => head.getBoundingClientRect().right <= {PAPER} + .5).map((head) => head.textContent)"

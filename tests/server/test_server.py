@@ -154,7 +154,7 @@ def test_a_request_that_connects_while_the_client_stops_is_not_sent(server, monk
 
     monkeypatch.setattr(HTTPConnection, "connect", stopped_meanwhile)
     with pytest.raises(Stopped):
-        client.post("completions", {"model": "tiny", "prompt": [[1, 2]]})
+        client.complete({"model": "tiny", "prompt": [[1, 2]]})
 
 
 def test_what_passes_is_tried_again(server, place, tmp_path) -> None:

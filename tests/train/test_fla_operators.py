@@ -207,7 +207,7 @@ def test_a_run_records_its_backend_and_keeps_it(
 
     written = tmp_path / "run" / "train.json"
     write_record(written, msgspec.structs.replace(run, finished=None))
-    with pytest.raises(MismatchError, match="holds a run with `backend=fla`, asked for native"):
+    with pytest.raises(MismatchError, match="holds a run with backend fla, asked for native"):
         train(native, tmp_path / "run")
     with pytest.raises(ArgapError, match="needs a GPU, found cpu"):  # auto resumes what was started
         train(config, tmp_path / "run")

@@ -101,7 +101,8 @@ def test_loss_falls_and_the_folder_is_a_model(toy_values: dict, toy_tokenizer: P
 
 
 def test_checkpoints_are_kept_and_are_models(toy_values: dict, tmp_path: Path) -> None:
-    from argap.checkpoint import find_checkpoint, load_model
+    from argap.checkpoint import find_checkpoint
+    from argap.loading import load_model
 
     train(toy(toy_values), tmp_path, device="cpu")
     folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())

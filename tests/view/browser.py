@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60.0
+SECONDS = 240.0
 """Limit of every wait. A machine that runs other work at the same time can be twenty times slower than an idle one."""
 PAPER = 680
 """Pixels between the margins of an A4 page."""
@@ -69,7 +69,11 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(SECONDS)
+        try:
+            self._process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._write)
         os.close(self._read)
 
@@ -123,6 +127,7 @@ class Page:
         """Messages of the console at level error or warning, uncaught exceptions, and what the policy blocked."""
         self.requested: list[str] = []
         self._loaded: set[str] = set()
+        self._pointer = 0.0, 0.0
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Page.setLifecycleEventsEnabled", enabled=True)
@@ -225,13 +230,27 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Click the middle of an element as a mouse does; the element is scrolled into view."""
-        self._mouse(selector, lambda x, y: [("mousePressed", x, y), ("mouseReleased", x, y)])
+        self.hold(selector)
+        self.release()
+
+    def hold(self, selector: str) -> None:
+        """Press the mouse's button on an element as `click` does."""
+        self._mouse("mousePressed", self._middle(selector))
+
+    def release(self) -> None:
+        """Release the mouse's button where it was pressed."""
+        self._mouse("mouseReleased", self._pointer)
 
     def hover(self, selector: str) -> None:
-        self._mouse(selector, lambda x, y: [("mouseMoved", x, y)])
+        self._mouse("mouseMoved", self._middle(selector))
 
-    def _mouse(self, selector: str, events: Callable[[float, float], list[tuple[str, float, float]]]) -> None:
-        """Send mouse events to the middle of an element, once that is where it was at the look before and uncovered."""
+    def _mouse(self, event: str, place: tuple[float, float]) -> None:
+        self._pointer = x, y = place
+        button = {"button": "left", "clickCount": 1} if event != "mouseMoved" else {}
+        self.call("Input.dispatchMouseEvent", type=event, x=x, y=y, **button)
+
+    def _middle(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, once that is where it was at the look before and uncovered."""
         find = (
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null;"
             " e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getClientRects()[0];"
@@ -243,9 +262,7 @@ class Page:
         while place != before:
             time.sleep(0.03)
             place, before = self.wait_for(find), place
-        for kind, x, y in events(*place):
-            button = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+        return place
 
     def press(self, *keys: str) -> None:
         """Type keys: names as `KeyboardEvent.key` has them."""

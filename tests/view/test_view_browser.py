@@ -103,6 +103,42 @@ def test_models_are_chosen_and_tau_moves_table_and_curve(page, address, result):
         assert f"tau={tau}" in page.evaluate("location.hash")
 
 
+@pytest.mark.parametrize(
+    ("pressed", "effect"),
+    [
+        (".models tbody tr:nth-child(2) .model", "document.querySelectorAll('path.line').length === 2"),
+        (".models tbody tr:nth-child(2) td:nth-child(3)", "document.querySelectorAll('path.line').length === 2"),
+        ("[data-key=overall]", "document.querySelector('[data-key=overall]').closest('[aria-sort=descending]')"),
+    ],
+)
+def test_a_click_is_not_lost_where_the_intervals_come_between_press_and_release(
+    page, address, monkeypatch, pressed, effect
+):
+    """Nor is the focus."""
+    come, thresholds = threading.Event(), Answers.thresholds
+
+    def held(self, reference, *, intervals):
+        if intervals:
+            come.wait()
+        return thresholds(self, reference, intervals=intervals)
+
+    monkeypatch.setattr(Answers, "thresholds", held)
+    try:
+        page.open(address)
+        page.wait_for("document.querySelector('path.line') !== null")
+        assert page.evaluate(f"document.querySelectorAll('polygon.band').length || Boolean({effect})") is False
+        page.hold(pressed)
+        page.evaluate(f"document.querySelector('{pressed}').old = true")
+    finally:
+        come.set()
+    page.wait_for("document.querySelector('polygon.band') !== null")
+    assert page.evaluate(f"document.querySelector('{pressed}').old === undefined")  # it was drawn anew
+    focused = "document.activeElement.closest('button')?.innerText"
+    page.expect(focused, page.evaluate(f"document.querySelector('{pressed}').closest('button')?.innerText"))
+    page.release()
+    page.wait_for(f"Boolean({effect})")
+
+
 def test_the_table_is_sorted_by_a_heading(page, address):
     open_settled(page, address)
     page.click('[data-key="gap"]')
@@ -204,6 +240,29 @@ def test_hover_and_keys_show_a_token(page, address, result):
     page.expect("document.activeElement.pos", at + 1)
     page.press("j")
     page.wait_for(f"location.hash.includes('window={hit['window'] + 1}')")
+
+
+def test_a_window_that_was_left_before_it_came_is_not_shown(page, address, monkeypatch):
+    asked, come, window = threading.Event(), threading.Event(), Answers.window
+
+    def held(self, number, models):
+        if number == 1:
+            asked.set()
+            come.wait()
+        return window(self, number, models)
+
+    monkeypatch.setattr(Answers, "window", held)
+    try:
+        page.open(f"{address}#view=tokens&model=m2")
+        page.wait_for("document.querySelector('.flow .current') !== null")
+        page.press("j")
+        assert asked.wait(SECONDS)
+        page.press("k")
+        page.wait_for("!location.hash.includes('window=1')")
+    finally:
+        come.set()
+    page.evaluate("fetch('/api/window?window=1&model=m2').then((response) => response.text())")
+    assert page.text("#window-title").startswith("Window 0 ")
 
 
 def test_lists_and_search_by_keyboard(page, address, result):

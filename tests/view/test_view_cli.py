@@ -32,12 +32,12 @@ def test_it_serves_until_interrupted_without_torch(token_result):
         assert len(token) == 32
         port = origin.rpartition(":")[2]
         request = urllib.request.Request(f"{origin}/api/overview", headers={"Cookie": f"argap-{port}={token}"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             assert json.load(answer)["gap"]["reference"] == "ref"
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"{origin}/api/overview", timeout=120)
+            urllib.request.urlopen(f"{origin}/api/overview", timeout=600)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 130

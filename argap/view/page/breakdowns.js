@@ -95,7 +95,7 @@ function row(bar, made, chosen, others, x, width, total, overview) {
     update(to);
   };
   const label = overview.no_tokens ? name(part.bin) : h("a", { href: link(to), onclick: follow, title: bar.where }, name(part.bin));
-  return h("tr", { class: !overview.no_tokens && "linked", onclick: overview.no_tokens ? null : (event) => !event.target.closest("a") && follow(event) },
+  return h("tr", { class: !overview.no_tokens && "linked", "data-key": !overview.no_tokens && part.bin, onclick: overview.no_tokens ? null : (event) => !event.target.closest("a") && follow(event) },
     h("th.left", { scope: "row" }, label), h("td.wide", {}, whole(part.n)), h("td", {}, percent(part.share)),
     others.map((model) => h("td.wide", {}, nats(part.nll[model], 2))),
     chosen.map((model, k) => [h("td.bar", {}, drawBar(part, model, k, x, width, hit)), h("td.value", { title: part.ci95?.[model] ? `95% interval ${natsRange(part.ci95[model])}` : null }, nats(part.contribution[model]), h("span.faint", {}, total.get(model) > 0 ? ` (${percent(part.contribution[model] / total.get(model), 0)})` : ""))]));

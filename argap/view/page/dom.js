@@ -26,11 +26,31 @@ function build(element, tag, attributes, children) {
   return element;
 }
 
-/** Replace all children. */
+/** Replace all children. The focus stays on the control that had it, if that is drawn anew. */
 export function fill(element, ...children) {
+  const focused = element.contains(document.activeElement) && identity(document.activeElement);
   element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  if (focused && !element.contains(document.activeElement)) {
+    [...element.querySelectorAll(CONTROL)].find((each) => identity(each) === focused)?.focus({ preventScroll: true });
+  }
   return element;
 }
+
+const CONTROL = "a, button, [data-key]";
+
+/** What a control is known by when it is drawn anew. */
+const identity = (control) => [control.tagName, control.dataset.key ?? control.getAttribute("href") ?? control.getAttribute("aria-label") ?? control.textContent].join(" ");
+
+// An answer may come while the mouse is held down, and its figures be drawn in new elements. The browser then knows of
+// no click: the new element gets it.
+let pressed = null;
+addEventListener("pointerdown", (event) => (pressed = event.button === 0 && event.pointerType === "mouse" ? event.target.closest?.(CONTROL) : null), true);
+addEventListener("pointerup", (event) => {
+  const released = event.target.closest?.(CONTROL);
+  const lost = released && pressed && !pressed.isConnected && identity(pressed) === identity(released);
+  pressed = null;
+  if (lost) released.dispatchEvent(new MouseEvent("click", event));
+}, true);
 
 /** A name that a user chose: isolated, so that its direction changes nothing around it. */
 export const name = (text) => h("bdi", {}, text);

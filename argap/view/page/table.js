@@ -63,11 +63,9 @@ export function table(overview) {
 function drawHead(head, overview) {
   const [key, direction] = sorting();
   const titles = { ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
-  const had = head.contains(document.activeElement) && document.activeElement.dataset.key;
   fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" && "left", "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
     h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
     h("td"), h("th.interval", { scope: "col" }, "95% interval"));
-  if (had) head.querySelector(`[data-key="${had}"]`)?.focus();
 }
 
 function sorting() {
@@ -102,7 +100,7 @@ function line(row, marks) {
   const title = row.reference
     ? [name(row.model), h("span.tag", {}, "reference")]
     : h("button.model", { type: "button", "aria-pressed": String(chosen >= 0), onclick: (event) => (event.stopPropagation(), choose(row.model)) }, h("span.swatch", { class: chosen >= 0 && `m${chosen % MOST}` }), name(row.model));
-  return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), onclick: row.reference ? null : () => choose(row.model) },
+  return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), "data-key": !row.reference && row.model, onclick: row.reference ? null : () => choose(row.model) },
     h("th.left", { scope: "row" }, title),
     h("td", {}, parameters(row.parameters)),
     [row.overall, row.ar_hits, row.other].map((scores) => h("td", {}, perplexityCell(scores))),

@@ -1,6 +1,6 @@
 // The token browser: a list of windows or tokens worth looking at, a window as running text, and one token in detail.
 
-import { ask, Superseded } from "./api.js";
+import { ask, stop, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
 import { lists } from "./lists.js";
 import { inspector } from "./inspector.js";
@@ -27,7 +27,9 @@ export function tokensView(overview) {
     const number = state().window ?? "0";
     const setting = { window: number, model: [model()], reference: against() };
     const key = JSON.stringify(setting);
-    if (shown.key !== key) {
+    if (shown.key === key) {
+      stop("window"); // of another one, which was left before it came
+    } else {
       body.classList.add("waiting");
       try {
         const made = await ask("window", setting, "window");

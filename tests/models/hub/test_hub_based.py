@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from argap.checkpoint import find_checkpoint, load_model
+from argap.checkpoint import find_checkpoint
 from argap.errors import ArgapError
+from argap.loading import load_model
 from tests.models.hub.readings import rms
 
 # The options of their reference configurations, small: a convolution, linear attention, a window of 4 + 1.

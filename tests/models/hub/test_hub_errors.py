@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM, RwkvConfig
 from typer.testing import CliRunner
 
-from argap.checkpoint import find_checkpoint, load_model, runs_native
+from argap.checkpoint import find_checkpoint
 from argap.cli import app
 from argap.errors import ArgapError
+from argap.loading import load_model, runs_native
 from argap.models.hub.load import native_config
 from argap.models.hub.registry import FAMILIES, find_family
 from argap.models.registry import build_mixer
