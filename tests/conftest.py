@@ -36,7 +36,7 @@ settings.register_profile("explore", **UNHURRIED)
 settings.register_profile("repeatable", derandomize=True, **UNHURRIED)
 settings.load_profile("repeatable")
 # Hypothesis also draws constants of the modules that are loaded so far, which differ from worker to worker.
-providers._get_local_constants = providers.Constants
+providers._get_local_constants = providers.Constants  # pyright: ignore[reportPrivateImportUsage]
 
 
 def pytest_xdist_auto_num_workers() -> int:
