@@ -155,7 +155,7 @@ class _Reader:
 
     def __init__(self, folder: Path, files: Sequence[Path], columns: Sequence[str], *, checked_whole: bool) -> None:
         self._folder = folder
-        self._tables = read_ahead(_read(folder, files, list(columns), pages=not checked_whole))
+        self._tables = read_ahead(_read(folder, files, list(columns), pages=not checked_whole), 2)
         self._left: list[pa.Table] = []
 
     def take(self, count: int, like: pa.Table | None = None) -> pa.Table:
