@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test numerics quantised release check docs bench clean
+.PHONY: install demo test numerics quantised release check docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,9 +51,6 @@ check: $(VENV)/.installed-dev ## lint, format and types
 
 docs: $(VENV)/.installed-docs ## the site, in site/; a broken link or reference fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-
-bench: $(VENV)/.installed-dev ## side by side with peers; prints ratios
-	for f in benchmarks/*.py; do $(BIN)/python $$f || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info
