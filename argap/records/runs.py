@@ -18,6 +18,10 @@ class LabelsRecord(Record, frozen=True):
     sources: tuple[str, ...]
     """The source of each document, for people."""
 
+    def __post_init__(self) -> None:
+        if len(self.sources) != self.evaluation.documents:
+            raise ValueError(f"{len(self.sources):,} `sources` for {self.evaluation.documents:,} documents")
+
 
 class SourceRecord(EvaluationSpec, frozen=True):
     """What a run was asked to evaluate on, and the index that its labels come from."""

@@ -1,5 +1,6 @@
 """Results at the edge: one model or sixty, one token, no hits, no counts, half-written files, hostile texts."""
 
+import json
 import shutil
 
 import pyarrow as pa
@@ -153,6 +154,25 @@ def test_changed_cells_are_not_summed(token_result, tmp_path):
     made = client_of(tmp_path / "out")
     for path in ("thresholds?intervals=1", "windows?model=m2"):
         assert "cells.parquet: damaged" in made.get(f"/api/{path}").json()["error"]
+
+
+def test_a_document_without_a_source_is_one_line(token_result, tmp_path):
+    """In files of an earlier argap, which have no checksums."""
+    copied(token_result, tmp_path / "out")
+    (tmp_path / "out" / "checksums.json").unlink(missing_ok=True)
+    cells, labels = tmp_path / "out" / "cells.parquet", tmp_path / "out" / "labels" / "labels.json"
+    table = pq.read_table(cells)
+    documents = pa.array([*table["document"].to_pylist()[:-1], 10**6], table.schema.field("document").type)
+    pq.write_table(table.set_column(table.column_names.index("document"), "document", documents), cells)
+    error = client_of(tmp_path / "out").get("/api/windows?model=m2").json()["error"]
+    assert "cells.parquet: a document that the " in error
+    record = json.loads(labels.read_text())
+    del record["checksum"], record["sources"][0]
+    labels.write_text(json.dumps(record))
+    for path in ("windows?model=m2", "window?window=0&model=m2", "slices?where=repeated&name=x&model=m2"):
+        error = client_of(tmp_path / "out").get(f"/api/{path}").json()["error"]
+        assert "`sources` for " in error
+        assert "labels/labels.json: " in error
 
 
 def test_a_shard_without_checksums_is_read_or_refused(token_result, tmp_path):
