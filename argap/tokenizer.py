@@ -38,6 +38,9 @@ FILES = (
     "tokenizer.model",
 )
 """The files that a tokenizer may consist of."""
+GAPS = 2**20
+"""Ids without a token below the highest one, at most: the Rust library lists them all in memory, and ends the process
+where that is too little."""
 
 
 class Tokenizer:
@@ -65,7 +68,7 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id, added tokens included."""
-        return max(self.vocabulary.values()) + 1
+        return max(self.vocabulary.values(), default=-1) + 1
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -263,7 +266,11 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the Rust library raises bare Exception
         raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
-    return Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=_bos_of_folder(folder, backend))
+    made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=_bos_of_folder(folder, backend))
+    if made.vocab_size > (most := len(made.vocabulary) + GAPS):
+        found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
+        raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")
+    return made
 
 
 def _download(name: str) -> Path:

@@ -75,3 +75,18 @@ def test_tokenizers_of_checkpoints_are_found_as_transformers_finds_them(real_dat
     assert ours.encode([text])[0].tolist() == expected
     assert ours.eos == theirs.eos_token_id
     assert ours.vocab_size == len(theirs)
+
+
+@pytest.mark.parametrize("highest", [2**20 + 72, 2_000_000_000])
+def test_an_id_far_above_the_others_is_refused(tmp_path, highest):
+    """The library would list the ids between in memory, and end the process where that is too little."""
+    vocabulary = {f"w{k}": k for k in range(71)} | {"w71": highest}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}
+    written = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    said = rf"tokenizer\.json: its highest id is {highest:,}, of 72 tokens; expected ids below 1,048,648$"
+    with pytest.raises(FormatError, match=said):
+        load_tokenizer(tmp_path)
+    vocabulary["w71"] = 2**20 + 71
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    assert load_tokenizer(tmp_path).vocab_size == 2**20 + 72

@@ -54,11 +54,14 @@ def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> i
 
     ``longest``: seconds of processor time after which it is ended.
     """
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process = os.fork()
     if process:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return process
     code = 99
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.setpgid(0, 0)
         os.chdir(folder)
         os.environ["ARGAP_HOME"] = str(folder / "home")
@@ -75,9 +78,11 @@ def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> i
         else:
             traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also where an interrupt comes just now: what called this must not run, and clean up, twice
+            os._exit(code)
 
 
 def _is_in_command(error: BaseException) -> bool:
