@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id, added tokens included."""
-        return max(self.vocabulary.values(), default=-1) + 1
+        return max(self.vocabulary.values()) + 1
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -123,18 +123,29 @@ class Tokenizer:
         ]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Token ids of each text, int32. The batch is spread over all cores by the Rust library."""
-        encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        """Token ids of each text, int32. The batch is spread over all cores by the Rust library.
+
+        Raises `ArgapError` for text that the vocabulary cannot spell, as do the other ways to encode.
+        """
+        encoded = self._encoded(self._backend.encode_batch_fast, texts)
         return [np.array(e.ids, dtype=np.int32) for e in encoded]
+
+    def _encoded(self, encode: Callable[..., Any], text: str | Sequence[str]) -> Any:
+        try:
+            return encode(text, add_special_tokens=False)
+        except Exception as error:
+            if type(error) is not Exception:  # the Rust library raises bare ones
+                raise
+            raise ArgapError(f"{self.name}: the tokenizer cannot encode the text ({error})") from None
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Token ids of a text, and where in it each token begins and ends (characters)."""
-        encoded = self._backend.encode(text, add_special_tokens=False)
+        encoded = self._encoded(self._backend.encode, text)
         return encoded.ids, encoded.offsets
 
     def encode_batch_spans(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each text the token ids, int32 ``[N]``, and the characters that each token covers, int64 ``[N, 2]``."""
-        encoded = self._untrimmed.encode_batch(texts, add_special_tokens=False)
+        encoded = self._encoded(self._untrimmed.encode_batch, texts)
         return [(np.array(e.ids, dtype=np.int32), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encoded]
 
     def offsets(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -267,6 +278,8 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
     except Exception as error:  # the Rust library raises bare Exception
         raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
     made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=_bos_of_folder(folder, backend))
+    if not made.vocabulary:
+        raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):
         found = f"its highest id is {made.vocab_size - 1:,}, of {len(made.vocabulary):,} tokens"
         raise FormatError(f"{folder / 'tokenizer.json'}: {found}; expected ids below {most:,}")

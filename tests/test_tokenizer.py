@@ -77,16 +77,37 @@ def test_tokenizers_of_checkpoints_are_found_as_transformers_finds_them(real_dat
     assert ours.vocab_size == len(theirs)
 
 
+def write_words(folder: Path, vocabulary: dict[str, int]) -> None:
+    """A tokenizer of words, w0 for unknown ones."""
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}
+    written = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(written))
+
+
 @pytest.mark.parametrize("highest", [2**20 + 72, 2_000_000_000])
 def test_an_id_far_above_the_others_is_refused(tmp_path, highest):
     """The library would list the ids between in memory, and end the process where that is too little."""
-    vocabulary = {f"w{k}": k for k in range(71)} | {"w71": highest}
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"}
-    written = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    vocabulary = {f"w{k}": k for k in range(71)}
+    write_words(tmp_path, vocabulary | {"w71": highest})
     said = rf"tokenizer\.json: its highest id is {highest:,}, of 72 tokens; expected ids below 1,048,648$"
     with pytest.raises(FormatError, match=said):
         load_tokenizer(tmp_path)
-    vocabulary["w71"] = 2**20 + 71
-    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    write_words(tmp_path, vocabulary | {"w71": 2**20 + 71})
     assert load_tokenizer(tmp_path).vocab_size == 2**20 + 72
+
+
+def test_text_that_the_vocabulary_cannot_spell_is_refused(tmp_path):
+    write_words(tmp_path, {"w1": 0})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode(["w1 w1"])[0].tolist() == [0, 0]
+    for encode in (tokenizer.encode, tokenizer.encode_batch_spans, tokenizer.offsets):
+        with pytest.raises(ArgapError, match=r"cannot encode the text \(WordLevel error: Missing \[UNK\] token"):
+            encode(["w1 other"])
+    with pytest.raises(ArgapError, match="cannot encode the text"):
+        tokenizer.encode_spans("other")
+
+
+def test_an_empty_vocabulary_is_refused(tmp_path):
+    write_words(tmp_path, {})
+    with pytest.raises(FormatError, match=r"tokenizer\.json: its vocabulary is empty"):
+        load_tokenizer(tmp_path)
