@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TYPES = {int: pa.int32(), float: pa.float32(), str: pa.string(), bool: pa.bool_()}
 ROWS = 2**20
 """In a group of rows, and of a portion."""
+WHOLE = frozenset({"window", "pos", "token"})
+"""Columns of integers that every row has."""
 
 
 def schema_of(record_type: type[msgspec.Struct]) -> pa.Schema:
@@ -49,19 +51,23 @@ def read_parquet(
     expected = schema.names if columns is None and schema is not None else columns or ()
     with readable(path, remedy):
         names = None if columns is None else list(columns)
-        check_columns(path, pq.read_schema(path).names if expected else (), expected, remedy=remedy)
+        if expected:
+            check_columns(path, pq.read_schema(path), expected, remedy=remedy)
         return pq.read_table(path, columns=names, schema=schema, page_checksum_verification=True)
 
 
-def check_columns(path: Path, found: Sequence[str], expected: Sequence[str], *, remedy: str = "") -> None:
-    """Raise `FormatError` where a file lacks one of the columns ``expected``."""
-    if missing := [name for name in expected if name not in found]:
+def check_columns(path: Path, found: pa.Schema, expected: Sequence[str], *, remedy: str = "") -> None:
+    """Raise `FormatError` where a file lacks one of the columns ``expected``, or one of `WHOLE` has no integers."""
+    if missing := [name for name in expected if name not in found.names]:
         raise FormatError(f"{path}: no column {missing[0]}; expected {', '.join(expected)}{remedy and f'; {remedy}'}")
+    for name in WHOLE & {*expected}:
+        if not pa.types.is_integer(of_type := found.field(name).type):
+            raise FormatError(f"{path}: {name} is {of_type}; expected integers{remedy and f'; {remedy}'}")
 
 
 def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str = "") -> None:
     """Raise `FormatError` where the window, the position or the token of a row is missing."""
-    for name in {"window", "pos", "token"} & {*table.schema.names}:
+    for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
 
@@ -70,7 +76,7 @@ def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "
     """`read_parquet` as a pandas data frame, with the types that pandas wrote. ``needed``: columns that must be there,
     beside others."""
     table = read_parquet(path, remedy=remedy)
-    check_columns(path, table.column_names, needed, remedy=remedy)
+    check_columns(path, table.schema, needed, remedy=remedy)
     return table.to_pandas()
 
 
@@ -99,7 +105,7 @@ def read_portions(
     without ``pages`` not checked page by page, as where the whole file was. Raises `FormatError` as `read_parquet`
     does, for a column that is not there, and as `check_whole`."""
     with readable(path, remedy), pq.ParquetFile(path, page_checksum_verification=pages) as file:
-        check_columns(path, file.schema_arrow.names, columns, remedy=remedy)
+        check_columns(path, file.schema_arrow, columns, remedy=remedy)
         for batch in file.iter_batches(rows, columns=list(columns), use_threads=threads):
             check_whole(path, batch, remedy=remedy)
             yield pa.Table.from_arrays(batch.columns, names=batch.schema.names)  # files differ in `required`

@@ -187,7 +187,7 @@ class _Rows:
         before = 0
         for path in self._files:
             with _opened(path) as file:
-                check_columns(path, file.schema_arrow.names, ["window"], remedy=REMEDY)
+                check_columns(path, file.schema_arrow, ["window"], remedy=REMEDY)
                 number = file.schema_arrow.get_field_index("window")
                 for group in range(file.num_row_groups):
                     described = file.metadata.row_group(group)
@@ -203,13 +203,15 @@ class _Rows:
         """Columns of a group of a file that is as it was written."""
         check_files(self._folder, [group.path], remedy=REMEDY)
         with _opened(group.path) as file:
-            check_columns(group.path, file.schema_arrow.names, columns, remedy=REMEDY)
+            check_columns(group.path, file.schema_arrow, columns, remedy=REMEDY)
             return file.read_row_group(group.number, columns=list(columns))
 
     def before(self, window: int) -> int:
         """How many rows there are before those of a window, which is there."""
         last, groups = self._groups
-        group = groups[bisect_left(last, window)]
+        if (at := bisect_left(last, window)) == len(groups):
+            raise FormatError(f"{self._folder}: no window {window}; {REMEDY}")
+        group = groups[at]
         return group.before + int(np.searchsorted(self._read(group, ["window"])["window"].to_numpy(), window))
 
     def of(self, window: int, columns: Sequence[str]) -> pa.Table:

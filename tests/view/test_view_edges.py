@@ -156,6 +156,24 @@ def test_changed_cells_are_not_summed(token_result, tmp_path):
         assert "cells.parquet: damaged" in made.get(f"/api/{path}").json()["error"]
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ["ref", "labels"])
+def test_windows_of_another_type_are_one_line(token_result, tmp_path, name, recorded):
+    copied(token_result, tmp_path / "out")
+    folder = tmp_path / "out" / name
+    for path in [*folder.glob("tokens/*.parquet"), *folder.glob("labels.parquet")]:
+        table = pq.read_table(path)
+        index = table.column_names.index("window")
+        pq.write_table(table.set_column(index, "window", table["window"].cast(pa.string())), path)
+    if not recorded:
+        (folder / "checksums.json").unlink()
+    made = client_of(tmp_path / "out")
+    for path in ("window?window=0&model=m2", "slices?where=repeated&name=x&model=m2"):
+        error = made.get(f"/api/{path}").json()["error"]
+        assert f"/{name}/" in error
+        assert "damaged, its checksum" in error or "window is string; expected integers" in error
+
+
 def test_a_document_without_a_source_is_one_line(token_result, tmp_path):
     """In files of an earlier argap, which have no checksums."""
     copied(token_result, tmp_path / "out")
