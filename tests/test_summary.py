@@ -40,7 +40,7 @@ def make_labels(seed: int = 0) -> Labels:
         domain=np.repeat(np.arange(WINDOWS, dtype=np.int32) % 2, SEQ_LEN),
         domains=["prose", "code"],
         document_of_window=(np.arange(WINDOWS) * DOCUMENTS // WINDOWS).astype(np.int32),
-        record=LabelsRecord(1, EVALUATION, INDEX, ()),
+        record=LabelsRecord(1, EVALUATION, INDEX, ("",) * EVALUATION.documents),
     )
 
 
