@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from argap.ahead import read_ahead
+from argap.ahead import lazy, read_ahead
 from argap.checksums import are_recorded, checked
 from argap.errors import FormatError
 from argap.parquet import count_rows, read_portions
@@ -33,17 +33,17 @@ class Rows:
     start: int = 0
     """Tokens of the evaluation set before these."""
 
-    @cached_property
+    @lazy
     def window(self) -> np.ndarray:
         """int32 ``[N]``."""
         return self.labels["window"].to_numpy()
 
-    @cached_property
+    @lazy
     def pos(self) -> np.ndarray:
         """int32 ``[N]``."""
         return self.labels["pos"].to_numpy()
 
-    @cached_property
+    @lazy
     def tokens(self) -> np.ndarray:
         """int32 ``[N]``: ids, where they were asked for."""
         return self.runs[0]["token"].to_numpy()
