@@ -21,9 +21,8 @@ from argap.bigram_index.store import BigramIndex, check_tokenizer
 from argap.checksums import check_files, write_checksums
 from argap.documents import FILE as DOCUMENTS
 from argap.documents import Documents, read_documents, write_documents
-from argap.errors import FormatError
 from argap.evaluation import EvaluationSet
-from argap.parquet import ParquetPortions, read_parquet, required, write_parquet
+from argap.parquet import ParquetPortions, check_below, read_parquet, required, write_parquet
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, read_record, write_record
 from argap.repeats import find_repeats
 from argap.runs import shards_of
@@ -239,10 +238,16 @@ def read_document_of_window(folder: Path, record: LabelsRecord, *, remedy: str) 
     """int32 ``[W]``: the document of each window of a folder of labels. Raises `FormatError` as `read_labels`."""
     path = folder / WINDOWS
     check_files(folder, [path], remedy=remedy)
-    documents, count = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy(), len(record.sources)
-    if not 0 <= documents.min(initial=0) <= documents.max(initial=0) < count:
-        raise FormatError(f"{path}: a document that the {count:,} sources of labels.json lack; {remedy}")
+    documents = read_parquet(path, ["document"], remedy=remedy)["document"].to_numpy()
+    check_documents(path, documents, record, remedy=remedy)
     return documents
+
+
+def check_documents(path: Path, documents: np.ndarray, record: LabelsRecord, *, remedy: str) -> None:
+    """Raise `FormatError` where a file names a document that the labels do not have."""
+    count = len(record.sources)
+    found = f"a document that the {count:,} sources of labels.json lack"
+    check_below(path, documents, count, found, remedy=remedy)
 
 
 def labels_of_rows(

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -70,6 +71,12 @@ def check_whole(path: Path, table: "pa.Table | pa.RecordBatch", *, remedy: str =
     for name in WHOLE & {*table.schema.names}:
         if missing := table.column(name).null_count:
             raise FormatError(f"{path}: {name} is null in {missing} rows{remedy and f'; {remedy}'}")
+
+
+def check_below(path: Path, numbers: np.ndarray, count: int, found: str, *, remedy: str) -> None:
+    """Raise `FormatError` that says what was ``found`` where one of the numbers is not from 0 to ``count`` - 1."""
+    if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < count:
+        raise FormatError(f"{path}: {found}; {remedy}")
 
 
 def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "pd.DataFrame":

@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from argap.checksums import check_files, checked
+from argap.checksums import check_files
 from argap.content import has_letters
 from argap.documents import Documents, read_documents
-from argap.errors import FormatError
 from argap.labels import FORMAT, further_columns, read_document_of_window
 from argap.lockstep import REMEDY, Rows
-from argap.parquet import read_portions
+from argap.parquet import check_below, read_portions
 from argap.records import LabelsRecord, read_record
 from argap.runs import Run
 from argap.token_columns import COLUMNS, ranks_of, schema_of
@@ -120,13 +119,13 @@ class TokenTable:
         """
         n = np.zeros(len(self.document_of_window), dtype=np.int64)
         columns = ["window", *(["segment_bytes"] if self.by_segment else [])]
-        for path in checked(self.labels, [self.labels / "labels.parquet"], remedy=REMEDY):
-            for rows in read_portions(path, columns, remedy=REMEDY):
-                window = rows["window"].to_numpy()
-                if not 0 <= window.min(initial=0) <= window.max(initial=0) < len(n):
-                    raise FormatError(f"{path}: a window that windows.parquet, which has {len(n):,}, lacks; {REMEDY}")
-                weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
-                n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
+        path, lacking = self.labels / "labels.parquet", f"a window that windows.parquet, which has {len(n):,}, lacks"
+        check_files(self.labels, [path], remedy=REMEDY)
+        for rows in read_portions(path, columns, remedy=REMEDY):
+            window = rows["window"].to_numpy()
+            check_below(path, window, len(n), lacking, remedy=REMEDY)
+            weight = rows["segment_bytes"].fill_null(0).to_numpy() if self.by_segment else None
+            n += np.bincount(window, weight, minlength=len(n)).astype(np.int64)
         if not self.by_segment:
             n -= 1  # position 0 is not scored
         return np.bincount(self.document_of_window, n).astype(np.int64)

@@ -14,8 +14,9 @@ import pandas as pd
 from argap import __version__
 from argap.breakdowns import By, as_part, partition
 from argap.cells import PREFIX, keys_of, sum_cells
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
+from argap.labels import check_documents
 from argap.lockstep import REMEDY
 from argap.records import Breakdowns, Gap, Part, Record, SliceResult
 from argap.restated import cells_at, check_setting, restate, thresholds_of
@@ -293,15 +294,14 @@ class Answers:
         return self._once.get(("windows", model, reference), lambda: self._scored_windows(model, reference))
 
     def _scored_windows(self, model: str, reference: str) -> tuple[WindowScore, ...]:
-        path, sources = self.result.folder / "cells.parquet", self.result.token_table.record.sources
+        path, labels = self.result.folder / "cells.parquet", self.result.token_table.record
         sums = sum_cells(path, ["window", "document", "domain"], list(dict.fromkeys([model, reference])))
-        if not sums["document"].between(0, len(sources) - 1).all():
-            raise FormatError(f"{path}: a document that the {len(sources):,} sources of labels.json lack; {REMEDY}")
+        check_documents(path, sums["document"].to_numpy(), labels, remedy=REMEDY)
         delta = (sums[PREFIX + reference] - sums[PREFIX + model]) / sums["n"]
         worst = sums.assign(delta=delta).sort_values(["delta", "window"], ascending=[False, True])[:LISTED]
         names = ["window", "document", "domain", "n", "delta"]
         rows = zip(*(worst[name].tolist() for name in names), strict=True)
-        return tuple(WindowScore(w, d, domain, sources[d], n, lost) for w, d, domain, n, lost in rows)
+        return tuple(WindowScore(w, d, domain, labels.sources[d], n, lost) for w, d, domain, n, lost in rows)
 
     def largest_losses(
         self, where: str | None, setting: Setting, model: str, interrupt: Interrupt, *, in_order: bool = False

@@ -206,11 +206,14 @@ class _Rows:
             check_columns(group.path, file.schema_arrow, columns, remedy=REMEDY)
             return file.read_row_group(group.number, columns=list(columns))
 
+    def _lacks(self, window: int) -> FormatError:
+        return FormatError(f"{self._folder}: no window {window}; {REMEDY}")
+
     def before(self, window: int) -> int:
         """How many rows there are before those of a window, which is there."""
         last, groups = self._groups
         if (at := bisect_left(last, window)) == len(groups):
-            raise FormatError(f"{self._folder}: no window {window}; {REMEDY}")
+            raise self._lacks(window)
         group = groups[at]
         return group.before + int(np.searchsorted(self._read(group, ["window"])["window"].to_numpy(), window))
 
@@ -225,7 +228,7 @@ class _Rows:
             if end < len(rows):
                 break
         if not any(map(len, found)):
-            raise FormatError(f"{self._folder}: no window {window}; {REMEDY}")
+            raise self._lacks(window)
         return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
 
