@@ -145,7 +145,7 @@ def read_logprob_file(path: Path) -> Imported:
 def _read_json_lines(path: Path) -> pa.Table:
     try:
         return pa.Table.from_pylist(jsonl.valid_rows(path))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:  # of a number beyond 64 bits either
         raise FormatError(f"{path}: not readable as JSON lines ({first_line(error)})") from None
 
 
@@ -174,7 +174,11 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
         raise FormatError(f"{path}: {name} holds {column.type}; expected {expected}")
     if not of_logprobs and column.null_count:
         raise FormatError(f"{path}: {name} is null in {column.null_count} rows; expected whole numbers")
-    return column.cast(pa.float64() if of_logprobs else pa.int64()).to_numpy().astype("f8" if of_logprobs else "i8")
+    try:
+        cast = column.cast(pa.float64() if of_logprobs else pa.int64())
+    except pa.ArrowException as error:
+        raise FormatError(f"{path}: {name}: {first_line(error)}") from None
+    return cast.to_numpy().astype("f8" if of_logprobs else "i8")
 
 
 def _imported(path: Path, document: np.ndarray, token: np.ndarray, logprob: np.ndarray) -> Imported:
