@@ -172,7 +172,7 @@ def test_a_run_does_not_take_the_folder_of_the_labels(text, folder, tmp_path) ->
         ("[1, 2]\n", "line 1: expected an object, found list"),
         ('{"tokens": [1, 2], "logprobs": [null]}\n', "document 0 has 2 tokens and 1 logprobs"),
         ('{"tokens": 1, "logprobs": 2}\n', "tokens is not a list in every row"),
-        ('{"tokens": [1, %d], "logprobs": [null, -1]}\n' % 10**30, r"bad\.jsonl: not readable .*too large"),
+        (f'{{"tokens": [1, {10**30}], "logprobs": [null, -1]}}\n', r"bad\.jsonl: not readable .*too large"),
     ],
 )
 def test_json_lines_that_do_not_fit_are_refused(text, folder, tmp_path, content: str, said: str) -> None:
