@@ -145,7 +145,6 @@ def score(
             options=ScoreOptions(
                 device=device,
                 batch_size=parse_batch_size(batch_size),
-                trust_remote_code=trust_remote_code,
                 backend=backend,
                 device_map=device_map,
                 rank=rank,

@@ -117,7 +117,6 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     check_loadable(
         target.checkpoint,
         options.backend,
-        trust_remote_code=options.trust_remote_code,
         device=device,
         device_map=options.device_map,
     )
@@ -125,7 +124,6 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
         device=device,
-        trust_remote_code=options.trust_remote_code,
         backend=options.backend,
         device_map=options.device_map,
     )
