@@ -71,7 +71,6 @@ def load_model(
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
-    check_loadable(checkpoint, backend, device=device, device_map=device_map)
     config = read_config(checkpoint)
     family = find_family(config)
     native = runs_native(checkpoint, backend)
@@ -133,6 +132,7 @@ def _load_by_transformers(
     import argap.models  # noqa: F401  (registers the native model type)
     from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
 
+    _check_trusted(checkpoint)
     _check_counts(checkpoint, config)
     if config.get("model_type") in FLA_TYPES:
         register_fla(checkpoint.name)

@@ -10,7 +10,7 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.checkpoint import max_positions, read_config
 from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
-from argap.loading import load_model, runs_native
+from argap.loading import check_loadable, load_model, runs_native
 from argap.lock import one_writer
 from argap.recall.decoding import COPY, CopyBaseline, Decoder, Forced
 from argap.recall.examples import Examples
@@ -114,6 +114,12 @@ def run_upstream(
 def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
+    check_loadable(
+        target.checkpoint,
+        options.backend,
+        device=device,
+        device_map=options.device_map,
+    )
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
