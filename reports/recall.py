@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from argap.atomic import write_text
 from argap.errors import ArgapError
+from argap.recall.examples import COPY
 from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Score
@@ -25,7 +26,6 @@ SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
 ALPHA, NAMED = 0.05, 4
 """Of the test of differences; differences named one by one."""
-BASELINE = "copy"  # keep in sync with `argap.recall.decoding.COPY`, whose module loads torch
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -145,7 +145,7 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
     tasks = [task.label for task in result.tasks]
     over = tasks[0] if len(tasks) == 1 else f"the {len(tasks)} tasks, on average"
     reference = result.reference if result.reference in means else None
-    others = [model for model in means if model not in (reference, BASELINE)] or [m for m in means if m != reference]
+    others = [model for model in means if model not in (reference, COPY)] or [m for m in means if m != reference]
     others.sort(key=lambda model: -means[model])
     if reference is not None and len(others) == 1:
         title = f"{others[0]} recalls {_score(means[others[0]])}% of {over}; {reference} {_score(means[reference])}%"

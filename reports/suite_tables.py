@@ -1,14 +1,12 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
-from math import log
 from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 
 from argap.cells import PREFIX
-from argap.gap import gap_due_to_ar
-from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
+from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Column, Table, best_in, csv_of
 from argap.reports.numbers import DASH, percent, percent_range, short, threshold_text
@@ -275,12 +273,5 @@ def _published(label: str, scale: str, check: GapCheck | None) -> str:
     if check is not None:
         return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
-    value = _implied(by_model[label], by_model[REFERENCE]) if label in by_model else None
+    value = implied(by_model[label], by_model[REFERENCE])[1].value if label in by_model else None
     return DASH if value is None else f"({percent(value)})"
-
-
-def _implied(row: PublishedRow, attention: PublishedRow) -> float | None:
-    """Compute the metric from printed perplexities; the share of AR hits follows from the attention row."""
-    share = log(attention.overall / attention.other) / log(attention.ar_hits / attention.other)
-    delta_hits, delta = log(attention.ar_hits / row.ar_hits), log(attention.overall / row.overall)
-    return gap_due_to_ar(delta_hits, delta, share).value

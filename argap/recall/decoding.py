@@ -24,8 +24,6 @@ Stop = Literal["stop", "eos", "length"]
 Next = Callable[[torch.Tensor], torch.Tensor]
 """Maps the tokens just chosen ``[B]`` to the logits ``[B, V]`` after them."""
 PROBE_TOKENS = 16
-COPY = "copy"
-"""The name of the copy baseline where a checkpoint is expected."""
 
 
 class Generation(NamedTuple):
