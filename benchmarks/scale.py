@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import apart, parser, peak_memory, save
+from measured import DEMO, apart, parser, peak_memory, save
 
-ROOT = Path(__file__).resolve().parent.parent
-TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7}
 """Documents, bytes and scored tokens at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
@@ -105,7 +103,7 @@ def labelled(folder: Path, path: Path) -> Run:
     from argap.labels import label_portions, write_labels
     from argap.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(TOKENIZER)
+    tokenizer = load_tokenizer(DEMO / "tokenizer")
 
     def run() -> tuple[int, Answers]:
         index = build_from_source(TokenSource([open_corpus(str(path))], tokenizer), folder / "index")
@@ -126,7 +124,7 @@ def scored(folder: Path, amount: int) -> Run:
     from argap.labels import label_portions, write_labels
     from argap.tokenizer import load_tokenizer
 
-    tokenizer, rng = load_tokenizer(TOKENIZER), np.random.default_rng(0)
+    tokenizer, rng = load_tokenizer(DEMO / "tokenizer"), np.random.default_rng(0)
     with (folder / "text.bin").open("wb") as file:
         for start in range(0, amount, 10_000):
             ids = (rng.zipf(1.3, min(10_000, amount - start)) % tokenizer.vocab_size).astype("<u2")
@@ -153,7 +151,7 @@ def tokens(folder: Path, amount: int) -> Run:
     from argap.comparison import compare_runs
     from argap.tokenizer import load_tokenizer
 
-    write_result(folder, amount, ["reference", "model"], load_tokenizer(TOKENIZER))
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
 
     def run() -> tuple[int, Answers]:
         gap = compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out", threshold=1250)
@@ -173,7 +171,7 @@ def view(folder: Path, amount: int) -> Run:
     from argap.view.answers import Answers as OfView
     from argap.view.answers import Setting
 
-    write_result(folder, amount, ["reference", "model"], load_tokenizer(TOKENIZER))
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
     compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out")
     page, stop = OfView(open_result(folder / "out")), Interrupt()
     own, moved = Setting(1250, "reference"), Setting(100, "reference")

@@ -18,12 +18,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measured import parser, save
+from measured import DEMO, parser, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from argap.batches import Batches
@@ -71,7 +70,6 @@ WIDTH, LAYERS, VOCABULARY = 1024, 24, 50_257
 CHECKED = 2
 """Windows whose log-probs are compared with float32."""
 TEXT = "stdlib:heldout"
-TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 CPU_LENGTH, CPU_BATCH, CPU_TOKENS = 1024, 2, 4096
 ROUNDS = 3
 PACKAGES = ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy")
@@ -286,10 +284,10 @@ def on_cpu() -> dict[str, Any]:
 
     config = GPT2(n_positions=CPU_LENGTH)
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "tokenizer")
     data = build_evaluation_set(
         open_corpus(TEXT),
-        load_tokenizer(TOKENIZER),
+        load_tokenizer(DEMO / "tokenizer"),
         seq_len=CPU_LENGTH,
         packing="document",
         limit_tokens=CPU_TOKENS,
