@@ -240,9 +240,15 @@ def short_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-def legend_beside(figure: Figure, axes: Axes) -> None:
-    """Put a legend for the lines of ``axes`` to the right of the figure."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+def name_lines(
+    figure: Figure, axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float
+) -> None:
+    """Name the lines of ``axes``: in a legend to the right of the figure, or of more models than colours those of
+    ``ends`` as `label_at_line` does."""
+    if len(look) > len(COLOURS):
+        label_at_line(axes, ends, look, high)
+    else:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
 def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:
