@@ -251,6 +251,16 @@ def name_lines(
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
+def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
+    """Put a legend above the panels, in at most ``columns`` columns: in fewer if the names would not fit the figure."""
+    for fewer in range(columns, 0, -1):
+        legend = figure.legend(handles=handles, loc="outside upper left", ncols=fewer)
+        if legend.get_window_extent().width < 0.98 * figure.bbox.width:
+            return
+        if fewer > 1:
+            legend.remove()
+
+
 def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:
     """Name each line right of ``axes``, at its end ``(x, y)``; names that would overlap are moved apart.
 

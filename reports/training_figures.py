@@ -15,6 +15,7 @@ from argap.reports.drawing import (
     decades,
     grid,
     highlight,
+    legend_above,
     looks,
     name_lines,
     plain,
@@ -106,7 +107,7 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
     hits.set_ylabel(f"NLL (nats per {gap.unit})")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")
-    figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    legend_above(figure, hits.get_legend_handles_labels()[0])
     return figure
 
 
