@@ -19,7 +19,7 @@ from argap.recall.scores import Score
 from argap.reports.formats import Column, Table, best_in
 from argap.reports.html import inline_svg
 from argap.reports.interactive import PageData, data_block, script
-from argap.reports.numbers import DASH, percent
+from argap.reports.numbers import DASH, mean_nll, percent
 from argap.reports.page import template
 
 SHOWN = 6
@@ -50,7 +50,7 @@ def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
     for row in result.rows:
         ends = DASH if row.ci95 is None else "–".join(map(_score, row.ci95))
         numbers = [_score(row.contains), _score(row.stderr), ends, _score(row.whole_word), _score(row.chance)]
-        rows.append([row.model, row.task, *numbers, nats(row.gold_nll), f"{row.n:,}"])
+        rows.append([row.model, row.task, *numbers, mean_nll(row.gold_nll), f"{row.n:,}"])
         rows[-1] += [percent(row.gold_survived)] * survived
     compared = [row if row.model != result.reference else None for row in result.rows]
     tasks = [row.task for row in result.rows]
@@ -173,10 +173,6 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
             f"By chance, an answer contains another example's gold in at most {percent(max(chances))} of cases."
         )
     return title, sentences
-
-
-def nats(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"
 
 
 def _score(value: float | None) -> str:

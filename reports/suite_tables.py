@@ -9,7 +9,7 @@ from argap.cells import PREFIX
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Column, Table, best_in, csv_of
-from argap.reports.numbers import DASH, percent, percent_range, short, threshold_text
+from argap.reports.numbers import DASH, mean_nll, percent, percent_range, short, threshold_text
 from argap.reports.tables import (
     closed_table,
     ends_of,
@@ -202,7 +202,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     for model in models:
         columns += [Column(f"{model}: {gap.hits}"), Column(f"other {gap.unit}s")]
         for _, row in trajectory.loc[trajectory["model"] == model].iterrows():
-            cells[model, row["tokens"]] = [_nats(row["nll_ar_hits"]), _nats(row["nll_other"])]
+            cells[model, row["tokens"]] = [mean_nll(row["nll_ar_hits"]), mean_nll(row["nll_other"])]
         if model != reference:
             columns.append(Column(f"gap due to {'AR' if gap.index else 'repeats'}"))
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
@@ -222,10 +222,6 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     )
     note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
     return Table(tuple(columns), rows, (note,))
-
-
-def _nats(value: float) -> str:
-    return DASH if value != value else f"{value:.2f}"
 
 
 def suite_csv(results: list[SizeResult]) -> str:
