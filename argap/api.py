@@ -129,6 +129,7 @@ def score(
     from argap.per_model import ModelSettings, per_model
     from argap.pipeline import score_models
     from argap.scorer import ScoreOptions
+    from argap.trust import trusting
 
     spec = EvaluationSpec(
         data=tuple(_texts(data)),
@@ -140,24 +141,25 @@ def score(
         keep=(keep,) if isinstance(keep, str) else tuple(keep),
         limit_document_tokens=limit_document_tokens,
     )
-    named = tokenizer if isinstance(tokenizer, str | Mapping) else None
-    in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
-    tokenizers = per_model("tokenizer", named)
-    score_models(
-        [_source(name, each, tokenizers, in_memory) for name, each in _named(models)],
-        _source(None, reference, tokenizers, in_memory),
-        Path(out),
-        spec=spec,
-        index=None if index is None else str(index),
-        threshold=threshold,
-        options=ScoreOptions("auto", device, batch_size, trust_remote_code, backend, device_map, rank=rank),
-        settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
-        model_names=[model_name] if isinstance(model_name, str) else model_name,
-        concurrency=concurrency,
-        base=base,
-        slices=_slice_specs(slices),
-        overwrite=overwrite,
-    )
+    with trusting(trust_remote_code):
+        named = tokenizer if isinstance(tokenizer, str | Mapping) else None
+        in_memory = None if isinstance(tokenizer, str | Mapping) else tokenizer
+        tokenizers = per_model("tokenizer", named)
+        score_models(
+            [_source(name, each, tokenizers, in_memory) for name, each in _named(models)],
+            _source(None, reference, tokenizers, in_memory),
+            Path(out),
+            spec=spec,
+            index=None if index is None else str(index),
+            threshold=threshold,
+            options=ScoreOptions("auto", device, batch_size, backend, device_map, rank=rank),
+            settings=ModelSettings(per_model("dtype", dtype), tokenizers, per_model("bos", bos)),
+            model_names=[model_name] if isinstance(model_name, str) else model_name,
+            concurrency=concurrency,
+            base=base,
+            slices=_slice_specs(slices),
+            overwrite=overwrite,
+        )
     return open_result(out)
 
 

@@ -84,8 +84,12 @@ def convert(
         if family is None:
             shutil.copyfile(folder / "config.json", temporary / "config.json")
         else:
+            from argap.models.hub.load import load_native, stored_dtype
+
             config = {**read_json(folder / "config.json"), "fixed_decay_reading": fixed_decay}
-            _write_native(published, temporary, source, family, config)
+            # In the dtype of the first floating-point matrix.
+            model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
+            model.save_pretrained(temporary)
             shutil.rmtree(published)
         if generation.is_file():
             shutil.copyfile(generation, temporary / generation.name)
@@ -159,14 +163,6 @@ def unpickle(path: Path, target: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
         raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
-
-
-def _write_native(published: Path, out: Path, source: str, family: "Family", config: dict[str, object]) -> None:
-    """The native checkpoint of the published layout, in the dtype of its first floating-point matrix."""
-    from argap.models.hub.load import load_native, stored_dtype
-
-    model = load_native(published, source, family, config, dtype=stored_dtype(published, source))
-    model.save_pretrained(out)
 
 
 def _sha256(path: Path) -> str:

@@ -35,11 +35,7 @@ def gguf_config(path: Path) -> dict[str, Any]:
     """
     from transformers import AutoConfig
 
-    check_gguf(path)
-    try:
-        return AutoConfig.from_pretrained(path.parent, gguf_file=path.name).to_dict()
-    except Exception as error:  # the reader raises whatever the bytes lead to
-        raise ArgapError(f"{path}: transformers cannot read its configuration ({first_line(error)})") from None
+    return _read(AutoConfig, path, "configuration").to_dict()
 
 
 @cache
@@ -49,11 +45,13 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
         return load_tokenizer(path.parent, name=str(path))
     from transformers import AutoTokenizer
 
+    return tokenizer_in_memory(_read(AutoTokenizer, path, "tokenizer", "; give `tokenizer=T`"), str(path))
+
+
+def _read(reader: Any, path: Path, what: str, remedy: str = "") -> Any:
+    """What a class of transformers, ``reader``, reads from the file."""
     check_gguf(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        return reader.from_pretrained(path.parent, gguf_file=path.name)
     except Exception as error:  # the reader raises whatever the bytes lead to
-        raise ArgapError(
-            f"{path}: transformers cannot read its tokenizer ({first_line(error)}); give `tokenizer=T`"
-        ) from None
-    return tokenizer_in_memory(tokenizer, str(path))
+        raise ArgapError(f"{path}: transformers cannot read its {what} ({first_line(error)}){remedy}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from argap.checkpoint import Checkpoint, read_config
 from argap.errors import ArgapError, extra
 from argap.progress import say
-from argap.trust import is_trusted, trusting
+from argap.trust import is_trusted
 
 if TYPE_CHECKING:
     import torch
@@ -60,15 +60,14 @@ def load_model(
     *,
     dtype: "torch.dtype",
     device: str,
-    trust_remote_code: bool = False,
     backend: Backend = "auto",
     device_map: bool = False,
 ) -> "PreTrainedModel":
     """The model in evaluation mode, on ``device``, or with ``device_map`` over all GPUs and then the CPU's memory,
     as accelerate places it. Raises `ArgapError` where weights are missing or of another shape, where an
     option has no native form (see `argap.models.hub`), where a mixer is not causal, and where code is not
-    trusted. The native form of a hub family refuses leftover weights; transformers skips them, and one line says
-    so."""
+    trusted (`argap.trust`). The native form of a hub family refuses leftover weights; transformers skips them, and
+    one line says so."""
     from argap.models.hub.load import load_native
     from argap.models.hub.registry import find_family
 
@@ -81,8 +80,7 @@ def load_model(
     else:
         # Weights of quantised layers cannot be moved afterwards.
         placed = "auto" if device_map else {"": device} if quantization(config) else None
-        trust = trust_remote_code or is_trusted()
-        model = _load_by_transformers(checkpoint, config, family, dtype, trust, placed)
+        model = _load_by_transformers(checkpoint, config, family, dtype, placed)
     _check_causal(map(type, model.modules()), checkpoint.name)
     return model.eval() if getattr(model, "hf_device_map", None) else model.eval().to(device)
 
@@ -91,7 +89,6 @@ def check_loadable(
     checkpoint: Checkpoint,
     backend: Backend = "auto",
     *,
-    trust_remote_code: bool = False,
     device: str = "cpu",
     device_map: bool = False,
 ) -> None:
@@ -101,7 +98,7 @@ def check_loadable(
     from argap.models.registry import resolve
 
     native = runs_native(checkpoint, backend)
-    _check_trusted(checkpoint, trust_remote_code)
+    _check_trusted(checkpoint)
     config = read_config(checkpoint)
     if not native:
         _check_counts(checkpoint, config)
@@ -118,9 +115,8 @@ def check_loadable(
         with extra("large"):
             import accelerate  # noqa: F401
     if native and config.get("model_type") == "argap":
-        with trusting(trust_remote_code):
-            names = [spec["name"] for spec in read_native(checkpoint.folder).mixers]
-            _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
+        names = [spec["name"] for spec in read_native(checkpoint.folder).mixers]
+        _check_causal(map(resolve, dict.fromkeys(names)), checkpoint.name)
 
 
 def _load_by_transformers(
@@ -128,7 +124,6 @@ def _load_by_transformers(
     config: Mapping[str, Any],
     family: "Family | None",
     dtype: "torch.dtype",
-    trust_remote_code: bool,
     placed: str | dict[str, str] | None,
 ) -> "PreTrainedModel":
     from transformers import AutoModelForCausalLM
@@ -137,7 +132,7 @@ def _load_by_transformers(
     import argap.models  # noqa: F401  (registers the native model type)
     from argap.models.hub.registry import FLA_TYPES, original_class, register_fla
 
-    _check_trusted(checkpoint, trust_remote_code)
+    _check_trusted(checkpoint)
     _check_counts(checkpoint, config)
     if config.get("model_type") in FLA_TYPES:
         register_fla(checkpoint.name)
@@ -153,7 +148,7 @@ def _load_by_transformers(
             dtype=dtype,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=is_trusted(),
             output_loading_info=True,
             **unscaled,
             **({} if placed is None else {"device_map": placed}),
@@ -183,8 +178,8 @@ def _load_by_transformers(
     return model
 
 
-def _check_trusted(checkpoint: Checkpoint, trust_remote_code: bool) -> None:
-    if trust_remote_code:
+def _check_trusted(checkpoint: Checkpoint) -> None:
+    if is_trusted():
         return
     config = read_config(checkpoint)
     code = "code of its own" if "auto_map" in config else _kernel_of_hub(config)

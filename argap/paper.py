@@ -179,15 +179,8 @@ def check_gap(row: PublishedRow, reference: PublishedRow) -> GapCheck:
     hence monotone between poles; so is its minimum with 1. Both bounds are therefore attained at one of the 32 corners
     of the rounding box. Raises `ValueError` if the box contains a pole, that is, if rounding could change the case.
     """
-
-    def metric(
-        ar: float, overall: float, ref_ar: float, ref_overall: float, ref_other: float
-    ) -> tuple[float, GapDueToAR]:
-        share = _share(ref_ar, ref_overall, ref_other)
-        return share, gap_due_to_ar(log(ref_ar / ar), log(ref_overall / overall), share)
-
     printed = (row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other)
-    corners = [metric(*corner) for corner in _corners(printed)]
+    corners = [_metric(*corner) for corner in _corners(printed)]
     cases: set[Case] = {result.case for _, result in corners}
     if len(cases) > 1 or any(not 0 < share < 1 for share, _ in corners):
         raise ValueError(f"{row.scale} {row.model}: the printed digits do not settle the case ({', '.join(cases)})")
@@ -243,9 +236,14 @@ def checks_as_json() -> dict[str, Any]:
     return {"gap_due_to_ar": gaps, "headline": headline, "closed": closed}
 
 
-def _share(ar_hits: float, overall: float, other: float) -> float:
-    """Solve overall = p · AR + (1 − p) · other for p, in NLL."""
-    return log(other / overall) / log(other / ar_hits)
+def implied(row: PublishedRow, reference: PublishedRow) -> tuple[float, GapDueToAR]:
+    """The share of AR hits and the metric that printed perplexities imply."""
+    return _metric(row.ar_hits, row.overall, reference.ar_hits, reference.overall, reference.other)
+
+
+def _metric(ar: float, overall: float, ref_ar: float, ref_overall: float, ref_other: float) -> tuple[float, GapDueToAR]:
+    share = log(ref_other / ref_overall) / log(ref_other / ref_ar)  # overall = p · AR + (1 − p) · other, in NLL
+    return share, gap_due_to_ar(log(ref_ar / ar), log(ref_overall / overall), share)
 
 
 def _corners(printed: Iterable[float]) -> Iterable[tuple[float, ...]]:

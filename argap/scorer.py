@@ -56,7 +56,6 @@ class ScoreOptions(NamedTuple):
     dtype: str = "auto"
     device: str = "auto"
     batch_size: int | Literal["auto"] = "auto"
-    trust_remote_code: bool = False
     backend: Backend = "auto"
     device_map: bool = False
     """Spread models over all GPUs and then the CPU's memory."""
@@ -147,7 +146,6 @@ def _loaded(
         checkpoint,
         dtype=DTYPES[dtype],
         device=device,
-        trust_remote_code=options.trust_remote_code,
         backend=options.backend,
         device_map=options.device_map,
     )

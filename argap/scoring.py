@@ -73,7 +73,6 @@ class LocalScorer:
         check_loadable(
             self.model,
             self.options.backend,
-            trust_remote_code=self.options.trust_remote_code,
             device=str(parallel.device) if parallel else resolve_device(self.options.device),
             device_map=self.options.device_map,
         )

@@ -67,9 +67,9 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
 
 def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
     """Build an index from raw text, and time the tokenizer alone on the same text with its own batching."""
-    from argap.bigram_index.build import build_index
+    from argap.bigram_index.build import build_from_source
+    from argap.bigram_index.token_source import TokenSource
     from argap.corpus import open_corpus
-    from argap.corpus.tokenize import token_documents
     from argap.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(DATA / "gpt2")
@@ -81,11 +81,8 @@ def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
         return sum(len(ids) for at in range(0, len(texts), 256) for ids in tokenizer.encode(texts[at : at + 256]))
 
     def build() -> int:
-        documents = (document.ids for document in token_documents(open_corpus(corpus), tokenizer))
-        return build_index(
-            documents, scratch / "text-index", vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.name,
-            tokenizer_fingerprint=tokenizer.fingerprint, sources=["corpus"], overwrite=True,
-        ).tokens  # fmt: skip
+        source = TokenSource([open_corpus(corpus)], tokenizer)
+        return build_from_source(source, scratch / "text-index", overwrite=True).tokens
 
     alone = built = Best(float("inf"), float("inf"))
     for _ in range(repeats):  # alternate, because the load of the machine may change

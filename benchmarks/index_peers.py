@@ -100,9 +100,13 @@ def lookup_argap(keys, counts, first, second):
     return lambda: int(count_pairs(made, first, second).sum())
 
 
+def keys_of(first, second):
+    return (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
+
+
 def lookup_numpy(keys, counts, first, second):
     def look_up() -> int:
-        wanted = (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
+        wanted = keys_of(first, second)
         at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
         return int(counts[at][keys[at] == wanted].sum())
 
@@ -115,7 +119,7 @@ def lookup_polars(keys, counts, first, second):
     index = polars.DataFrame({"pair": keys, "n": counts}).lazy()
 
     def look_up() -> int:
-        wanted = (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
+        wanted = keys_of(first, second)
         joined = polars.LazyFrame({"pair": wanted}).join(index, on="pair", how="inner")
         return joined.select(polars.col("n").cast(polars.Int64).sum()).collect(engine="streaming").item()
 
@@ -131,7 +135,7 @@ def lookup_duckdb(keys, counts, first, second):
     connection.execute("CREATE TABLE counts AS SELECT * FROM arrow_index").fetchall()
 
     def look_up() -> int:
-        wanted = (first.astype(np.uint64) << np.uint64(32)) | second.astype(np.uint64)
+        wanted = keys_of(first, second)
         connection.register("wanted", pyarrow.table({"pair": wanted}))
         ((total,),) = connection.execute("SELECT sum(n) FROM wanted JOIN counts USING (pair)").fetchall()
         return int(total)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+SHAPES = [(8, length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
+"""Batch, positions, heads and head size of attention in linear time."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from argap.ahead import available_cores
 from argap.atomic import write_json
 
+DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
+"""Tokenizer and checkpoints that ship with argap."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 

@@ -7,7 +7,6 @@ then in one batch. Prints seconds (the better of two rounds), their ratio, and t
 be all. The demo's convolutions take at most 1,024 positions, so prompts have 970 tokens by default.
 """
 
-import argparse
 import contextlib
 import io
 import logging
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from measured import DEMO, parser, save
 from transformers import AutoTokenizer
 
 from argap.checkpoint import find_checkpoint
@@ -26,8 +26,6 @@ from argap.recall.decoding import Decoder
 from argap.recall.fixture import fixture_rows
 from argap.recall.lm_eval_model import ArgapLM
 from argap.tokenizer import load_tokenizer, tokenizer_folder
-
-CHECKPOINTS = Path(__file__).parents[1] / "argap" / "demo" / "checkpoints"
 
 
 def prompts_of(folder: Path, count: int, length: int) -> list[str]:
@@ -65,17 +63,18 @@ def best_of_two(lm: Any, prompts: list[str], tokens: int) -> tuple[float, list[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoints", nargs="*", type=Path, default=sorted(CHECKPOINTS.iterdir()))
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--length", type=int, default=970)
-    arguments = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--checkpoints", nargs="*", type=Path, default=sorted((DEMO / "checkpoints").iterdir()))
+    flags.add_argument("--prompts", type=int, default=4)
+    flags.add_argument("--tokens", type=int, default=48)
+    flags.add_argument("--length", type=int, default=970)
+    arguments = flags.parse_args()
     logging.disable(logging.WARNING)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; {arguments.prompts} prompts of "
         f"{arguments.length} tokens, {arguments.tokens} new tokens"
     )
+    rows = []
     for folder in arguments.checkpoints:
         model = load_model(find_checkpoint(folder), dtype=torch.float32, device="cpu")
         prompts = prompts_of(folder, arguments.prompts, arguments.length)
@@ -87,10 +86,12 @@ def main() -> None:
             seconds, answers = best_of_two(own, prompts, arguments.tokens)
             theirs, expected = best_of_two(peer, prompts, arguments.tokens)
             agree = sum(a == b for a, b in zip(answers, expected, strict=True))
+            rows.append({"model": folder.name, "batch": batch, "argap_s": seconds, "lm_eval_s": theirs, "same": agree})
             print(
                 f"{folder.name}, batch {batch}: argap {seconds:.2f} s, lm-eval {theirs:.2f} s, "
                 f"{theirs / seconds:.1f} times; {agree} of {len(answers)} answers the same"
             )
+    save(arguments.json, ("torch", "transformers", "lm_eval"), rows=rows)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import apart, parser, peak_memory, save
+from measured import DEMO, apart, parser, peak_memory, save
 
-ROOT = Path(__file__).resolve().parent.parent
-TOKENIZER = ROOT / "argap" / "demo" / "tokenizer"
 LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7}
 """Documents, bytes and scored tokens at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
@@ -105,7 +103,7 @@ def labelled(folder: Path, path: Path) -> Run:
     from argap.labels import label_portions, write_labels
     from argap.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(TOKENIZER)
+    tokenizer = load_tokenizer(DEMO / "tokenizer")
 
     def run() -> tuple[int, Answers]:
         index = build_from_source(TokenSource([open_corpus(str(path))], tokenizer), folder / "index")
@@ -126,7 +124,7 @@ def scored(folder: Path, amount: int) -> Run:
     from argap.labels import label_portions, write_labels
     from argap.tokenizer import load_tokenizer
 
-    tokenizer, rng = load_tokenizer(TOKENIZER), np.random.default_rng(0)
+    tokenizer, rng = load_tokenizer(DEMO / "tokenizer"), np.random.default_rng(0)
     with (folder / "text.bin").open("wb") as file:
         for start in range(0, amount, 10_000):
             ids = (rng.zipf(1.3, min(10_000, amount - start)) % tokenizer.vocab_size).astype("<u2")
@@ -147,50 +145,19 @@ def scored(folder: Path, amount: int) -> Run:
 
 
 def tokens(folder: Path, amount: int) -> Run:
-    """Compare two runs of ``amount`` tokens in 1,000 documents."""
-    import numpy as np
+    """Compare two runs of ``amount`` tokens."""
+    from synthetic_result import write_result
 
-    from argap import runs
     from argap.comparison import compare_runs
-    from argap.evaluation import EvaluationSet
-    from argap.labels import label_portions, write_labels
-    from argap.records import RunIdentity, RunResult, SourceRecord
     from argap.tokenizer import load_tokenizer
 
-    tokenizer, seq_len, rng = load_tokenizer(TOKENIZER), 1024, np.random.default_rng(0)
-    ids = (rng.zipf(1.3, amount) % tokenizer.vocab_size).astype(np.int32)
-    ids[ids == tokenizer.eos] = 1
-    count = min(1000, amount // 2)
-    data = EvaluationSet(
-        tokens=ids,
-        offsets=np.append(np.arange(0, amount, seq_len), amount).astype(np.int64),
-        document_ends=-(-np.arange(1, count + 1) * amount // count),
-        domains=["text"] * count,
-        sources=[f"{k}.txt" for k in range(count)],
-        seq_len=seq_len,
-        packing="packed",
-        eos=tokenizer.eos,
-        tokenizer=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-    )
-    for name in ("reference", "model"):
-        identity = RunIdentity(name, data.fingerprint, "float32", "cpu", 1, "native")
-        record = runs.new_record(name, name, SourceRecord(data=("text",)), data.record, identity)
-        run = runs.begin_run(folder / name, record, overwrite=False)
-        for shard, windows in enumerate(runs.shards_of(data)):
-            rows = data.offsets[windows.stop] - data.offsets[windows.start]
-            logprob = -rng.gamma(2.0, 1.5, rows).astype(np.float32)
-            runs.write_shard(runs.shard_path(run.folder, shard), data, windows, logprob, np.zeros(rows, dtype=np.int32))
-        runs.finish_run(run, RunResult(1, "chunked", 1, "cpu", 1, 1.0, None))
-    write_labels(label_portions(data, None), tokenizer, folder / "labels")
-    del data, ids
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
 
-    def run_comparison() -> tuple[int, Answers]:
-        out = folder / "compared"
-        gap = compare_runs([str(folder / "model")], str(folder / "reference"), out, threshold=1250)
+    def run() -> tuple[int, Answers]:
+        gap = compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out", threshold=1250)
         return gap.rows[0].overall.n, {}
 
-    return run_comparison
+    return run
 
 
 def view(folder: Path, amount: int) -> Run:
@@ -204,7 +171,7 @@ def view(folder: Path, amount: int) -> Run:
     from argap.view.answers import Answers as OfView
     from argap.view.answers import Setting
 
-    write_result(folder, amount, ["reference", "model"], load_tokenizer(TOKENIZER))
+    write_result(folder, amount, ["reference", "model"], load_tokenizer(DEMO / "tokenizer"))
     compare_runs([str(folder / "model")], str(folder / "reference"), folder / "out")
     page, stop = OfView(open_result(folder / "out")), Interrupt()
     own, moved = Setting(1250, "reference"), Setting(100, "reference")

@@ -16,14 +16,14 @@ import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from measured import parser, save
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPTNeoXConfig, LlamaConfig, PretrainedConfig
+from measured import DEMO, parser, save
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from argap.batches import Batches
 from argap.checkpoint import find_checkpoint
@@ -31,19 +31,32 @@ from argap.evaluation import EvaluationSet
 from argap.loading import load_model
 
 BATCH, LENGTH = 8, 2048
-SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
-    "GPT-2 124M": lambda: GPT2Config(vocab_size=50304, n_positions=LENGTH),
-    "Llama 360M": lambda: llama(49152, 960, 2560, 32, 15, 5, tie_word_embeddings=True),
-    "Qwen3 0.6B": lambda: qwen3(),
-    "Llama 1.3B": lambda: llama(50304, 2048, 5504, 24, 16, 16),
-    "Pythia 410M": lambda: GPTNeoXConfig(
-        vocab_size=50304,
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=24,
-        num_attention_heads=16,
+
+
+def decoder(
+    family: str, vocabulary: int, width: int, inner: int, layers: int, heads: int, **options: Any
+) -> PretrainedConfig:
+    return AutoConfig.for_model(
+        family,
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         max_position_embeddings=LENGTH,
+        **options,
+    )
+
+
+GPT2 = partial(AutoConfig.for_model, "gpt2", vocab_size=50304)
+SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
+    "GPT-2 124M": partial(GPT2, n_positions=LENGTH),
+    "Llama 360M": partial(decoder, "llama", 49152, 960, 2560, 32, 15, num_key_value_heads=5, tie_word_embeddings=True),
+    "Qwen3 0.6B": partial(
+        decoder, "qwen3", 151936, 1024, 3072, 28, 16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
     ),
+    "Llama 1.3B": partial(decoder, "llama", 50304, 2048, 5504, 24, 16),
+    "Pythia 410M": partial(decoder, "gpt_neox", 50304, 1024, 4096, 24, 16),
 }
 NATIVE = ("attention", "retnet", "hyena", "rwkv4_channel", "mamba", "h3", "base_conv", "delta_net", "gla")
 FLA = {
@@ -57,7 +70,6 @@ WIDTH, LAYERS, VOCABULARY = 1024, 24, 50_257
 CHECKED = 2
 """Windows whose log-probs are compared with float32."""
 TEXT = "stdlib:heldout"
-TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 CPU_LENGTH, CPU_BATCH, CPU_TOKENS = 1024, 2, 4096
 ROUNDS = 3
 PACKAGES = ("torch", "triton", "transformers", "liger_kernel", "fla_core", "lm_eval", "numpy")
@@ -68,70 +80,44 @@ def main() -> None:
     flags.add_argument("--models", help="comma-separated rows; default: all")
     flags.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     arguments = flags.parse_args()
+    names = arguments.models.split(",") if arguments.models else [*SHAPES, *NATIVE]
     rows: list[dict[str, Any]] = []
     with torch.inference_mode():
-        if torch.cuda.is_available():
-            names = arguments.models.split(",") if arguments.models else [*SHAPES, *NATIVE]
-            for name in names:
-                if name in SHAPES:
-                    rows.append(on_hub_model(name, not arguments.without_compile))
-                else:
-                    rows.append(on_fla_model(name) if name in FLA else on_native_model(name))
-                print(rows[-1], flush=True)
-                save(arguments.json, PACKAGES, rows=rows)
+        for row in on_gpu(names, not arguments.without_compile) if torch.cuda.is_available() else [on_cpu()]:
+            rows.append(row)
+            for way, found in row.items():
+                if isinstance(found, dict):
+                    print(f"{row['model']:14} {way:26}", *(f"{key} {value:.4g}" for key, value in found.items()))
+            save(arguments.json, PACKAGES, rows=rows)
+
+
+Ways = dict[str, dict[str, float]]
+"""What is measured of each implementation."""
+
+
+def on_gpu(names: list[str], compiles: bool) -> Iterator[dict[str, Any]]:
+    """Milliseconds, peak memory and accuracy of argap and of each alternative, a row for each model."""
+    for name in names:
+        torch.manual_seed(0)
+        ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
+        if name in SHAPES:
+            ways = on_hub_model(name, ids, compiles)
         else:
-            rows.append(on_cpu())
-    save(arguments.json, PACKAGES, rows=rows)
-    for row in rows:
-        for way, found in row.items():
-            if "ms" in found:
-                print(f"{row['model']:14} {way:26}", *(f"{key} {value:.4g}" for key, value in found.items()))
+            ways = on_fla_model(name, ids) if name in FLA else on_native_model(name, ids)
+        yield {"model": name, "shape": f"B {BATCH}, T {LENGTH}", **ways}
 
 
-def llama(
-    vocabulary: int, width: int, inner: int, layers: int, heads: int, key_heads: int, **options: Any
-) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        max_position_embeddings=LENGTH,
-        **options,
-    )
-
-
-def qwen3() -> PretrainedConfig:
-    from transformers import Qwen3Config
-
-    return Qwen3Config(
-        vocab_size=151936,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=LENGTH,
-        tie_word_embeddings=True,
-    )
-
-
-def on_hub_model(name: str, compiles: bool) -> dict[str, Any]:
-    """Milliseconds, peak memory and accuracy of argap and of each alternative."""
-    torch.manual_seed(0)
+def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Ways:
     model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=torch.bfloat16).cuda().eval()
-    ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
     exact = in_float32(model, ids)
 
     def trunk() -> Any:
         return model.base_model(input_ids=ids, use_cache=False)
 
-    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
-    row["HF path"] = measure(lambda: by_all_logits(model, ids)) | accuracy(by_all_logits(model, ids[:CHECKED]), exact)
-    row["trunk of HF"] = measure(trunk)
+    ways = {
+        "HF path": measure(lambda: by_all_logits(model, ids)) | accuracy(by_all_logits(model, ids[:CHECKED]), exact),
+        "trunk of HF": measure(trunk),
+    }
     if compiles:
         torch._dynamo.reset()
         # A copy: compiling patches what the model's functions look up.
@@ -143,51 +129,42 @@ def on_hub_model(name: str, compiles: bool) -> dict[str, Any]:
             hidden = compiled(input_ids=ids, use_cache=False).last_hidden_state
             return [head(h, weight, t) for h, t in zip(hidden, ids, strict=True)]
 
-        row["torch.compile"] = measure(by_compiler)
-        row["trunk under torch.compile"] = measure(lambda: compiled(input_ids=ids, use_cache=False))
+        ways["torch.compile"] = measure(by_compiler)
+        ways["trunk under torch.compile"] = measure(lambda: compiled(input_ids=ids, use_cache=False))
         torch._dynamo.reset()
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # fuses ``model`` in place
-    row["trunk of argap"] = measure(trunk)
-    ours = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
-    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours, exact)
-    return row
+    return ways | {"trunk of argap": measure(trunk), "argap": by_argap(batches, ids, exact)}
 
 
-def on_native_model(name: str) -> dict[str, Any]:
-    """Milliseconds, peak memory and accuracy of a native model with the fused kernels around its mixers and without."""
+def on_native_model(name: str, ids: torch.Tensor) -> Ways:
+    """A native model with the fused kernels around its mixers and without."""
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
 
-    torch.manual_seed(0)
     config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
     with torch.inference_mode(False):  # as argap loads it; filters of inference tensors are not cached
         model: Any = ArgapForCausalLM(config)
         model = model.to(torch.bfloat16).cuda().eval()
-    ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
     exact = in_float32(model, ids)
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
-    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
-    plain, ours = by_references(lambda: batches.logprobs(ids[:CHECKED])), batches.logprobs(ids[:CHECKED])
-    with_references = by_references(lambda: measure(lambda: batches.score(range(BATCH)).arrays()))
-    row["unfused"] = with_references | accuracy(plain.logprob[:, :-1], exact)
-    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours.logprob[:, :-1], exact)
-    row["argap"] |= measure_device(lambda: batches.logprobs(ids))
-    return row
+    unfused = by_references(lambda: by_argap(batches, ids, exact))
+    return {
+        "unfused": unfused,
+        "argap": by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids)),
+    }
 
 
-def on_fla_model(name: str) -> dict[str, Any]:
-    """Milliseconds, peak memory and accuracy of a model of flash-linear-attention and of argap on the same weights.
+def on_fla_model(name: str, ids: torch.Tensor) -> Ways:
+    """A model of flash-linear-attention, and argap on the same weights.
 
     Its first calls choose launch configurations, which takes minutes on a fresh machine and is not counted.
     """
     import fla.models  # pyright: ignore[reportMissingImports]
 
     family, options = FLA[name]
-    torch.manual_seed(0)
     shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
     config = getattr(fla.models, f"{family}Config")(**shape, **options)
     theirs: Any = getattr(fla.models, f"{family}ForCausalLM")(config).to(torch.bfloat16).cuda().eval()
-    ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         checkpoint = find_checkpoint(folder)
@@ -195,15 +172,18 @@ def on_fla_model(name: str) -> dict[str, Any]:
             wide = load_model(checkpoint, dtype=torch.float32, device="cuda", backend="native")
             model = load_model(checkpoint, dtype=torch.bfloat16, device="cuda", backend="native")
         exact = in_float32(wide, ids)
-    row: dict[str, Any] = {"model": name, "shape": f"B {BATCH}, T {LENGTH}"}
     found = by_all_logits(theirs, ids[:CHECKED])
-    row["FLA path"] = measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact)
-    row["trunk of FLA"] = measure(lambda: theirs.model(input_ids=ids, use_cache=False))
+    ways = {
+        "FLA path": measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact),
+        "trunk of FLA": measure(lambda: theirs.model(input_ids=ids, use_cache=False)),
+    }
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
-    ours = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
-    row["argap"] = measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(ours, exact)
-    row["argap"] |= measure_device(lambda: batches.logprobs(ids))
-    return row
+    return ways | {"argap": by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))}
+
+
+def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
+    found = batches.logprobs(ids[:CHECKED]).logprob[:, :-1]
+    return measure(lambda: batches.score(range(BATCH)).arrays()) | accuracy(found, exact)
 
 
 def by_references(function: Callable[[], Any]) -> Any:
@@ -302,12 +282,12 @@ def on_cpu() -> dict[str, Any]:
     from argap.evaluation import build_evaluation_set
     from argap.tokenizer import load_tokenizer
 
-    config = GPT2Config(vocab_size=50304, n_positions=CPU_LENGTH)
+    config = GPT2(n_positions=CPU_LENGTH)
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO / "tokenizer")
     data = build_evaluation_set(
         open_corpus(TEXT),
-        load_tokenizer(TOKENIZER),
+        load_tokenizer(DEMO / "tokenizer"),
         seq_len=CPU_LENGTH,
         packing="document",
         limit_tokens=CPU_TOKENS,

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from measured import parser, save
+from measured import DEMO, parser, save
 
 WIDTH, LAYERS, LENGTH = 1024, 24, 2048
-TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 
 
 def main() -> None:
@@ -56,13 +55,12 @@ def write_checkpoint(folder: Path, name: str, width: int, layers: int) -> None:
     from argap.tokenizer import load_tokenizer
 
     torch.manual_seed(0)
-    tokenizer = load_tokenizer(TOKENIZER)
+    tokenizer = load_tokenizer(DEMO / "tokenizer")
     config = build_config(
         name, hidden_size=width, num_hidden_layers=layers, vocab_size=tokenizer.vocab_size, seq_len=LENGTH
     )
     ArgapForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    for file in TOKENIZER.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    tokenizer.save(folder)
 
 
 def on(gpus: int, work: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measured import apart, parser, peak_memory, save
+from measured import DEMO, apart, parser, peak_memory, save
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,7 +220,6 @@ def main() -> None:
     options = flags.parse_args()
     from synthetic_result import write_result
 
-    from argap.demo import HERE
     from argap.tokenizer import load_tokenizer
 
     skipped = {*options.skip, *(() if find_spec("polars") else ["slices, Polars"])}
@@ -229,7 +228,7 @@ def main() -> None:
     for tokens in options.tokens:
         folder = options.work / tokens
         if not (folder / "labels" / "labels.json").is_file():
-            write_result(folder, int(float(tokens)), list(MODELS), load_tokenizer(HERE / "tokenizer"))
+            write_result(folder, int(float(tokens)), list(MODELS), load_tokenizer(DEMO / "tokenizer"))
         results[tokens] = measure(folder, steps, options.rounds)
         for name, got in results[tokens].items():
             print(tokens, name, got, flush=True)

@@ -20,9 +20,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from measured import parser, save
+from measured import DEMO, parser, save
 
-DEMO = Path(__file__).resolve().parent.parent / "argap" / "demo"
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
 TEXT = "The trees grow where the river turns. The trees grow."
 

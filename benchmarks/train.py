@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measured import parser, save, seconds_since_start
+from measured import DEMO, parser, save, seconds_since_start
 
 from argap.atomic import read_json, write_json
 from argap.models import ArgapForCausalLM
@@ -60,7 +60,6 @@ ROWS: tuple[str, ...] = (
 )
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
 """Seconds that a row may take, by its type."""
-TOKENIZER = Path(__file__).resolve().parent.parent / "argap" / "demo" / "tokenizer"
 PARITY_STEPS = 200
 PACKAGES = ("torch", "triton", "transformers", "flash-linear-attention", "fla-core")
 Process = subprocess.Popen[str]
@@ -182,7 +181,7 @@ def measured(name: str, sizes: Sizes) -> dict[str, Any]:
 
 def train_config(length: int, batch: int, architecture: str, cuda: bool) -> TrainConfig:
     return TrainConfig(
-        tokenizer=str(TOKENIZER),
+        tokenizer=str(DEMO / "tokenizer"),
         data=(DataSource("stdlib:heldout"),),
         architecture=architecture,
         seq_len=length,
@@ -252,7 +251,7 @@ def prepare_parity(architecture: str, sizes: Sizes) -> tuple[ArgapForCausalLM, A
     from argap.corpus.tokenize import token_documents
     from argap.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(str(TOKENIZER))
+    tokenizer = load_tokenizer(str(DEMO / "tokenizer"))
     ids = np.concatenate([document.ids for document in token_documents(open_corpus("stdlib:heldout"), tokenizer)])
     shape = sizes.parity_length, sizes.parity_width, sizes.parity_layers
     model = build(architecture, "tiny", tokenizer.vocab_size, *shape)

@@ -240,6 +240,17 @@ def short_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
+def name_lines(
+    figure: Figure, axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float
+) -> None:
+    """Name the lines of ``axes``: in a legend to the right of the figure, or of more models than colours those of
+    ``ends`` as `label_at_line` does."""
+    if len(look) > len(COLOURS):
+        label_at_line(axes, ends, look, high)
+    else:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+
+
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
     """Put a legend above the panels, in at most ``columns`` columns: in fewer if the names would not fit the figure."""
     for fewer in range(columns, 0, -1):
@@ -248,11 +259,6 @@ def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
             return
         if fewer > 1:
             legend.remove()
-
-
-def legend_beside(figure: Figure, axes: Axes) -> None:
-    """Put a legend for the lines of ``axes`` to the right of the figure."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
 
 
 def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:

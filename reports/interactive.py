@@ -10,7 +10,7 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from argap.gap import perplexity, share_closed
-from argap.records import Closed, Delta, Gap, GapRow, Part, Record, SliceScores, ThresholdShare
+from argap.records import Delta, Gap, GapRow, Part, Record, SliceScores, ThresholdShare
 from argap.reports.formats import Table
 from argap.reports.hover import Panel
 from argap.reports.numbers import percent, threshold_text
@@ -118,20 +118,13 @@ def _row(
         share_ar_hits=point.share,
         gap_due_to_ar=point.gap_due_to.get(row.model),
         delta_ar=None if row.reference else Delta(lost, None),
-        closed=_closed(row.closed, own, nll, reference),
+        closed=row.closed and replace(row.closed, ar_hits=share_closed(own, nll[row.closed.base], theirs)),
     )
 
 
 def _mean(total: float, n: int) -> tuple[float | None, float | None]:
     """NLL and perplexity."""
     return (total / n, perplexity(total / n)) if n else (None, None)
-
-
-def _closed(closed: Closed | None, own: float | None, nll: dict[str, float | None], reference: str) -> Closed | None:
-    """The share of the base's gap that a model closes, on these hits."""
-    if closed is None:
-        return None
-    return replace(closed, ar_hits=share_closed(own, nll[closed.base], nll[reference]))
 
 
 def _state(gap: Gap, point: int) -> State:

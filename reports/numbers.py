@@ -41,6 +41,15 @@ def nats(value: float) -> str:
     return f"{value:z.3f}".replace("-", "−")
 
 
+def mean_nll(value: float | None) -> str:
+    """A mean NLL in nats, a dash where there is none.
+
+    >>> mean_nll(2.399), mean_nll(None), mean_nll(float("nan"))
+    ('2.40', '—', '—')
+    """
+    return DASH if value is None or math.isnan(value) else f"{value:.2f}"
+
+
 def nats_interval(ends: tuple[float, float] | None) -> str:
     """Both ends of an interval in nats, a dash where there is none.
 

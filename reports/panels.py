@@ -124,7 +124,7 @@ def set_frequency_ticks(axes: Axes, gap: Gap) -> None:
     number = bin_numbers(gap.bins.frequency)
     last = max([floor(threshold_position(gap)), *(number[part.bin] for part in gap.breakdowns.frequency)])
     highs = [each.high for each in gap.bins.frequency[: last + 1]]
-    ticks = {k: short(high) for k, high in enumerate(highs) if high is not None and _is_decade(high)}
+    ticks = {k: short(high) for k, high in enumerate(highs) if high is not None and str(high).strip("0") in ("", "1")}
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set_xlim(-0.7, last + 0.7)
 
@@ -159,10 +159,6 @@ def percent_of(value: float, delta: float) -> str:
 def share_text(value: float, delta: float) -> str:
     """``73%`` of the gap, or nats where there is no gap to take a share of."""
     return percent_of(value, delta) if delta > 0 else f"{nats(value)} nats"
-
-
-def _is_decade(value: int) -> bool:
-    return value == 0 or str(value).strip("0") == "1"
 
 
 def top_domains(parts: Sequence[Part]) -> list[Part]:

@@ -12,20 +12,20 @@ from markupsafe import Markup, escape
 
 from argap.atomic import write_text
 from argap.errors import ArgapError
+from argap.recall.examples import COPY
 from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Score
 from argap.reports.formats import Column, Table, best_in
 from argap.reports.html import inline_svg
 from argap.reports.interactive import PageData, data_block, script
-from argap.reports.numbers import DASH, percent
+from argap.reports.numbers import DASH, mean_nll, percent
 from argap.reports.page import template
 
 SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
 ALPHA, NAMED = 0.05, 4
 """Of the test of differences; differences named one by one."""
-BASELINE = "copy"  # keep in sync with `argap.recall.decoding.COPY`, whose module loads torch
 AROUND = 220
 """Characters shown on either side of the gold and before the query."""
 
@@ -50,7 +50,7 @@ def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
     for row in result.rows:
         ends = DASH if row.ci95 is None else "–".join(map(_score, row.ci95))
         numbers = [_score(row.contains), _score(row.stderr), ends, _score(row.whole_word), _score(row.chance)]
-        rows.append([row.model, row.task, *numbers, nats(row.gold_nll), f"{row.n:,}"])
+        rows.append([row.model, row.task, *numbers, mean_nll(row.gold_nll), f"{row.n:,}"])
         rows[-1] += [percent(row.gold_survived)] * survived
     compared = [row if row.model != result.reference else None for row in result.rows]
     tasks = [row.task for row in result.rows]
@@ -145,7 +145,7 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
     tasks = [task.label for task in result.tasks]
     over = tasks[0] if len(tasks) == 1 else f"the {len(tasks)} tasks, on average"
     reference = result.reference if result.reference in means else None
-    others = [model for model in means if model not in (reference, BASELINE)] or [m for m in means if m != reference]
+    others = [model for model in means if model not in (reference, COPY)] or [m for m in means if m != reference]
     others.sort(key=lambda model: -means[model])
     if reference is not None and len(others) == 1:
         title = f"{others[0]} recalls {_score(means[others[0]])}% of {over}; {reference} {_score(means[reference])}%"
@@ -173,10 +173,6 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
             f"By chance, an answer contains another example's gold in at most {percent(max(chances))} of cases."
         )
     return title, sentences
-
-
-def nats(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"
 
 
 def _score(value: float | None) -> str:

@@ -1,17 +1,15 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
-from math import log
 from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 
 from argap.cells import PREFIX
-from argap.gap import gap_due_to_ar
-from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, PublishedRow, check_gaps
+from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Column, Table, best_in, csv_of
-from argap.reports.numbers import DASH, percent, percent_range, short, threshold_text
+from argap.reports.numbers import DASH, mean_nll, percent, percent_range, short, threshold_text
 from argap.reports.tables import (
     closed_table,
     ends_of,
@@ -204,7 +202,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     for model in models:
         columns += [Column(f"{model}: {gap.hits}"), Column(f"other {gap.unit}s")]
         for _, row in trajectory.loc[trajectory["model"] == model].iterrows():
-            cells[model, row["tokens"]] = [_nats(row["nll_ar_hits"]), _nats(row["nll_other"])]
+            cells[model, row["tokens"]] = [mean_nll(row["nll_ar_hits"]), mean_nll(row["nll_other"])]
         if model != reference:
             columns.append(Column(f"gap due to {'AR' if gap.index else 'repeats'}"))
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
@@ -224,10 +222,6 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     )
     note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
     return Table(tuple(columns), rows, (note,))
-
-
-def _nats(value: float) -> str:
-    return DASH if value != value else f"{value:.2f}"
 
 
 def suite_csv(results: list[SizeResult]) -> str:
@@ -275,12 +269,5 @@ def _published(label: str, scale: str, check: GapCheck | None) -> str:
     if check is not None:
         return f"{check.row.printed}%" + ("" if check.agrees else f" {DOUBT}")
     by_model = {row.model: row for row in HYBRID_TABLE if row.scale == scale}
-    value = _implied(by_model[label], by_model[REFERENCE]) if label in by_model else None
+    value = implied(by_model[label], by_model[REFERENCE])[1].value if label in by_model else None
     return DASH if value is None else f"({percent(value)})"
-
-
-def _implied(row: PublishedRow, attention: PublishedRow) -> float | None:
-    """Compute the metric from printed perplexities; the share of AR hits follows from the attention row."""
-    share = log(attention.overall / attention.other) / log(attention.ar_hits / attention.other)
-    delta_hits, delta = log(attention.ar_hits / row.ar_hits), log(attention.overall / row.overall)
-    return gap_due_to_ar(delta_hits, delta, share).value

@@ -139,11 +139,6 @@ def main_tables(gap: Gap) -> list[Table]:
     return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
 
 
-def print_table(gap: Gap, form: Form = "terminal") -> None:
-    """Print the tables of a result."""
-    print_tables(tables_of(gap), form)
-
-
 def print_slices(
     slices: Sequence[SliceResult],
     *,

@@ -7,7 +7,6 @@ from matplotlib.ticker import PercentFormatter
 
 from argap.records import Gap, GapShare
 from argap.reports.drawing import (
-    COLOURS,
     FAINT,
     GREY,
     INK,
@@ -16,8 +15,7 @@ from argap.reports.drawing import (
     decades,
     grid,
     highlight,
-    label_at_line,
-    legend_beside,
+    name_lines,
     plain,
     style,
 )
@@ -43,7 +41,6 @@ def share_by_threshold(gap: Gap) -> Figure:
     """
     models = [row.model for row in gap.compared]
     look = highlight(gap.models, of_interest(gap))
-    crowded = len(look) > len(COLOURS)
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     tau = np.array([point.threshold for point in gap.curve], dtype=np.float64)
@@ -89,11 +86,8 @@ def share_by_threshold(gap: Gap) -> Figure:
     curves = coloured + [m for m in order if m not in coloured]
     tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
     tell(below, list(tau), heads, {"AR hits": [(p.share, f"{percent(p.share)} of {gap.unit}s") for p in gap.curve]})
-    if crowded:
-        named = ends if len(ends) <= NAMED else coloured
-        label_at_line(above, {m: (float(tau.max()), ends[m]) for m in named}, look, high=3.2)
-    else:
-        legend_beside(figure, above)
+    named = ends if len(ends) <= NAMED else coloured
+    name_lines(figure, above, {m: (float(tau.max()), ends[m]) for m in named}, look, high=3.2)
     return figure
 
 

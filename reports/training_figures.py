@@ -11,15 +11,13 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from argap.records import Gap
 from argap.reports.drawing import (
-    COLOURS,
     WIDTH,
     decades,
     grid,
     highlight,
-    label_at_line,
     legend_above,
-    legend_beside,
     looks,
+    name_lines,
     plain,
     style,
 )
@@ -42,7 +40,6 @@ def learning_curves(result: SizeResult) -> Figure:
     """
     models = [row.model for row in result.gap.compared]
     look = highlight(result.gap.models, of_interest(result.gap))
-    crowded = len(look) > len(COLOURS)
     ends: dict[str, tuple[float, float]] = {}
     figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -63,10 +60,7 @@ def learning_curves(result: SizeResult) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("Training tokens (millions)")
     axes.set_ylabel(f"Loss over {plain(result.reference)}'s (nats per token)")
-    if crowded:
-        label_at_line(axes, ends, look, high=3.6)
-    else:
-        legend_beside(figure, axes)
+    name_lines(figure, axes, ends, look, high=3.6)
     return figure
 
 

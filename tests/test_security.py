@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import argap
 from argap import atomic
 from argap.corpus import jsonl, open_corpus
 from argap.corpus.remote import check_recordable
@@ -173,6 +174,17 @@ def test_a_tokenizer_that_names_code_is_refused_without_running_it(tmp_path: Pat
     assert not (tmp_path / "created").exists()
     with trusting(), contextlib.suppress(Exception):  # the planted class reads no files, but it was imported
         load_tokenizer(planted)
+    assert (tmp_path / "created").exists()
+
+
+def test_trust_in_python_reaches_the_tokenizer(tmp_path: Path, planted: Path) -> None:
+    model = ROOT / "argap" / "demo" / "checkpoints" / "attention"
+    given = {"tokenizer": {"m": str(planted)}, "out": tmp_path / "out"}
+    with pytest.raises(ArgapError, match="the tokenizer runs code of its own"):
+        argap.score({"m": model}, model, **given)
+    assert not (tmp_path / "created").exists()
+    with contextlib.suppress(Exception):  # as above
+        argap.score({"m": model}, model, trust_remote_code=True, **given)
     assert (tmp_path / "created").exists()
 
 

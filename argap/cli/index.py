@@ -51,7 +51,7 @@ def build(
     engine: Engine = "local",
     address: Address = None,
     work: Annotated[str | None, typer.Option(help="ray: fsspec path that all nodes can access [OUT.shards].")] = None,
-    shards: Annotated[int, typer.Option("--shards", "--shares", min=1, help="ray: number of shards.")] = 16,
+    shards: Annotated[int, typer.Option(min=1, help="ray: number of shards.")] = 16,
     shard: Annotated[str, typer.Option(help="I/N: count shard I of N; merge the N indexes afterwards.")] = "0/1",
 ) -> None:
     """Count every token bigram of DATA, document by document."""

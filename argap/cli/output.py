@@ -35,6 +35,7 @@ def print_gap(gap: "Gap", *, as_json: bool, form: "Form") -> None:
     if as_json:
         print_json(gap)
         return
-    from argap.reports.tables import print_table
+    from argap.reports.formats import print_tables
+    from argap.reports.tables import tables_of
 
-    print_table(gap, form)
+    print_tables(tables_of(gap), form)

@@ -100,7 +100,7 @@ def recall(
     from argap.scorer import ScoreOptions
 
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
-    options = ScoreOptions(dtype, device, batch_size, trust_remote_code, backend)
+    options = ScoreOptions(dtype, device, batch_size, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
     figures = None if paper is None else published(paper)

@@ -1,7 +1,7 @@
 """``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,9 +22,6 @@ from argap.cli.options import (
     TrustRemoteCode,
 )
 from argap.cli.output import Latex, Markdown, form_of, print_gap
-
-if TYPE_CHECKING:
-    from argap.slice_library import SliceSpec
 
 Reference = Annotated[
     str,
@@ -119,12 +116,13 @@ def score(
     from argap.pipeline import score_models
     from argap.records import EvaluationSpec
     from argap.scorer import ScoreOptions, parse_batch_size
+    from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
     from argap.trackers import check_trackers, log_result
 
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     check_trackers(log_to or ())
-    specs = _slices(slices)
+    specs = None if slices is None else read_slices(slices)
     with join_torchrun(device) as parallel:
         gap = score_models(
             checkpoints,
@@ -145,7 +143,6 @@ def score(
             options=ScoreOptions(
                 device=device,
                 batch_size=parse_batch_size(batch_size),
-                trust_remote_code=trust_remote_code,
                 backend=backend,
                 device_map=device_map,
                 rank=rank,
@@ -163,15 +160,6 @@ def score(
         print_gap(gap, as_json=as_json, form=form)
 
 
-def _slices(path: Path | None) -> "list[SliceSpec] | None":
-    """The slices of a file, their names and syntax checked before anything is read."""
-    if path is None:
-        return None
-    from argap.slice_library import read_slices
-
-    return read_slices(path)
-
-
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Finished run folders.")],
     ref: Annotated[str, typer.Option("--ref", metavar="RUN", help="The run to compare with.")],
@@ -187,8 +175,10 @@ def compare(
 ) -> None:
     """Compare finished runs on their stored log-probs; no model is run."""
     from argap.comparison import compare_runs
+    from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
 
     form, tau = form_of(latex=latex, markdown=markdown, as_json=as_json), parse_threshold(threshold)
-    gap = compare_runs(runs, ref, out, threshold=tau, base=base, slices=_slices(slices))
+    specs = None if slices is None else read_slices(slices)
+    gap = compare_runs(runs, ref, out, threshold=tau, base=base, slices=specs)
     print_gap(gap, as_json=as_json, form=form)

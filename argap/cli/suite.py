@@ -118,7 +118,7 @@ def trajectory(
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     given = load_series(series)
     folder = out or Path("runs") / series.stem
-    options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size), trust_remote_code=trust_remote_code)
+    options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size))
     tau = parse_threshold(threshold)
     with join_torchrun(device) as parallel:
         gap, along = score_series(given, folder, threshold=tau, options=options, overwrite=overwrite, parallel=parallel)

@@ -97,7 +97,8 @@ def _files(root: Path) -> list[Path]:
             f"{root}: no such file or folder; expected text, .jsonl, .parquet, token shards (.bin, .npy), "
             "`hub:NAME?split=...` or `stdlib:heldout`"
         )
-    below = [p for p in sorted(root.rglob("*")) if p.is_file() and not _hidden(p.relative_to(root))]
+    below = [p for p in sorted(root.rglob("*")) if p.is_file()]
+    below = [p for p in below if not any(part.startswith(".") for part in p.relative_to(root).parts)]
     files = [p for p in below if _reader(p) or p.suffix in shards.SUFFIXES]
     if not files:
         found = ", ".join(sorted({p.suffix or p.name for p in below})) or "nothing"
@@ -126,10 +127,6 @@ def _domain(root: Path, path: Path) -> str:
     """The folder directly below ``root`` that contains ``path``, else the name of ``root`` itself."""
     parts = path.relative_to(root).parts if root.is_dir() else ()
     return parts[0] if len(parts) > 1 else root.name.split(".")[0]
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _known() -> str:

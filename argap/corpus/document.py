@@ -1,7 +1,7 @@
 """The items of a corpus: documents of text, shards of tokens, and a tally of both."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -83,6 +83,12 @@ class Tally:
         with self._lock:
             self.invalid_utf8 += 1
         return replaced
+
+    def kept(self, row: Mapping[str, Any], keep: Sequence[str]) -> dict[str, Any]:
+        """The columns ``keep`` of a row, null where it has none, whose columns are seen now."""
+        if keep:
+            self.columns.update(dict.fromkeys(row))
+        return {name: row.get(name) for name in keep}
 
     def remarks(self) -> list[str]:
         """One line for each remark."""

@@ -29,10 +29,8 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
                 f"hub:{name}: no text in column {column!r}; its columns are {', '.join(map(repr, row))}: "
                 "name one with column=..."
             )
-        if keep:
-            tally.columns.update(dict.fromkeys(row))
-        kept = {each: row.get(each) for each in keep}
-        yield TextDocument(text, str(row.get("domain") or name), f"hub:{name}#{number}", kept)
+        domain = str(row.get("domain") or name)
+        yield TextDocument(text, domain, f"hub:{name}#{number}", tally.kept(row, keep))
 
 
 def _load(name: str, options: dict[str, str]):

@@ -34,10 +34,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
                 f"{path}, line {number}: no text in column {text_column!r}; its columns are "
                 f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
             )
-        if keep:
-            tally.columns.update(dict.fromkeys(row))
-        kept = {name: row.get(name) for name in keep}
-        yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", kept)
+        yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", tally.kept(row, keep))
 
 
 def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 
 from argap.errors import ArgapError
-from argap.heads import find_head
+from argap.heads import find_head, of_targets
 from argap.models.modeling import ArgapForCausalLM
 from argap.tokenizer import Tokenizer
 
@@ -24,8 +24,6 @@ Stop = Literal["stop", "eos", "length"]
 Next = Callable[[torch.Tensor], torch.Tensor]
 """Maps the tokens just chosen ``[B]`` to the logits ``[B, V]`` after them."""
 PROBE_TOKENS = 16
-COPY = "copy"
-"""The name of the copy baseline where a checkpoint is expected."""
 
 
 class Generation(NamedTuple):
@@ -42,7 +40,7 @@ class Forced(NamedTuple):
     logprobs: list[float]
     """Nats."""
     ranks: list[int]
-    """How many tokens were more likely: 0 is the model's own choice."""
+    """How many tokens come before, more likely or of lower id where equally likely: 0 is the model's own choice."""
 
 
 class Decoder:
@@ -73,9 +71,8 @@ class Decoder:
         forced: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
         for batch in equal_lengths(whole, self.batch_size):
-            ids = torch.tensor(
-                [whole[k][:-1] for k in batch], device=self.model.device
-            )  # the last token is only a target
+            inputs = [whole[k][:-1] for k in batch]  # the last token is only a target
+            ids = torch.tensor(inputs, device=self.model.device)
             hidden = None
             if self.head is not None:
                 hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -84,17 +81,15 @@ class Decoder:
                 start = len(prompts[k]) - 1
                 if hidden is None or self.head is None:
                     logits = self.model(input_ids=ids[row][None], use_cache=False).logits[0, start:].float()
-                    logprobs = logits.log_softmax(dim=-1).gather(-1, targets[:, None])[:, 0]
+                    found = of_targets(logits, targets, rank=True)
                 else:
-                    logprobs = self.head.logprobs(hidden[row, start:], targets).logprob
-                    logits = self.head.linear(hidden[row, start:]).float()  # scale and cap keep the order
-                ranks = (logits > logits.gather(-1, targets[:, None])).sum(dim=-1)
-                if not logprobs.isfinite().all():
+                    found = self.head.logprobs(hidden[row, start:], targets, rank=True)
+                if found.rank is None or not found.logprob.isfinite().all():
                     raise ArgapError(
                         f"{self.tokenizer.name}: the log-prob of a token is NaN or infinite; the checkpoint is broken, "
                         "or its values overflow this `dtype` (try `dtype=float32`)"
                     )
-                forced[k] = Forced(logprobs.float().tolist(), ranks.tolist())
+                forced[k] = Forced(found.logprob.tolist(), (found.rank - 1).tolist())
         return [forced[k] for k in range(len(whole))]
 
     def _continue(self, ids: torch.Tensor, until: Sequence[str], new_tokens: int) -> Iterator[Generation]:

@@ -20,6 +20,8 @@ HUB = {
 TASKS = tuple(HUB)
 COLUMNS = ("text", "key", "value")
 FIXTURE = "fixture"
+COPY = "copy"
+"""The name of the copy baseline where a checkpoint is expected."""
 QUERY_LINES = {"swde": 1, "fda": 1, "squad": 2}
 """Lines at the end of a text that ask: ``key:``, and for SQuAD ``Question: …`` and ``Answer:``."""
 

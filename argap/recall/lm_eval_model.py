@@ -54,7 +54,7 @@ class ArgapLM(TemplateLM):
         given.pop("max_batch_size", None)  # lm-eval always sends it, and its command line cuda:0 on any machine
         if "device" not in arg_dict and str(given.get("device")).startswith("cuda") and not torch.cuda.is_available():
             del given["device"]
-        known = ("pretrained", *ScoreOptions._fields, "max_length")
+        known = ("pretrained", *ScoreOptions._fields, "trust_remote_code", "max_length")
         if unknown := sorted(given.keys() - set(known)):
             raise ArgapError(
                 f"{', '.join(unknown)}: no argument of the lm-eval model argap; known are {', '.join(known)}"
@@ -63,7 +63,7 @@ class ArgapLM(TemplateLM):
             raise ArgapError("pretrained: missing; expected the checkpoint, as in `pretrained=CKPT`")
         target, length = find_target(str(given.pop("pretrained"))), given.pop("max_length", None)
         given["batch_size"] = parse_batch_size(str(given.get("batch_size", "auto")))
-        with trusting(bool(given.get("trust_remote_code"))):
+        with trusting(bool(given.pop("trust_remote_code", False))):
             return cls(load_decoder(target, ScoreOptions(**given)), target.name, max_length=length)
 
     @classmethod

@@ -12,8 +12,8 @@ from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.loading import check_loadable, load_model, runs_native
 from argap.lock import one_writer
-from argap.recall.decoding import COPY, CopyBaseline, Decoder, Forced
-from argap.recall.examples import Examples
+from argap.recall.decoding import CopyBaseline, Decoder, Forced
+from argap.recall.examples import COPY, Examples
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, build_prompt, check_fits
@@ -117,7 +117,6 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     check_loadable(
         target.checkpoint,
         options.backend,
-        trust_remote_code=options.trust_remote_code,
         device=device,
         device_map=options.device_map,
     )
@@ -125,7 +124,6 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
         device=device,
-        trust_remote_code=options.trust_remote_code,
         backend=options.backend,
         device_map=options.device_map,
     )

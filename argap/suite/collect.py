@@ -27,7 +27,7 @@ from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.layout import Layout, check_finished, finished_run, trajectory
+from argap.suite.layout import Layout, check_finished, open_finished, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_trajectory
@@ -56,7 +56,7 @@ def collect(
     runs: dict[str, Run] = {}
     entries: dict[str, Entry] = {}
     for entry in suite.entries(size):
-        run = finished_run(entry, layout)
+        run = open_finished(layout.run(entry))
         if run is not None:
             check_finished(entry, layout, labels.record.evaluation.fingerprint)
             runs[entry.name], entries[entry.name] = run, entry

@@ -9,7 +9,7 @@ text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (l
 from dataclasses import dataclass
 from pathlib import Path
 
-from argap.errors import ArgapError, FormatError, MismatchError
+from argap.errors import ArgapError, MismatchError
 from argap.runs import Run, open_run
 from argap.suite.config import Entry
 from argap.train.log import read_log
@@ -49,13 +49,8 @@ def open_finished(folder: Path) -> Run | None:
     """The run in ``folder``, or None if it is not finished."""
     try:
         return open_run(folder)
-    except (ArgapError, FormatError):
+    except ArgapError:
         return None
-
-
-def finished_run(entry: Entry, layout: Layout) -> Run | None:
-    """The run of a trained and scored member, or None."""
-    return open_finished(layout.run(entry))
 
 
 def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
@@ -65,7 +60,7 @@ def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
     folders = checkpoints(layout.trajectory(entry))
     runs = {int(folder.name.removeprefix("step-")): open_finished(folder) for folder in folders}
     scored = {step: run for step, run in runs.items() if run is not None}
-    last = finished_run(entry, layout)
+    last = open_finished(layout.run(entry))
     return scored | {entry.config.total_steps: last} if scored and last else {}
 
 
@@ -83,7 +78,7 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
                 f"{folder}: trained with {key} {trained[key]}, the suite has {expected[key]}; "
                 f"choose another `work`, or remove {folder} and {layout.run(entry)}"
             )
-    runs = [finished_run(entry, layout), *trajectory(entry, layout).values()]
+    runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
         scored = run.record.evaluation.fingerprint
         if scored != fingerprint:

@@ -20,7 +20,7 @@ from argap.progress import say
 from argap.records import SourceRecord, write_record
 from argap.scorer import ScoreOptions, score
 from argap.suite.config import Entry, Suite
-from argap.suite.layout import Layout, check_finished, finished_run, open_finished
+from argap.suite.layout import Layout, check_finished, open_finished
 from argap.synthetics.pretrained_scores import score_pretrained
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.train import train
@@ -68,7 +68,7 @@ def run_member(
     raise.
     """
     folder = layout.checkpoint(entry)
-    finished = finished_run(entry, layout) is not None
+    finished = open_finished(layout.run(entry)) is not None
     parallel.wait()  # all have looked before anything changes
     if finished:
         check_finished(entry, layout, data.fingerprint)

@@ -10,7 +10,7 @@ from argap.ray_tasks import completed, connect, task_device
 from argap.records import Record, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
-from argap.suite.layout import Layout, finished_run, steps_done
+from argap.suite.layout import Layout, open_finished, steps_done
 from argap.suite.members import evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
 from argap.trackers import check_trackers, log_result
@@ -110,15 +110,10 @@ def _run_one(suite: Path, entry: Entry, layout: Layout, device: str, keep: bool,
 def statuses(suite: Suite, layout: Layout, sizes: Sequence[str] = ()) -> list[Status]:
     """Progress of each model, in training order."""
     entries = [entry for size in sizes or suite.sizes for entry in suite.entries(size)]
+    runs = [open_finished(layout.run(entry)) for entry in entries]
     return [
-        Status(
-            entry.size,
-            entry.name,
-            steps_done(entry, layout),
-            entry.config.total_steps,
-            finished_run(entry, layout) is not None,
-        )
-        for entry in entries
+        Status(entry.size, entry.name, steps_done(entry, layout), entry.config.total_steps, run is not None)
+        for entry, run in zip(entries, runs, strict=True)
     ]
 
 

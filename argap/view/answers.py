@@ -147,7 +147,7 @@ class Answers:
         return None
 
     def _own_reference(self) -> str | None:
-        if getattr(self.result.record, "unit", "token") != "token":
+        if self.result.record.unit != "token":
             return "compared by bytes: the labels are in the reference's tokenizer"
         return None
 

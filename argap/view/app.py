@@ -29,6 +29,7 @@ from argap.view.keep import KINDS, keep
 PAGE = Path(__file__).parent / "page"
 mimetypes.add_type("text/javascript", ".js")  # some systems' registries say text/plain, which browsers refuse
 Compute = Callable[["Asked", Interrupt], Any]
+Respond = Callable[["Asked", Interrupt], Response]
 
 
 class Asked:
@@ -95,69 +96,63 @@ COMPUTED: dict[str, Compute] = {
 
 def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
     """The application that serves ``answers`` to browsers which know ``token``, at 127.0.0.1 and ``port``."""
-    routes: list[Any] = [Route(f"/api/{name}", _json(compute, answers)) for name, compute in COMPUTED.items()]
-    routes += [Route(f"/api/keep/{kind}", _file(kind, answers)) for kind in KINDS]
+    routes: list[Any] = [
+        Route(f"/api/{name}", _endpoint(_json(compute), answers)) for name, compute in COMPUTED.items()
+    ]
+    routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
     routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])
 
 
-def _json(compute: Compute, answers: Answers) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        def body(interrupt: Interrupt) -> bytes:
-            return msgspec.json.encode(compute(Asked(request.query_params, answers), interrupt))
-
-        return await _answered(request, body, lambda made: Response(made, media_type="application/json"))
-
-    return endpoint
+def _json(compute: Compute) -> Respond:
+    return lambda ask, stop: Response(msgspec.json.encode(compute(ask, stop)), media_type="application/json")
 
 
-def _file(kind: str, answers: Answers) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        def body(interrupt: Interrupt) -> tuple[bytes, str, str]:
-            return keep(kind, Asked(request.query_params, answers), interrupt)
+def _file(kind: str) -> Respond:
+    def respond(ask: Asked, interrupt: Interrupt) -> Response:
+        content, media_type, name = keep(kind, ask, interrupt)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=media_type, headers=headers)
 
-        def response(made: tuple[bytes, str, str]) -> Response:
-            content, media_type, name = made
-            return Response(
-                content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'}
-            )
-
-        return await _answered(request, body, response, refused=400)
-
-    return endpoint
+    return respond
 
 
-async def _answered(
-    request: Request, body: Callable[[Interrupt], Any], response: Callable[[Any], Response], *, refused: int = 200
-) -> Response:
-    """Run ``body`` in a thread; interrupt it where the browser disconnects or the server stops.
+def _endpoint(respond: Respond, answers: Answers, *, refused: int = 200) -> Callable[[Request], Any]:
+    """Run ``respond`` in a thread; interrupt it where the browser disconnects or the server stops.
 
     ``refused``: the status of an `ArgapError`. To the page a refusal is an answer, which its console need not log.
     """
-    interrupt = Interrupt()
-    made: Any = None
 
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        interrupt.set()
+    def answer(request: Request, interrupt: Interrupt) -> Response:
+        return respond(Asked(request.query_params, answers), interrupt)
 
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            try:
-                made = await anyio.to_thread.run_sync(body, interrupt, abandon_on_cancel=True)
-            except ArgapError as error:
-                return JSONResponse({"error": " ".join(str(error).split())}, refused)
-            except Exception as error:  # a mistake of argap's own, or of the machine: one line in the terminal too
-                fail(error, {})
-                return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
-            finally:
-                group.cancel_scope.cancel()
-    except anyio.get_cancelled_exc_class():
-        interrupt.set()
-        raise
-    return response(made)
+    async def endpoint(request: Request) -> Response:
+        interrupt = Interrupt()
+        made: Any = None
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            interrupt.set()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch)
+                try:
+                    made = await anyio.to_thread.run_sync(answer, request, interrupt, abandon_on_cancel=True)
+                except ArgapError as error:
+                    return JSONResponse({"error": " ".join(str(error).split())}, refused)
+                except Exception as error:  # a mistake of argap's own, or of the machine: one line in the terminal too
+                    fail(error, {})
+                    return JSONResponse({"error": "could not be answered; the terminal of argap view says why"}, 500)
+                finally:
+                    group.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            interrupt.set()
+            raise
+        return made
+
+    return endpoint
 
 
 async def _unknown(request: Request) -> Response:

@@ -49,7 +49,11 @@ def keep(kind: str, ask: "Asked", interrupt: Interrupt) -> tuple[bytes, str, str
         printed = _printed(kind, ask, interrupt)
         content = (markdown if wanted == "md" else latex)(printed).encode()
     else:
-        content = _frame_bytes(_frame(kind, ask, interrupt), wanted)
+        frame = _frame(kind, ask, interrupt)
+        if wanted == "csv":
+            content = frame.to_csv(index=False).encode()
+        else:
+            content = _arrow_bytes(pa.Table.from_pandas(frame, preserve_index=False), wanted)
     return content, FORMATS[wanted], f"{name}-{kind}.{wanted}"
 
 
@@ -85,12 +89,6 @@ def _tokens(wanted: str, ask: "Asked", interrupt: Interrupt) -> bytes:
     with interruptible(interrupt):
         rows = select(ask.answers.result.token_table, condition, models=ask.models, limit=MOST_TOKENS)
     return _arrow_bytes(rows, wanted)
-
-
-def _frame_bytes(frame: pd.DataFrame, wanted: str) -> bytes:
-    if wanted == "csv":
-        return frame.to_csv(index=False).encode()
-    return _arrow_bytes(pa.Table.from_pandas(frame, preserve_index=False), wanted)
 
 
 def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:

@@ -119,7 +119,7 @@ def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, en
         low = int(ends[opens - 1]) if opens else 0
         before = content[max(low, start - AROUND) : start]
         after = content[stop : min(int(ends[closes - 1]), stop + AROUND)]
-        texts = (_decoded(each) for each in (before, content[start:stop], after))
+        texts = (_line(each.decode(errors="ignore")) for each in (before, content[start:stop], after))
         yield Match(int(window[first]), int(pos[first]), *texts, tokens=last - first + 1)
 
 
@@ -128,10 +128,6 @@ def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:
     while start >= 0:
         yield start
         start = content.find(wanted, start + len(wanted))
-
-
-def _decoded(content: bytes) -> str:
-    return _line(content.decode(errors="ignore"))
 
 
 def _line(piece: str) -> str:

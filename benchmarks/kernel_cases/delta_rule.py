@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, against, first_output, turned
+from kernel_case import SHAPES, Case, against, first_output, turned
 
 from argap.kernels.delta_rule import delta_rule, delta_rule_reference
 from argap.models.recurrence import delta_rule_step
 
-BATCH = 8
-SHAPES = [(length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
 TOKENS, WIDTH = 2**15, 2048
 """Of figure 1: batch × length, and heads × head size."""
 FIGURE = [(2**power, WIDTH // size, size) for size in (64, 128, 256) for power in range(9, 15)]
@@ -27,8 +25,8 @@ STEPPED = 2048
 def cases() -> Iterator[Case]:
     from fla.ops.delta_rule import chunk_delta_rule, fused_recurrent_delta_rule
 
-    for length, heads, size in SHAPES:
-        inputs = draw(BATCH, length, heads, size)
+    for shape in SHAPES:
+        inputs = draw(*shape)
         for norm in (False, True):
             yield case(
                 "delta rule, norms" if norm else "delta rule",

@@ -5,11 +5,10 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from kernel_case import Case, first_output, relative_error, turned
+from kernel_case import SHAPES, Case, first_output, relative_error, turned
 
 from argap.kernels.gla import gla, gla_reference
 
-SHAPES = [(8, length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
 TEMPERATURE = 16
 
 

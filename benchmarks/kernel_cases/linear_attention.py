@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from kernel_case import Case, against, first_output, turned
+from kernel_case import SHAPES, Case, against, first_output, turned
 
 from argap.kernels.linear_attention import linear_attention, linear_attention_reference
-
-SHAPES = [(8, length, heads, size) for heads, size in ((16, 64), (8, 128)) for length in (512, 2048, 8192)]
 
 
 def cases() -> Iterator[Case]:

@@ -160,10 +160,9 @@ def test_the_flag_loads_the_checkpoint(checkpoint: Path, created: Path) -> None:
     assert created.exists()
     with pytest.raises(ArgapError, match=REFUSED):  # the trust ended with the command
         load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu")
-    for trusted in (
-        load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", trust_remote_code=True),
-        AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=True),
-    ):
+    with trusting():
+        loaded = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu")
+    for trusted in (loaded, AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=True)):
         assert type(trusted.model.blocks[0].mixer).__name__ == "Planted"
 
 

@@ -66,6 +66,17 @@ def test_teacher_forcing_gives_the_log_probs_and_ranks_of_the_model(decoder: Dec
     assert slow[0].logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_of_equally_likely_tokens_the_lowest_id_alone_is_the_models_choice(tokenizer) -> None:
+    model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1)).eval()
+    model.get_parameter("lm_head.weight").data.zero_()  # every token is as likely as every other
+    decoder = Decoder(model, tokenizer)
+    (answer,) = decoder.generate([[5, 6, 7]], until=[], new_tokens=1)
+    assert answer.ids == [0]
+    assert [decoder.force([[5, 6, 7]], [[token]])[0].ranks for token in (0, 1, 100)] == [[0], [1], [100]]
+    decoder.head = None  # through the model's own logits
+    assert decoder.force([[5, 6, 7]], [[100]])[0].ranks == [100]
+
+
 def test_a_log_prob_that_is_not_finite_is_refused(tokenizer) -> None:
     model = ArgapForCausalLM(ArgapConfig(vocab_size=8192, hidden_size=32, num_hidden_layers=1)).eval()
     model.get_parameter("model.norm.weight").data.fill_(torch.nan)

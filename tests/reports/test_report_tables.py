@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
-from argap.reports.formats import markdown, terminal
+from argap.reports.formats import markdown, print_tables, terminal
 from argap.reports.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.sentences import headline
-from argap.reports.tables import closed_table, csv_text, gap_table, print_table
+from argap.reports.tables import closed_table, csv_text, gap_table, tables_of
 
 NOTHING = SliceScores(0, None, None)
 
@@ -133,14 +133,14 @@ def test_a_narrow_terminal_loses_no_number(
     by_hand: Gap, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    print_table(by_hand)
+    print_tables(tables_of(by_hand))
     text = capsys.readouterr().out
     assert all(cell in text for cells in gap_table(by_hand).rows for cell in cells)
 
 
 def test_names_are_text_not_markup(by_hand: Gap, capsys: pytest.CaptureFixture[str]) -> None:
     gap = with_row(by_hand, 1, model="[red]|a|`<b>")
-    print_table(gap)
+    print_tables(tables_of(gap))
     assert "[red]" in capsys.readouterr().out
     assert r"| \[red\]\|a\|\`\<b\> | 125 M" in markdown(gap_table(gap))
 
