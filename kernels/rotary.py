@@ -20,6 +20,9 @@ LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), 
 FEW, LARGEST = 1024, 8192
 """The largest number of pairs of the class ``few``, and of those that the kernel takes."""
 
+BLOCK = 64
+"""Positions whose angles are computed together where a step needs one."""
+
 
 def rotary(
     projection: torch.Tensor, first: int, theta: float, key_scale: float = 1.0
@@ -42,11 +45,12 @@ def rotary(
     q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
     fits = projection.stride(-1) == 1 and projection.dtype != torch.float64 and q.shape[1] * size <= 2 * LARGEST
     if fits and runs_kernels(projection):
-        return rotate_in_place(q, k, *_tables(first, length, size, theta, projection.device), key_scale)
+        tables = rotation(first, length, size, theta, torch.float32, projection.device)
+        return rotate_in_place(q, k, *tables, key_scale)
     compute_dtype = torch.promote_types(q.dtype, torch.float32)
     cos, sin = rotation(first, length, size, theta, compute_dtype, projection.device)
-    k = rotate(k, cos, sin)
-    return rotate(q, cos, sin), k if key_scale == 1 else k * key_scale
+    q, k = rotate(projection[:, :, :2].permute(2, 0, 3, 1, 4), cos, sin)
+    return q, k if key_scale == 1 else k * key_scale
 
 
 def rotation(
@@ -54,8 +58,16 @@ def rotation(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
 
-    No buffer of a module: it would have to survive saving and loading.
+    The layers of a model share them where no gradient is taken (a graph cannot save a tensor of inference mode). No
+    buffer of a module: it would have to survive saving and loading.
     """
+    shared = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return (_shared if shared else _tables)(first, length, size, theta, dtype, device)
+
+
+def _tables(
+    first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     positions = torch.arange(first, first + length, device=device)
     exponent = torch.arange(0, size, 2, device=device, dtype=dtype) / size
     angles = positions[:, None].to(dtype) * theta**-exponent
@@ -69,11 +81,15 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 @lru_cache(maxsize=4)
-def _tables(
-    first: int, length: int, size: int, theta: float, device: torch.device
+def _shared(
+    first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rotation` in float32, shared by the layers of a model."""
-    return rotation(first, length, size, theta, torch.float32, device)
+    """`_tables` of the last calls. A single position is a row of those of `BLOCK`, which the next steps read too."""
+    if length > 1:
+        return _tables(first, length, size, theta, dtype, device)
+    row = first % BLOCK
+    cos, sin = _shared(first - row, BLOCK, size, theta, dtype, device)
+    return cos[row : row + 1], sin[row : row + 1]
 
 
 def rotate_in_place(
