@@ -9,11 +9,10 @@ rotated dimensions.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, strided, tl, unit_stride
+from argap.kernels.shared import shared
 
 # By the number of pairs of a position's queries.
 LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), "many": Launch({}, warps=8, stages=1)}})
@@ -53,21 +52,19 @@ def rotary(
     return q, k if key_scale == 1 else k * key_scale
 
 
+@shared
 def rotation(
     first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
 
-    The layers of a model share them where no gradient is taken (a graph cannot save a tensor of inference mode). No
-    buffer of a module: it would have to survive saving and loading.
+    A single position is a row of the tables of `BLOCK`, which the next steps read too. No buffer of a module: it would
+    have to survive saving and loading.
     """
-    shared = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-    return (_shared if shared else _tables)(first, length, size, theta, dtype, device)
-
-
-def _tables(
-    first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+    if length == 1:
+        row = first % BLOCK
+        cos, sin = rotation(first - row, BLOCK, size, theta, dtype, device)
+        return cos[row : row + 1], sin[row : row + 1]
     positions = torch.arange(first, first + length, device=device)
     exponent = torch.arange(0, size, 2, device=device, dtype=dtype) / size
     angles = positions[:, None].to(dtype) * theta**-exponent
@@ -78,18 +75,6 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """Rotate each pair (x_i, x_{i + K/2}) by its angle; rounded to the dtype of ``x`` only at the end."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
-
-
-@lru_cache(maxsize=4)
-def _shared(
-    first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_tables` of the last calls. A single position is a row of those of `BLOCK`, which the next steps read too."""
-    if length > 1:
-        return _tables(first, length, size, theta, dtype, device)
-    row = first % BLOCK
-    cos, sin = _shared(first - row, BLOCK, size, theta, dtype, device)
-    return cos[row : row + 1], sin[row : row + 1]
 
 
 def rotate_in_place(

@@ -141,12 +141,15 @@ class Attention(Mixer):
         if self.rotary and self.kv_heads == self.heads and size == heads.shape[-1]:
             qkv = heads.unflatten(2, (3, -1))
             return *rotary(qkv, first, self.rope_theta), qkv[:, :, 2].transpose(1, 2)
-        q, k, v = heads.transpose(1, 2).split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        heads = heads.transpose(1, 2)
         if not self.rotary:
+            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
             return q, k, v
-        compute_dtype = at_least_float32(q.dtype)
-        cos, sin = rotation(first, q.shape[2], size, self.rope_theta, compute_dtype, q.device)
-        return self._rotated(q, cos, sin), self._rotated(k, cos, sin), v
+        qk, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
+        compute_dtype = at_least_float32(qk.dtype)
+        cos, sin = rotation(first, qk.shape[2], size, self.rope_theta, compute_dtype, qk.device)
+        q, k = self._rotated(qk, cos, sin).split([self.heads, self.kv_heads], dim=1)
+        return q, k, v
 
     def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """``x`` with its first components rotated, two for each angle."""

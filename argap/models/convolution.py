@@ -89,7 +89,7 @@ def convolution_step(
     of the ``taps``. Returns the output ``[B, D]`` and the inputs that later positions see, at most ``reach``."""
     reached = torch.cat([past, x[:, None]], dim=1)
     dtype = at_least_float32(x.dtype)
-    y = (reached.to(dtype) * taps[: reached.shape[1]].to(dtype).flip(0)).sum(dim=1).to(x.dtype)
+    y = (reached.to(dtype) * taps[: reached.shape[1]].flip(0)).sum(dim=1).to(x.dtype)
     return y, reached[:, max(0, reached.shape[1] - reach) :]
 
 
