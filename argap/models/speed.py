@@ -165,6 +165,8 @@ def measure(case: SpeedCase) -> Speed:
     )
     with device:
         model = ArgapForCausalLM(config)
+    if case.mode == "generation":
+        model.to(getattr(torch, case.dtype))
     backend = "native"
     if case.mode == "training":
         backend = choose_backend(case.backend, model, device, getattr(torch, case.dtype))
@@ -241,7 +243,7 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
 @torch.inference_mode()
 def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
     """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state."""
-    model = model.to(getattr(torch, case.dtype)).eval()
+    model.eval()
     took = 0.0
     for tokens in (min(WARM_TOKENS, case.length), case.length):
         ids = torch.randint(case.vocab_size, (case.batch,), device=device)
