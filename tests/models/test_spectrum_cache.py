@@ -97,8 +97,9 @@ def test_steps_reuse_the_taps_until_a_parameter_changes(spec: dict[str, Any], mo
     redraw(mixer, 0.3)
     x = torch.randn(2, LONGEST, WIDTH, dtype=torch.float64)
     made = []
-    make = type(mixer.filter).forward
-    monkeypatch.setattr(type(mixer.filter), "forward", lambda self, count: made.append(count) or make(self, count))
+    filters = type(maker(mixer))
+    make = filters.forward
+    monkeypatch.setattr(filters, "forward", lambda self, count: made.append(count) or make(self, count))
 
     def stepped() -> torch.Tensor:
         state, outputs = mixer.init_state(2, x.dtype, x.device), []
@@ -115,5 +116,5 @@ def test_steps_reuse_the_taps_until_a_parameter_changes(spec: dict[str, Any], mo
         torch.testing.assert_close(again, mixer(x), rtol=0, atol=1e-10)
         if not changes:
             with torch.no_grad():
-                next(mixer.filter.parameters()).mul_(1.5)
+                next(maker(mixer).parameters()).mul_(1.5)
         del made[:]

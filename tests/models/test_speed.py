@@ -78,7 +78,8 @@ def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(speed_module, "exit_with_parent", lambda: None)
     # More than there are addresses: what the system promises beyond its memory, it would have to deliver.
     monkeypatch.setattr(speed_module, "ArgapForCausalLM", lambda config: torch.empty(2**60))
-    receiver, sender = Pipe(duplex=False)
+    ends: Any = Pipe(duplex=False)
+    receiver, sender = ends
     speed_module._measure_in_worker(CASE, sender)
     row = receiver.recv()
     assert row.figures == ("out of memory", "")
