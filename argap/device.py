@@ -1,6 +1,8 @@
-"""Resolve the names of devices and dtypes."""
+"""Resolve the names of devices and dtypes, and choose the attention kernel for generation."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -50,3 +52,18 @@ def resolve_dtype(name: str, device: str) -> str:
     if name not in DTYPES:
         raise ArgapError(f"`dtype` {name}: expected auto, {', '.join(DTYPES)}")
     return name
+
+
+@contextmanager
+def growing_keys() -> Iterator[None]:
+    """Inside, `torch.nn.functional.scaled_dot_product_attention` does not choose cuDNN.
+
+    On GPUs of compute capability 9.0 and 10.0 torch prefers cuDNN, which plans anew for each number of keys. Token by
+    token, every step would wait for a plan, some 30 ms; the other kernels take keys of any number.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -9,16 +9,18 @@ rotated dimensions.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from argap.kernels.launch import Launch, LaunchTable, block_size, jit, runs_kernels, strided, tl, unit_stride
+from argap.kernels.shared import shared
 
 # By the number of pairs of a position's queries.
 LAUNCHES = LaunchTable("rotary", {"any": {"few": Launch({}, warps=4, stages=1), "many": Launch({}, warps=8, stages=1)}})
 FEW, LARGEST = 1024, 8192
 """The largest number of pairs of the class ``few``, and of those that the kernel takes."""
+
+BLOCK = 64
+"""Positions whose angles are computed together where a step needs one."""
 
 
 def rotary(
@@ -42,20 +44,27 @@ def rotary(
     q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
     fits = projection.stride(-1) == 1 and projection.dtype != torch.float64 and q.shape[1] * size <= 2 * LARGEST
     if fits and runs_kernels(projection):
-        return rotate_in_place(q, k, *_tables(first, length, size, theta, projection.device), key_scale)
+        tables = rotation(first, length, size, theta, torch.float32, projection.device)
+        return rotate_in_place(q, k, *tables, key_scale)
     compute_dtype = torch.promote_types(q.dtype, torch.float32)
     cos, sin = rotation(first, length, size, theta, compute_dtype, projection.device)
-    k = rotate(k, cos, sin)
-    return rotate(q, cos, sin), k if key_scale == 1 else k * key_scale
+    q, k = rotate(projection[:, :, :2].permute(2, 0, 3, 1, 4), cos, sin)
+    return q, k if key_scale == 1 else k * key_scale
 
 
+@shared
 def rotation(
     first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
 
-    No buffer of a module: it would have to survive saving and loading.
+    A single position is a row of the tables of `BLOCK`, which the next steps read too. No buffer of a module: it would
+    have to survive saving and loading.
     """
+    if length == 1:
+        row = first % BLOCK
+        cos, sin = rotation(first - row, BLOCK, size, theta, dtype, device)
+        return cos[row : row + 1], sin[row : row + 1]
     positions = torch.arange(first, first + length, device=device)
     exponent = torch.arange(0, size, 2, device=device, dtype=dtype) / size
     angles = positions[:, None].to(dtype) * theta**-exponent
@@ -66,14 +75,6 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """Rotate each pair (x_i, x_{i + K/2}) by its angle; rounded to the dtype of ``x`` only at the end."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
-
-
-@lru_cache(maxsize=4)
-def _tables(
-    first: int, length: int, size: int, theta: float, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rotation` in float32, shared by the layers of a model."""
-    return rotation(first, length, size, theta, torch.float32, device)
 
 
 def rotate_in_place(

@@ -5,15 +5,17 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from msgspec.structs import replace
 
 from argap.atomic import write_json
-from argap.models.speed import Speed
-from argap.records import Record, as_json
+from argap.models.speed import Speed, SpeedCase
+from argap.records import Record, as_json, read_record
 from argap.reports.drawing import WIDTH, decades, grid, legend_above, looks, plain, save, style
 from argap.resumable import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
 MIB, GIB = 2**20, 2**30
+FILE = "speed.json"
 
 
 class SpeedResult(Record, frozen=True):
@@ -34,16 +36,35 @@ class SpeedResult(Record, frozen=True):
     rows: list[Speed]
 
 
+def read_speed(case: SpeedCase, out: Path) -> list[Speed]:
+    """The rows of the ``speed.json`` in ``out`` that are comparable with ``case``: measured by the same versions on the
+    same device, at its size and dtype. None without a file. Raises `FormatError` for a damaged one."""
+    path = out / FILE
+    if not path.exists():
+        return []
+    found = read_record(path, SpeedResult, newest=1, remedy="remove it, or choose another `out`")
+    return found.rows if replace(found, rows=[]) == _result(case, []) else []
+
+
 def write_speed(rows: list[Speed], out: Path) -> SpeedResult:
-    """Write ``speed.json`` and its figure to ``out``. ``rows``: of cases of one size, device and dtype."""
-    threads, first = torch.get_num_threads(), rows[0]
-    on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
-    name = on_cpu if first.device == "cpu" else torch.cuda.get_device_name(first.device)
-    size = (first.hidden_size, first.num_hidden_layers, first.vocab_size)
-    result = SpeedResult(1, *size, name, first.dtype, first.compile, first.backend, **environment(), rows=rows)
-    write_json(out / "speed.json", as_json(result), seal=False)
-    save(speed(result), out, "speed")
+    """Write ``speed.json`` to ``out``. ``rows``: of cases of one size, device and dtype."""
+    result = _result(rows[0], rows)
+    write_json(out / FILE, as_json(result), seal=False)
     return result
+
+
+def draw_speed(result: SpeedResult, out: Path) -> None:
+    """Save the figure in ``out``."""
+    save(speed(result), out, "speed")
+
+
+def _result(case: SpeedCase, rows: list[Speed]) -> SpeedResult:
+    """``rows`` with what they have in common with ``case``, measured here and now."""
+    threads = torch.get_num_threads()
+    on_cpu = f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    name = on_cpu if case.device == "cpu" else torch.cuda.get_device_name(case.device)
+    size = (case.hidden_size, case.num_hidden_layers, case.vocab_size)
+    return SpeedResult(1, *size, name, case.dtype, case.compile, case.backend, **environment(), rows=rows)
 
 
 @style()

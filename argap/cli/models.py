@@ -55,19 +55,25 @@ def bench(
 ) -> None:
     """Measure tokens per second and peak memory by length and batch size, and plot them.
 
-    With --train or --generate, only the given shapes are measured. Each case runs in a separate process.
+    With --train or --generate, only the given shapes are measured. Each case runs in a separate process and is in
+    speed.json as soon as it is measured. A repeated command, or one that asks for further shapes, keeps the figures in
+    OUT that the same versions measured on the same device with the same settings.
     """
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
+    from functools import partial
+
     from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases
     from argap.reports.formats import print_tables
-    from argap.reports.speed import write_speed
+    from argap.reports.speed import draw_speed, read_speed, write_speed
 
     device = resolve_device(device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
     options = {"device": device, "dtype": resolve_dtype(dtype, device), "compile": compile, "backend": backend}
     cases = speed_cases(architectures, training=train, generation=generate, **size, **options)
-    result = write_speed(measure_all(cases), out)
+    rows = measure_all(cases, read_speed(cases[0], out), partial(write_speed, out=out))
+    result = write_speed(rows, out)
+    draw_speed(result, out)
     if as_json:
         print_json(result)
     else:
@@ -147,7 +153,7 @@ def _bench_table(result: "SpeedResult") -> "Table":
     title = f"{result.device}, {result.dtype}, width {result.hidden_size}, {result.num_hidden_layers} layers"
     names = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
     columns = tuple(Column(name, "left" if name in ("Mode", "Architecture") else "right") for name in names)
-    rows = tuple((row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.in_words) for row in result.rows)
+    rows = tuple((row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.figures) for row in result.rows)
     return Table(columns, rows, (), title=title)
 
 

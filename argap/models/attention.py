@@ -9,15 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.device import growing_keys
 from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
 from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
+from argap.models.past import Past
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
-State = tuple[torch.Tensor, torch.Tensor, int]
+State = tuple[Past, int]
 
 
 class Attention(Mixer):
@@ -78,24 +80,25 @@ class Attention(Mixer):
         return self._attend(*self._heads(x))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """The keys and values that later positions see, each ``[B, kv_heads, ≤ T, K]``, and the number of positions
-        so far."""
-        empty = torch.empty(batch, self.kv_heads, 0, self.out.in_features // self.heads, dtype=dtype, device=device)
-        return empty, empty, 0
+        """The keys and then the values that later positions see, ``[B, 2·kv_heads, ≤ T, K]``, and the number of
+        positions so far."""
+        size = self.out.in_features // self.heads
+        return Past(torch.empty(batch, 2 * self.kv_heads, 0, size, dtype=dtype, device=device)), 0
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         length = x.shape[1]
         q, k, v = self._heads(x)
         visible = slice(length - self._visible(length), None)
-        return self._attend(q, k, v), (k[:, :, visible], v[:, :, visible], length)
+        return self._attend(q, k, v), (Past(torch.cat([k[:, :, visible], v[:, :, visible]], dim=1)), length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        keys, values, position = state
+        past, position = state
         q, k, v = self._heads(x[:, None], position)
-        keys, values = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
-        y = F.scaled_dot_product_attention(q, self._shared(keys), self._shared(values))
-        visible = slice(keys.shape[2] - self._visible(position + 1), None)
-        return self.out(y[:, :, 0].flatten(1)), (keys[:, :, visible], values[:, :, visible], position + 1)
+        past = past.append(k, v)
+        keys, values = past.values.chunk(2, dim=1)
+        with growing_keys():  # the queries that share a head's keys are as many positions that see all of them
+            y = F.scaled_dot_product_attention(q.reshape(len(q), self.kv_heads, -1, q.shape[-1]), keys, values)
+        return self.out(y.flatten(1)), (past.last(self._visible(position + 1)), position + 1)
 
     def state_size(self, length: int) -> int:
         """Keys and values of the positions that the next one sees: 2·K·kv_heads for each of T, with a sliding window
@@ -133,21 +136,20 @@ class Attention(Mixer):
     def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``, q and k rotated with ``rope``, of ``x [B, T, D]`` at
         positions from ``first``."""
-        qkv = self.qkv(x)
-        if self.kv_heads == self.heads:
-            qkv = qkv.unflatten(-1, (3, self.heads, -1))
-            q, k, v = qkv.permute(2, 0, 3, 1, 4)
-            if self.rotary and self.rotary_size in (None, q.shape[-1]):
-                return *rotary(qkv, first, self.rope_theta), v
-        else:
-            heads = qkv.unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
-            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
+        size = self.rotary_size or heads.shape[-1]
+        if self.rotary and self.kv_heads == self.heads and size == heads.shape[-1]:
+            qkv = heads.unflatten(2, (3, -1))
+            return *rotary(qkv, first, self.rope_theta), qkv[:, :, 2].transpose(1, 2)
+        heads = heads.transpose(1, 2)
         if not self.rotary:
+            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
             return q, k, v
-        size = self.rotary_size or q.shape[-1]
-        compute_dtype = at_least_float32(q.dtype)
-        cos, sin = rotation(first, q.shape[2], size, self.rope_theta, compute_dtype, q.device)
-        return self._rotated(q, cos, sin), self._rotated(k, cos, sin), v
+        qk, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
+        compute_dtype = at_least_float32(qk.dtype)
+        cos, sin = rotation(first, qk.shape[2], size, self.rope_theta, compute_dtype, qk.device)
+        q, k = self._rotated(qk, cos, sin).split([self.heads, self.kv_heads], dim=1)
+        return q, k, v
 
     def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """``x`` with its first components rotated, two for each angle."""

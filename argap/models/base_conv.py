@@ -94,7 +94,7 @@ class BaseConv(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
-        mixed, past = convolution_step(x, past, self.filter(past.shape[1] + 1), self.taps - 1)
+        mixed, past = convolution_step(x, past, self.spectra.taps(self.filter, past.shape[1] + 1), self.taps - 1)
         gate = self.projection(x) + _at(self.gate_bias, position)
         y = gate * (mixed + _at(self.conv_bias, position))
         return y + x if self.skip else y, (past, position + 1)

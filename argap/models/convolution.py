@@ -39,7 +39,7 @@ def causal_convolution(
 
 class SpectrumCache:
     """Caches the transforms (or shifted copies) of a mixer's filters, because scoring runs thousands of batches with
-    the same filters.
+    the same filters, and for steps the taps that an MLP computes.
 
     A write to a parameter is detected by torch's version counter or a new address. A training CUDA graph writes without
     incrementing the counter, so the cache is active under `torch.inference_mode` only. It stores the latest sequence
@@ -49,10 +49,11 @@ class SpectrumCache:
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
         self._kept: list[Callable[..., torch.Tensor]] = []
+        self._made: tuple[tuple[Any, ...], torch.Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """An empty cache: it is not copied or saved with the mixer."""
-        return {"_key": None, "_kept": []}
+        return {"_key": None, "_kept": [], "_made": None}
 
     def convolutions(
         self, inputs: torch.Tensor, maker: nn.Module, count: int, make: Callable[[], list[torch.Tensor]]
@@ -60,19 +61,37 @@ class SpectrumCache:
         """`causal_convolution` with each filter ``[≤ count, D]`` that ``make`` computes from the parameters of
         ``maker``, for sequences like ``inputs [B, T, D]``; by products with a Toeplitz matrix if their positions are
         contiguous."""
-        parameters = list(maker.parameters())
         length = inputs.shape[1]
-        fits = min(count, length) > SHORT and inputs.dtype != torch.float64 and runs_kernels(inputs, *parameters)
-        # torch.compile cannot query the mode, and its graph must not depend on the cache.
-        inference = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-        counted = inference and not any(parameter.is_inference() for parameter in parameters)
-        if not (fits and counted):
+        fits = min(count, length) > SHORT and inputs.dtype != torch.float64
+        versions = _versions(maker) if fits and runs_kernels(inputs, *maker.parameters()) else None
+        if versions is None:
             return [partial(causal_convolution, taps=taps) for taps in make()]
         dtype = inputs.dtype if inputs.stride(1) == 1 and takes_products(inputs) else None
-        key = (length, dtype, *((each.data_ptr(), each._version, each.dtype) for each in parameters))
+        key = (length, dtype, *versions)
         if key != self._key:
             self._key, self._kept = key, [_kept(taps[:length], length, dtype) for taps in make()]
         return self._kept
+
+    def taps(self, maker: nn.Module, count: int) -> torch.Tensor:
+        """``maker(count)``, the first ``count`` taps ``[count, D]`` of a filter. They are computed for twice as many
+        positions once a step needs more than there are."""
+        versions = _versions(maker)
+        if versions is None:
+            return maker(count)
+        if self._made is None or self._made[0] != versions or len(self._made[1]) < count:
+            self._made = versions, maker(2 * count)
+        return self._made[1][:count]
+
+
+def _versions(maker: nn.Module) -> tuple[Any, ...] | None:
+    """What changes with every write to the parameters of ``maker``; None where writes are not counted."""
+    # torch.compile cannot query the mode, and its graph must not depend on the cache.
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return None
+    parameters = list(maker.parameters())
+    if any(parameter.is_inference() for parameter in parameters):
+        return None
+    return tuple((each.data_ptr(), each._version, each.dtype) for each in parameters)
 
 
 def _kept(taps: torch.Tensor, length: int, dtype: torch.dtype | None) -> Callable[..., torch.Tensor]:
@@ -89,7 +108,7 @@ def convolution_step(
     of the ``taps``. Returns the output ``[B, D]`` and the inputs that later positions see, at most ``reach``."""
     reached = torch.cat([past, x[:, None]], dim=1)
     dtype = at_least_float32(x.dtype)
-    y = (reached.to(dtype) * taps[: reached.shape[1]].to(dtype).flip(0)).sum(dim=1).to(x.dtype)
+    y = (reached.to(dtype) * taps[: reached.shape[1]].flip(0)).sum(dim=1).to(x.dtype)
     return y, reached[:, max(0, reached.shape[1] - reach) :]
 
 

@@ -1,7 +1,7 @@
 """Feature maps φ for linear attention, where φ(q)·φ(k) replaces exp(q·k).
 
-All map ``x [..., T, K]``, in float32 or wider, and positions ``[T]`` to ``[..., T, F]``. Legend: T positions, K key
-size, F feature size.
+All map ``x [..., T, K]``, in float32 or wider, at positions from ``first`` to ``[..., T, F]``. Legend: T positions, K
+key size, F feature size.
 """
 
 import math
@@ -22,13 +22,15 @@ class FeatureMap(nn.Module, ABC):
 
     positive: ClassVar[bool] = True
     """Whether φ(q)·φ(k) ≥ 0, so that the weights can be normalised by their sum."""
+    alike: ClassVar[bool] = True
+    """Whether φ is the same for queries and keys."""
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__()
         self.key_size = self.size = key_size
 
     @abstractmethod
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor: ...
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor: ...
 
 
 class Identity(FeatureMap):
@@ -36,21 +38,21 @@ class Identity(FeatureMap):
 
     positive = False
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
         return x
 
 
 class OnePlusElu(FeatureMap):
     """φ(x) = 1 + elu(x) (arXiv 2006.16236, eq. 7)."""
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
         return 1 + F.elu(x)
 
 
 class Relu(FeatureMap):
     """φ(x) = max(x, 0)."""
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
         return F.relu(x)
 
 
@@ -65,8 +67,9 @@ class CosFormer(FeatureMap):
         self.longest = longest(max_positions, "linear_attention: feature_map 'cosformer' needs")
         self.size = 2 * key_size
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
-        angle = (positions.to(x.dtype) * (math.pi / (2 * self.longest)))[:, None]
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
+        positions = torch.arange(first, first + x.shape[-2], dtype=x.dtype, device=x.device)
+        angle = (positions * (math.pi / (2 * self.longest)))[:, None]
         x = F.relu(x)
         return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
 
@@ -81,7 +84,7 @@ class Taylor(FeatureMap):
         super().__init__(key_size, max_positions, random_features)
         self.size = 1 + key_size + key_size**2
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
         return taylor_features(x)
 
 
@@ -94,6 +97,8 @@ class Performer(FeatureMap):
     Features are at most exp(|ω|²/2). A query's features are divided by their maximum for stability; normalising by
     the sum cancels that factor.
     """
+
+    alike = False
 
     def __init__(self, key_size: int, max_positions: int | None, random_features: int) -> None:
         super().__init__(key_size, max_positions, random_features)
@@ -111,7 +116,7 @@ class Performer(FeatureMap):
         # transformers' copy_ skips buffers already loaded from a checkpoint.
         copy_(self.omega, rows * torch.randn_like(self.omega, dtype=torch.float32).norm(dim=-1, keepdim=True))
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
         x = x * self.key_size**-0.25
         exponent = x @ self.omega.to(x.dtype).mT - x.square().sum(dim=-1, keepdim=True) / 2
         if query:

@@ -81,7 +81,9 @@ class Hyena(Mixer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mixed = self.short(self.projection(x), by_channel=takes_products(x))
         z, *gates = mixed.chunk(self.order + 1, dim=-1)
-        convolutions = self.spectra.convolutions(z, self.filter, self.taps, lambda: self._filters(x.shape[1]))
+        convolutions = self.spectra.convolutions(
+            z, self.filter, self.taps, lambda: self._by_order(self.filter(x.shape[1]))
+        )
         for gate, convolve, skip in zip(gates, convolutions, self.skip, strict=True):
             z = convolve(z, gate=gate, skip=skip)
         return self.out(z)
@@ -95,7 +97,7 @@ class Hyena(Mixer):
         short, pasts = state
         mixed, short = self.short.step(self.projection(x), short)
         z, *gates = mixed.chunk(self.order + 1, dim=-1)
-        filters = self._filters(pasts[0].shape[1] + 1)
+        filters = self._by_order(self.spectra.taps(self.filter, pasts[0].shape[1] + 1))
         after = []
         for gate, past, taps, skip in zip(gates, pasts, filters, self.skip, strict=True):
             convolved, past = convolution_step(z, past, taps, self.taps - 1)
@@ -114,9 +116,10 @@ class Hyena(Mixer):
         each = convolution_flops(batch, length, width, self.taps) + 3 * batch * length * width
         return self.short.flops(batch, length) + self.filter.flops(length) + self.order * each
 
-    def _filters(self, taps: int) -> list[torch.Tensor]:
-        """The first ``taps`` of each order's filter, ``[≤ taps, D]``."""
-        return [taps.repeat(1, self.heads) for taps in self.filter(taps).chunk(self.order, dim=-1)]
+    def _by_order(self, taps: torch.Tensor) -> list[torch.Tensor]:
+        """Each order's filter ``[N, D]`` of the ``taps [N, channels]`` of all."""
+        filters = taps.chunk(self.order, dim=-1)
+        return [each.repeat(1, self.heads) for each in filters] if self.heads > 1 else list(filters)
 
 
 class HyenaFilter(nn.Module):

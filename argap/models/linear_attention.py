@@ -6,6 +6,7 @@ Legend: B batch, T positions, D width, H heads, K key size, F feature size, V = 
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from argap.errors import ArgapError
@@ -88,13 +89,13 @@ class LinearAttention(Mixer):
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
         """As `Mixer.prefill`; the sums are computed where they are to be kept."""
-        q, k, v = self._heads(x)
+        qk, v = self._heads(x)
         options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
         if self.decay is not None:
-            y, memory = self._decayed(q, k, v, keep_state)
+            y, memory = self._decayed(qk, v, keep_state)
         else:
-            if not isinstance(self.features, Taylor):  # its operator makes the features
-                q, k = self._features(q, k, torch.arange(x.shape[1], device=x.device))
+            # Taylor's operator makes the features.
+            q, k = qk if isinstance(self.features, Taylor) else self._features(qk).to(qk.dtype)
             y, memory = self.operator(q, k, v, **options)
         return self._merge(y.transpose(1, 2)), (memory, x.shape[1])
 
@@ -106,10 +107,10 @@ class LinearAttention(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
-        q, k, v = self._heads(x[:, None])
-        q, k = self._features(q, k, torch.full((1,), position, device=x.device))
+        qk, v = self._heads(x[:, None])
+        q, k = self._features(qk, position)
         if self.norm is None:
-            v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+            v = F.pad(v, (0, 1), value=1.0)
         if self.decay is not None:
             kept = self._log_decay(x.device).exp().to(memory.dtype)[:, None, None]
             memory = torch.cat([memory[..., :-1] * kept, memory[..., -1:]], dim=-1)
@@ -118,7 +119,7 @@ class LinearAttention(Mixer):
             y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
         if self.decay is not None:
             y = y * self._scale(torch.full((1,), position, device=x.device)).to(y.dtype)
-        return self._merge(y.to(v.dtype)), (memory, position + 1)
+        return self._merge(y.to(x.dtype)), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
         """`recurrence_flops`, and of the feature maps only Performer's projection, 2·F·K per query and key."""
@@ -131,22 +132,23 @@ class LinearAttention(Mixer):
         """Columns of the state: the values of a head, plus one for the normalising sum."""
         return self.out.in_features // self.heads + (self.norm is None)
 
-    def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k ``[B, H, T, K]`` and v ``[B, H, T, V]`` of ``x [B, T, D]``."""
-        q, k = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return q, k, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """q and k ``[2, B, H, T, K]``, and v ``[B, H, T, V]``, of ``x [B, T, D]``."""
+        qk = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return qk, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def _features(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """φ(q), φ(k) ``[B, H, T, F]`` at ``positions [T]``, computed in float32 or wider, in the dtype of q and k."""
-        compute_dtype = at_least_float32(q.dtype)
-        with torch.autocast(q.device.type, enabled=False):
-            q_features, k_features = (self.features(x.to(compute_dtype), positions, query=x is q) for x in (q, k))
-        return q_features.to(q.dtype), k_features.to(k.dtype)
+    def _features(self, qk: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """φ of q and k ``[2, B, H, T, K]`` at positions from ``first``, ``[2, B, H, T, F]`` in float32 or wider."""
+        qk = qk.to(at_least_float32(qk.dtype))
+        with torch.autocast(qk.device.type, enabled=False):
+            if self.features.alike:
+                return self.features(qk, first, query=False)
+            return torch.stack([self.features(x, first, query) for x, query in zip(qk, (True, False), strict=True)])
 
-    def _decayed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep_state: bool) -> tuple[torch.Tensor, Any]:
+    def _decayed(self, qk: torch.Tensor, v: torch.Tensor, keep_state: bool) -> tuple[torch.Tensor, Any]:
         """Decayed values over undecayed sums, and the state of both."""
-        positions = torch.arange(q.shape[2], device=q.device)
-        q, k = self._features(q, k, positions)
+        positions = torch.arange(qk.shape[3], device=qk.device)
+        q, k = self._features(qk).to(qk.dtype)
         y, memory = self.operator(
             q, k, v, log_decay=self._log_decay(q.device), keep_state=keep_state, chunk=self.chunk_size
         )

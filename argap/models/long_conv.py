@@ -88,7 +88,7 @@ class LongConv(Mixer):
         return torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device)
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mixed, state = convolution_step(x, state, self.filter(state.shape[1] + 1), self.taps - 1)
+        mixed, state = convolution_step(x, state, self.spectra.taps(self.filter, state.shape[1] + 1), self.taps - 1)
         return self.out(F.gelu(mixed + self.skip * x)), state
 
     def state_size(self, length: int) -> int:

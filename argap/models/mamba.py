@@ -81,8 +81,8 @@ class Mamba(Mixer):
         low, b, c = self._selected(u)
         size = F.softplus(self.step_size(low).to(h.dtype))[..., None]
         decay = torch.exp(-size * self.log_decay.to(h.dtype).exp())
-        h = decay * h + size * u[..., None].to(h.dtype) * b[:, None]
-        y = (h * c[:, None]).sum(dim=-1).to(u.dtype) + self.skip * u
+        h = torch.addcmul(decay * h, size * u[..., None], b[:, None].to(h.dtype))
+        y = torch.addcmul((h * c[:, None]).sum(dim=-1).to(u.dtype), self.skip, u)
         return self.out(y * F.silu(gate)), (short, h)
 
     def state_size(self, length: int) -> int:

@@ -87,7 +87,7 @@ class MultiheadHyena(Mixer):
         q, k, v = mixed.chunk(3, dim=-1)
         past = torch.cat([state[1], torch.stack([k, v], dim=1)[:, None]], dim=1)
         keys, values = past.unflatten(-1, (self.heads, -1)).unbind(dim=2)
-        taps = self.filter(past.shape[1])
+        taps = self.spectra.taps(self.filter, past.shape[1])
         taps = torch.cat([taps[:1] + self.skip.to(taps.dtype), taps[1:]])[: past.shape[1]].flip(0)
         scores = (keys * q.unflatten(-1, (self.heads, -1))[:, None]).sum(dim=-1).to(taps.dtype) * taps
         y = (scores[..., None] * values.to(taps.dtype)).sum(dim=1).to(x.dtype)

@@ -24,7 +24,7 @@ def recurrence_step(
     q, k, v = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if log_decay is not None:
         state = state * log_decay.to(state.dtype).exp()[..., None]
-    state = state + k[..., :, None] * v[..., None, :]
+    state = torch.addcmul(state, k[..., :, None], v[..., None, :])
     return (q[..., None, :] @ state)[..., 0, :], state
 
 
@@ -43,7 +43,7 @@ def delta_rule_step(
     to ``y [B, H, V]`` and the state after it, in the state's type."""
     q, k, v, beta = (x.to(state.dtype) for x in (q, k, v, beta[..., None]))
     recalled = (k[..., None, :] @ state)[..., 0, :]
-    state = state + k[..., :, None] * (beta * (v - recalled))[..., None, :]
+    state = torch.addcmul(state, k[..., :, None], (beta * (v - recalled))[..., None, :])
     return (q[..., None, :] @ state)[..., 0, :], state
 
 

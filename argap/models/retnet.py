@@ -12,6 +12,7 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
+from argap.kernels.shared import shared
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
 
@@ -81,7 +82,7 @@ class RetNet(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
         """As `Mixer.prefill`; S is computed where it is to be kept."""
         q, k, v = self._heads(x)
-        decay = self._log_decay(x.device)
+        decay = log_decay(self.heads, x.device)
         if self.cross_chunk:
             y, memory = self.operator(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
         else:
@@ -119,7 +120,7 @@ class RetNet(Mixer):
             memory = torch.zeros_like(memory)
         q, k, v = self._heads(x[:, None], position)
         y, memory = recurrence_step(
-            q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, self._log_decay(x.device)[None, :, None]
+            q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, log_decay(self.heads, x.device)[None, :, None]
         )
         return self._merge(y, x), (memory, position + 1)
 
@@ -131,11 +132,6 @@ class RetNet(Mixer):
             chunk = min(self.chunk_size, length)
             return 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
         return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
-
-    def _log_decay(self, device: torch.device) -> torch.Tensor:
-        """log γ of each head, ``[H]``."""
-        head = torch.arange(self.heads, dtype=torch.float64, device=device)
-        return torch.log1p(-torch.exp2(-5 - head))
 
     def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]`` at
@@ -150,3 +146,10 @@ class RetNet(Mixer):
         centered = isinstance(self.norm, nn.LayerNorm)
         gate, weight = self.gate(x), self.norm.weight
         return self.out(gated_norm(y, gate, weight, self.norm_eps, dtype=x.dtype, centered=centered))
+
+
+@shared
+def log_decay(heads: int, device: torch.device) -> torch.Tensor:
+    """log γ of each of H ``heads``, ``[H]``."""
+    head = torch.arange(heads, dtype=torch.float64, device=device)
+    return torch.log1p(-torch.exp2(-5 - head))

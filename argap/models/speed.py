@@ -8,11 +8,9 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from msgspec.structs import asdict
@@ -25,6 +23,11 @@ from argap.models.presets import ARCHITECTURES, build_config
 from argap.progress import say
 from argap.records import Record
 from argap.train.fla_operators import choose_backend, use_fla
+from argap.worker import exit_with_parent, interrupts_blocked
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 
 Mode = Literal["training", "generation"]
 TRAINING = ("512x8", "1024x4", "2048x2", "4096x1")
@@ -57,6 +60,11 @@ class SpeedCase(Record, frozen=True, omit_defaults=False):
     backend: Literal["auto", "fla", "native"] = "native"
     """Operators of a training step, as for the trainer: `argap.train.fla_operators.choose_backend`."""
 
+    @property
+    def in_words(self) -> str:
+        """Model, mode and shape."""
+        return f"{self.architecture}, {self.mode}, {self.length} x {self.batch}"
+
 
 class Speed(SpeedCase, frozen=True, kw_only=True):
     """The measurement of one case, or without its figures that memory ran out."""
@@ -72,7 +80,12 @@ class Speed(SpeedCase, frozen=True, kw_only=True):
     the process, which includes a few MiB of lazily loaded libraries."""
 
     @property
-    def in_words(self) -> tuple[str, str]:
+    def case(self) -> SpeedCase:
+        """What was measured."""
+        return SpeedCase(*(getattr(self, name) for name in SpeedCase.__struct_fields__))
+
+    @property
+    def figures(self) -> tuple[str, str]:
         """Speed and peak memory; where there are none the reason and an empty string."""
         if self.tokens_per_s is None:
             return "out of memory", ""
@@ -112,14 +125,26 @@ def _shape(text: str) -> tuple[int, int]:
     return int(length), int(batch)
 
 
-def measure_all(cases: Sequence[SpeedCase]) -> list[Speed]:
-    """Measure each case in its own process, printing a line of progress to stderr after each."""
-    rows = []
-    for number, case in enumerate(cases, start=1):
-        rows.append(measure_apart(case))
-        measured = ", ".join(filter(None, rows[-1].in_words))
-        say(f"{number} of {len(cases)}: {case.architecture}, {case.mode}, {case.length} x {case.batch}: {measured}")
-    return rows
+def measure_all(
+    cases: Sequence[SpeedCase], finished: Sequence[Speed], keep: Callable[[list[Speed]], object]
+) -> list[Speed]:
+    """Measure each case in its own process, except those with figures in ``finished``.
+
+    After each, the rows so far, in the order of ``cases``, go to ``keep`` and a line of progress to stderr.
+    """
+    rows = {row.case: row for row in finished if row.tokens_per_s is not None and row.case in cases}
+    missing = [case for case in dict.fromkeys(cases) if case not in rows]
+    if rows:
+        say(f"{len(rows)} of {len(cases)} cases were measured before; their figures are kept")
+    try:
+        for number, case in enumerate(missing, start=len(rows) + 1):
+            rows[case] = measure_apart(case)
+            keep([rows[case] for case in cases if case in rows])
+            say(f"{number} of {len(cases)}: {case.in_words}: {', '.join(filter(None, rows[case].figures))}")
+    except KeyboardInterrupt:
+        say("interrupted; finished cases are kept, the same command measures the others")
+        raise
+    return [rows[case] for case in cases]
 
 
 def measure(case: SpeedCase) -> Speed:
@@ -140,6 +165,8 @@ def measure(case: SpeedCase) -> Speed:
     )
     with device:
         model = ArgapForCausalLM(config)
+    if case.mode == "generation":
+        model.to(getattr(torch, case.dtype))
     backend = "native"
     if case.mode == "training":
         backend = choose_backend(case.backend, model, device, getattr(torch, case.dtype))
@@ -162,18 +189,35 @@ def measure_apart(case: SpeedCase) -> Speed:
     A separate process because peak memory never falls and one case can slow down the next. Raises `ArgapError` as
     `measure` does, and if the process dies.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(measure, case).result()
-        except BrokenProcessPool:
-            raise ArgapError(
-                f"{case.architecture}, {case.mode}, {case.length} x {case.batch}: the measuring process died "
-                "(usually killed by the system for lack of memory); choose smaller lengths or batches"
-            ) from None
-        except RuntimeError as error:  # on a CPU torch raises a plain RuntimeError
-            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-                return Speed(**asdict(case))
-            raise
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure_in_worker, args=(case, sender), daemon=True)
+    with interrupts_blocked():
+        process.start()
+    sender.close()  # the other end closes with the process
+    try:
+        row = receiver.recv()
+    except EOFError:
+        raise ArgapError(
+            f"{case.in_words}: the measuring process died "
+            "(usually killed by the system for lack of memory); choose smaller lengths or batches"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(row, Exception):
+        raise row
+    return row
+
+
+def _measure_in_worker(case: SpeedCase, sender: "Connection[Speed | Exception, Any]") -> None:
+    """Send the row of the case, or the error that prevented it."""
+    exit_with_parent()
+    try:
+        sender.send(measure(case))
+    except Exception as error:  # on a CPU torch raises a plain RuntimeError where memory runs out
+        out_of_memory = isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+        sender.send(Speed(**asdict(case)) if out_of_memory else error)
 
 
 def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
@@ -199,7 +243,7 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
 @torch.inference_mode()
 def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
     """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state."""
-    model = model.to(getattr(torch, case.dtype)).eval()
+    model.eval()
     took = 0.0
     for tokens in (min(WARM_TOKENS, case.length), case.length):
         ids = torch.randint(case.vocab_size, (case.batch,), device=device)

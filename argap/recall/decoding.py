@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
+from argap.device import growing_keys
 from argap.errors import ArgapError
 from argap.heads import find_head, of_targets
 from argap.models.modeling import ArgapForCausalLM
@@ -124,7 +125,8 @@ class Decoder:
 
         def with_cache(token: torch.Tensor) -> torch.Tensor:
             nonlocal cache
-            output = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
+            with growing_keys():
+                output = self.model(input_ids=token[:, None], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             return output.logits[:, -1]
 

@@ -2,12 +2,9 @@
 
 import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
@@ -18,6 +15,7 @@ from argap.device import use_device
 from argap.errors import ArgapError
 from argap.synthetics.jobs import Engine, Job
 from argap.trust import call_with_trust, is_trusted
+from argap.worker import exit_with_parent, interrupts_blocked
 
 POLL_SECONDS = 0.2
 """Seconds between checks of ``stop`` while the processes work."""
@@ -64,7 +62,7 @@ def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Ca
     threads = max(1, (os.cpu_count() or 1) // len(devices))
     pool = ProcessPoolExecutor(len(devices), context, initializer=_initialize, initargs=(free, over, threads))
     try:
-        with _interrupts_blocked():
+        with interrupts_blocked():
             pending = {pool.submit(call_with_trust, is_trusted(), _train, job): job for job in jobs}
         while pending and not stop():
             for future in wait(pending, POLL_SECONDS, FIRST_COMPLETED).done:
@@ -81,16 +79,6 @@ def _in_processes(devices: Sequence[torch.device], jobs: Sequence[Job], stop: Ca
         pool.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes started meanwhile ignore Ctrl-C, which a terminal sends to all of them: this process stops them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 _device = torch.device("cpu")
 _over: Event | None = None
 
@@ -100,14 +88,7 @@ def _initialize(free: "SimpleQueue[torch.device]", over: Event, threads: int) ->
     global _device, _over
     _device, _over = use_device(str(free.get())), over
     torch.set_num_threads(threads)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)  # nothing can assign jobs or stop this process any more; files are complete or absent
+    exit_with_parent()
 
 
 def _train(job: Job) -> None:

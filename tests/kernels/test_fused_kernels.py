@@ -82,7 +82,7 @@ def test_rotary(length: int, heads: int, size: int, parts: int, dtype: torch.dty
     projection = drawn(2, length, parts, heads, size, device=device, dtype=dtype)
     wide, untouched = projection.double(), projection[:, :, 2:].clone()
     expected = rotations.rotary(wide, 7, 1e4, key_scale=0.3)
-    cos, sin = rotations._tables(7, length, size, 1e4, device)
+    cos, sin = rotations.rotation(7, length, size, 1e4, torch.float32, device)
     q, k = projection[:, :, :2].permute(2, 0, 3, 1, 4)
     rotations.rotate_in_place(q, k, cos, sin, 0.3)
     for part, turned in enumerate(expected):

@@ -149,10 +149,12 @@ def test_stepping_equals_the_parallel_form_on_every_length(mixer: Mixer) -> None
     stepped = torch.stack(steps, dim=1)
     for length in (1, 2, 63, 64, 65, LONGEST):
         torch.testing.assert_close(applied(mixer, x[:, :length]), stepped[:, :length], rtol=1e-11, atol=1e-9)
-    # A state is a value: the one kept at 65 still continues from there.
+    # A state is a value: the one kept at 65 continues from there, and twice.
     for t in range(65, 70):
-        y, forked = stepped_on(mixer, x, forked, t)
-        torch.testing.assert_close(y, stepped[:, t], rtol=0, atol=0)
+        y, continued = stepped_on(mixer, x, forked, t)
+        stepped_on(mixer, -x, forked, t)
+        torch.testing.assert_close(y, stepped[:, t], rtol=1e-11, atol=1e-11)
+        forked = continued
 
 
 def test_every_parameter_has_a_finite_gradient(mixer: Mixer) -> None:

@@ -88,3 +88,33 @@ def test_nothing_kept_is_copied(mixer: Mixer) -> None:
     other = copy.deepcopy(mixer)
     assert mixer.spectra._kept  # pyright: ignore[reportAttributeAccessIssue]
     assert not other.spectra._kept  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("spec", [spec for spec in LONG if spec["name"] != "h3"] + [{"name": "multihead_hyena"}])
+def test_steps_reuse_the_taps_until_a_parameter_changes(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    mixer = build_mixer(spec, WIDTH, LONGEST).double()
+    redraw(mixer, 0.3)
+    x = torch.randn(2, LONGEST, WIDTH, dtype=torch.float64)
+    made = []
+    filters = type(maker(mixer))
+    make = filters.forward
+    monkeypatch.setattr(filters, "forward", lambda self, count: made.append(count) or make(self, count))
+
+    def stepped() -> torch.Tensor:
+        state, outputs = mixer.init_state(2, x.dtype, x.device), []
+        for t in range(LONGEST):
+            y, state = mixer.step(x[:, t], state)
+            outputs.append(y)
+        return torch.stack(outputs, dim=1)
+
+    for changes in (False, True):
+        with torch.inference_mode():
+            found, again = stepped(), stepped()
+        assert made == [2, 6, 14, 30, 62, 126]  # each time for twice the positions of the first step that needs more
+        torch.testing.assert_close(found, mixer(x), rtol=0, atol=1e-10)
+        torch.testing.assert_close(again, mixer(x), rtol=0, atol=1e-10)
+        if not changes:
+            with torch.no_grad():
+                next(maker(mixer).parameters()).mul_(1.5)
+        del made[:]

@@ -2,24 +2,29 @@
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from typer.testing import CliRunner
 
+from argap.atomic import write_json
 from argap.cli.models import app
 from argap.errors import ArgapError
 from argap.models import speed as speed_module
 from argap.models.speed import STEPS, WARM_TOKENS, WARM_UP, Mode, Speed, SpeedCase, measure, measure_apart
+from argap.records import as_json
 from argap.reports.drawing import save
-from argap.reports.speed import SpeedResult, speed
+from argap.reports.speed import SpeedResult, read_speed, speed, write_speed
 
 CASE = SpeedCase("attention", "training", 16, 2, 32, 2, 64, "cpu", "float32")
 
@@ -70,11 +75,14 @@ def test_memory_is_that_of_a_process_of_its_own() -> None:
 
 
 def test_too_little_memory_is_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed_module, "ProcessPoolExecutor", lambda workers, **_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(speed_module, "exit_with_parent", lambda: None)
     # More than there are addresses: what the system promises beyond its memory, it would have to deliver.
     monkeypatch.setattr(speed_module, "ArgapForCausalLM", lambda config: torch.empty(2**60))
-    row = measure_apart(CASE)
-    assert row.in_words == ("out of memory", "")
+    ends: Any = Pipe(duplex=False)
+    receiver, sender = ends
+    speed_module._measure_in_worker(CASE, sender)
+    row = receiver.recv()
+    assert row.figures == ("out of memory", "")
     assert (row.tokens_per_s, row.architecture, row.length) == (None, "attention", 16)
 
 
@@ -146,6 +154,96 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest
     only = CliRunner().invoke(app, ["bench", "based", "--generate", "8x1", "--out", str(tmp_path), "--device", "cpu"])
     assert "1,000 tokens/s" in only.stdout
     assert len(asked) == 5
+
+
+FLAGS = ["attention", "based", "--generate", "8x1", "--generate", "16x1", "--hidden-size", "32", "--device", "cpu"]
+
+
+def test_finished_cases_survive_an_interrupt_and_are_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    stop_before = 3
+
+    def measured(case: SpeedCase) -> Speed:
+        if len(asked) + 1 == stop_before:
+            raise KeyboardInterrupt
+        asked.append(case.in_words)
+        figures: dict[str, Any] = (
+            {} if case.length == 8 and case.architecture == "based" else {"tokens_per_s": 7.0, "seconds": 1.0}
+        )
+        return Speed(**asdict(case), **figures)
+
+    def bench(*more: str) -> Any:
+        return CliRunner().invoke(app, ["bench", *FLAGS, *more, "--out", str(tmp_path)], catch_exceptions=False)
+
+    monkeypatch.setattr(speed_module, "measure_apart", measured)
+    interrupted = bench()
+    assert interrupted.exit_code == 130
+    assert interrupted.stderr.splitlines()[-1].startswith("interrupted; finished cases are kept")
+    kept = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    assert [(row["architecture"], row["length"]) for row in kept] == [("attention", 8), ("based", 8)]
+    stop_before = 0
+    again = bench()
+    # That memory ran out may have changed since: the case is measured again.
+    assert asked[2:] == ["based, generation, 8 x 1", "attention, generation, 16 x 1", "based, generation, 16 x 1"]
+    assert again.stderr.splitlines()[0] == "1 of 4 cases were measured before; their figures are kept"
+    written = json.loads((tmp_path / "speed.json").read_text())
+    assert [(row["architecture"], row["length"]) for row in written["rows"]] == [
+        *(("attention", 8), ("based", 8), ("attention", 16), ("based", 16))
+    ]
+    assert len(asked) == 5
+    bench()
+    assert asked[5:] == ["based, generation, 8 x 1"]
+    bench("--layers", "2")
+    assert len(asked) == 10
+    bench()  # the file holds the other depth
+    assert len(asked) == 14
+
+
+@pytest.mark.parametrize("changed", ["device", "versions", "git", "dtype"])
+def test_figures_of_another_machine_or_version_are_not_kept(changed: str, tmp_path: Path) -> None:
+    case = replace(CASE, mode="generation")
+    row = Speed(**asdict(case), tokens_per_s=7.0)
+    result = write_speed([row], tmp_path)
+    assert read_speed(case, tmp_path) == [row]
+    other: Any = {"argap": "0"} if changed == "versions" else "another"
+    write_json(tmp_path / "speed.json", as_json(replace(result, **{changed: other})), seal=False)
+    assert read_speed(case, tmp_path) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_process_that_measures(tmp_path: Path) -> None:
+    """A terminal sends the signal to both processes; the measuring one prints nothing and does not go on."""
+    flags = ["attention", "--generate", "1x1", "--generate", "1000000x1", "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "models", "bench", *flags, "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    try:
+        first = process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert first.startswith("1 of 2: attention, generation, 1 x 1: ")
+    assert (process.returncode, out) == (130, "")
+    assert err == "interrupted; finished cases are kept, the same command measures the others\n"
+    assert len(json.loads((tmp_path / "speed.json").read_text())["rows"]) == 1
+
+
+INTERRUPTIBLE = """
+import signal
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    from argap.cli import main
+    main()
+"""
 
 
 @pytest.mark.parametrize(
