@@ -22,7 +22,8 @@ COUNTED = "counted"
 REBUILD = "copy the index again or build it with `argap index build`"
 
 
-Number = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A count; up to here its sums over indexes fit 64 bits, and float64 holds it exactly."""
 
 
 class Part(Record, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +39,7 @@ class StatsFile(Record, frozen=True, forbid_unknown_fields=True):
     """``stats.parquet``, with its checksums."""
 
     file: str
-    bytes: int
+    bytes: Number
     crc32: tuple[str, ...]
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from argap import runs
 from argap.atomic import read_json, write_json
+from argap.bigram_index.manifest import read_manifest
 from argap.checkpoint import find_checkpoint
 from argap.checksums import FILE, FileChecksums, read_checksums
 from argap.comparison import compare_runs, label_result
@@ -246,6 +247,25 @@ def test_a_threshold_without_a_model_is_named(token_result: Path, tmp_path: Path
     write_json(tmp_path / "gap.json", gap)
     with pytest.raises(FormatError, match=rf"gap\.json: curve: τ = {first['threshold']}: no share of {model}"):
         read_gap(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "parts"), [("position", slice(0, 0)), ("distance", slice(1, None))])
+def test_a_breakdown_without_some_of_the_tokens_is_named(
+    token_result: Path, tmp_path: Path, name: str, parts: slice
+) -> None:
+    gap = read_json(token_result / "gap.json")
+    gap["breakdowns"][name] = gap["breakdowns"][name][parts]
+    write_json(tmp_path / "gap.json", gap)
+    with pytest.raises(
+        FormatError, match=rf"gap\.json: breakdowns\.{name}: [\d,]+ tokens in all, expected [\d,]+; run"
+    ):
+        read_gap(tmp_path)
+
+
+def test_counts_of_an_index_have_a_bound(tmp_path: Path) -> None:
+    write_json(tmp_path / "index.json", read_json(DEMO / "index" / "index.json") | {"tokens": 10**30})
+    with pytest.raises(FormatError, match=r"index\.json: Expected `int` <= 9007199254740992 - at `\$\.tokens`"):
+        read_manifest(tmp_path)
 
 
 def test_a_breakdown_of_other_bins_is_named(token_result: Path, tmp_path: Path) -> None:

@@ -261,4 +261,10 @@ def read_gap(folder: Path, name: str = "gap.json", *, remedy: str = GAP_REMEDY) 
     path = Path(folder) / name
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
-    return read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)
+    gap = read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)
+    scored = gap.rows[0].overall.n
+    for name in Breakdowns.__struct_fields__:
+        expected = 0 if name == "frequency" and gap.index is None else scored  # nothing is counted without an index
+        if (n := sum(part.n for part in getattr(gap.breakdowns, name))) != expected:
+            raise FormatError(f"{path}: breakdowns.{name}: {n:,} {gap.unit}s in all, expected {expected:,}; {remedy}")
+    return gap
