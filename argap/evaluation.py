@@ -20,14 +20,12 @@ from argap.corpus.tokenize import token_documents
 from argap.documents import Documents, build_documents, check_keep
 from argap.errors import ArgapError
 from argap.progress import say
-from argap.records import EvaluationRecord, EvaluationSpec, Packing
+from argap.records import LONGEST, EvaluationRecord, EvaluationSpec, Packing
 from argap.tokenizer import Tokenizer
 
 Value = TypeVar("Value")
 SEQ_LEN = 2048
 PACKING: Packing = "packed"
-LONGEST = 2**24
-"""Tokens of a window."""
 
 
 @dataclass(frozen=True)

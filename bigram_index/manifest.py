@@ -6,14 +6,11 @@ bytes.
 
 import re
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from argap.atomic import read_json, write_json
 from argap.configuration import Vocabulary
 from argap.errors import ArgapError, FormatError
-from argap.records import Record, as_json, to_record
+from argap.records import Count, Record, as_json, to_record
 
 FORMAT = "argap bigram index"
 VERSION = 1
@@ -22,16 +19,12 @@ COUNTED = "counted"
 REBUILD = "copy the index again or build it with `argap index build`"
 
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A count; up to here its sums over indexes fit 64 bits, and float64 holds it exactly."""
-
-
 class Part(Record, frozen=True, forbid_unknown_fields=True):
     """One Parquet part, with its checksums (`argap.bigram_index.checksums`)."""
 
     file: str
-    rows: Number
-    bytes: Number
+    rows: Count
+    bytes: Count
     crc32: tuple[str, ...]
 
 
@@ -39,7 +32,7 @@ class StatsFile(Record, frozen=True, forbid_unknown_fields=True):
     """``stats.parquet``, with its checksums."""
 
     file: str
-    bytes: Number
+    bytes: Count
     crc32: tuple[str, ...]
 
 
@@ -57,15 +50,15 @@ class Manifest(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokenizer_fingerprint: str
     """SHA-256 over the tokenizer's parts (`argap.tokenizer.Tokenizer.fingerprint`)."""
     vocab_size: Vocabulary
-    documents: Number
+    documents: Count
     """Documents with at least one token."""
-    empty_documents: Number
+    empty_documents: Count
     """Documents without a token, which are skipped."""
-    tokens: Number
+    tokens: Count
     """Tokens of all documents, without the EOS between them."""
-    bigrams: Number
+    bigrams: Count
     """Adjacent pairs inside documents: the sum of all counts."""
-    distinct: Number
+    distinct: Count
     sources: tuple[str, ...]
     """What was counted, sorted; a source that was counted twice is listed twice."""
     parts: tuple[Part, ...]

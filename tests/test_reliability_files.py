@@ -262,6 +262,14 @@ def test_a_breakdown_without_some_of_the_tokens_is_named(
         read_gap(tmp_path)
 
 
+def test_lengths_of_windows_have_bounds(token_result: Path, tmp_path: Path) -> None:
+    gap = read_json(token_result / "gap.json")
+    for wrong, bound in ((-1, "`int` >= 2"), (10**30, "`int` <= 16777216")):
+        write_json(tmp_path / "gap.json", gap | {"evaluation": gap["evaluation"] | {"seq_len": wrong}})
+        with pytest.raises(FormatError, match=rf"gap\.json: Expected {bound} - at `\$\.evaluation\.seq_len`"):
+            read_gap(tmp_path)
+
+
 def test_counts_of_an_index_have_a_bound(tmp_path: Path) -> None:
     write_json(tmp_path / "index.json", read_json(DEMO / "index" / "index.json") | {"tokens": 10**30})
     with pytest.raises(FormatError, match=r"index\.json: Expected `int` <= 9007199254740992 - at `\$\.tokens`"):

@@ -4,7 +4,15 @@ A file is read into its record strictly: a value of another type is an error tha
 what was expected. Keys that a newer argap added are ignored as long as the file's format number is known.
 """
 
-from argap.records.evaluation import CheckpointRecord, EvaluationRecord, EvaluationSpec, IndexRecord, Packing, Unit
+from argap.records.evaluation import (
+    LONGEST,
+    CheckpointRecord,
+    EvaluationRecord,
+    EvaluationSpec,
+    IndexRecord,
+    Packing,
+    Unit,
+)
 from argap.records.examples import KNOWN, EarlierOccurrence, Examples, ExampleWindow
 from argap.records.gap import (
     GAP_FORMAT,
@@ -29,5 +37,5 @@ from argap.records.gap import (
     ThresholdShare,
     read_gap,
 )
-from argap.records.record import AnyRecord, Record, as_json, read_record, to_record, write_record
+from argap.records.record import AnyRecord, Count, Record, as_json, read_record, to_record, write_record
 from argap.records.runs import LabelsRecord, RunIdentity, RunRecord, RunResult, ServerRecord, SourceRecord

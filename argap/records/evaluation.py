@@ -1,12 +1,16 @@
 """Records of a text, an index and a checkpoint."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from argap.records.record import Record
+from msgspec import Meta
+
+from argap.records.record import Count, Record
 
 Packing = Literal["packed", "document"]
 Unit = Literal["token", "byte"]
 """What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
+LONGEST = 2**24
+"""Tokens of a window, at most."""
 
 
 class EvaluationRecord(Record, frozen=True):
@@ -16,12 +20,12 @@ class EvaluationRecord(Record, frozen=True):
     """SHA-256 (hex) over token ids and window bounds."""
     tokenizer: str
     tokenizer_fingerprint: str
-    tokens: int
-    scored: int
+    tokens: Count
+    scored: Count
     """Tokens with a log-prob: all but the first of each window. Under the unit ``byte`` bytes, of scored segments."""
-    windows: int
-    documents: int
-    seq_len: int
+    windows: Count
+    documents: Count
+    seq_len: Annotated[int, Meta(ge=2, le=LONGEST)]
     packing: Packing
     data: tuple[str, ...] = ()
     """The texts as they were named; in ``gap.json`` alone."""

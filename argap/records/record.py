@@ -1,12 +1,15 @@
 """The base of all records, and how they are read and written."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from argap.atomic import read_json, write_json
 from argap.errors import ArgapError, FormatError
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""How many there are of something: sums of such numbers fit 64 bits, and float64 holds each exactly."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
