@@ -262,6 +262,14 @@ def test_a_breakdown_without_some_of_the_tokens_is_named(
         read_gap(tmp_path)
 
 
+def test_an_index_without_a_threshold_is_named(token_result: Path, tmp_path: Path) -> None:
+    gap = read_json(token_result / "gap.json")
+    for missing in ("index", "threshold"):
+        write_json(tmp_path / "gap.json", gap | {missing: None})
+        with pytest.raises(FormatError, match=r"gap\.json: `index` and `threshold`: expected both or neither"):
+            read_gap(tmp_path)
+
+
 def test_lengths_of_windows_have_bounds(token_result: Path, tmp_path: Path) -> None:
     gap = read_json(token_result / "gap.json")
     for wrong, bound in ((-1, "`int` >= 2"), (10**30, "`int` <= 16777216")):

@@ -262,6 +262,8 @@ def read_gap(folder: Path, name: str = "gap.json", *, remedy: str = GAP_REMEDY) 
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
     gap = read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)
+    if (gap.index is None) != (gap.threshold is None):
+        raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null; {remedy}")
     scored = gap.rows[0].overall.n
     for name in Breakdowns.__struct_fields__:
         expected = 0 if name == "frequency" and gap.index is None else scored  # nothing is counted without an index

@@ -243,6 +243,8 @@ class SizeResult:
 def read_size(folder: Path) -> SizeResult:
     """Read the folder of one size. Raises `FormatError` if a file is missing or invalid."""
     gap = read_gap(folder, remedy=REMEDY)
+    if gap.index is None:
+        raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {REMEDY}")
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
     _check_members(folder / "members.json", members, models_of(cells), gap.models)
