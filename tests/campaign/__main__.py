@@ -1,10 +1,12 @@
 """The campaign: commands with one altered file, and commands that are killed; each outcome is counted.
 
     python tests/campaign [--tries 5000] [--kills 500] [--seed N] [--only score,train] [--log campaign.jsonl]
+    python tests/campaign --each 10 [--first 3]
 
 A try copies toy material, alters one file of it, and runs a command of argap in a process of its own. A number and the
-seed repeat a try: ``--seed 7 --first 312 --tries 1``. Exits with 1 where one ended in a traceback, a crash, a hang, or
-a silent change, or where a killed command did not end with the undisturbed result.
+seed repeat a try: ``--seed 7 --first 312 --tries 1``. With ``--each N`` nothing is drawn and none is killed: every N-th
+change of a part of a JSON or YAML file is tried, from the change ``--first`` on. Exits with 1 where one ended in a
+traceback, a crash, a hang, or a silent change, or where a killed command did not end with the undisturbed result.
 """
 
 import argparse
@@ -17,16 +19,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, TextIO
 
+import each
 import forked
 import kills
 import material
 import tries
 from cases import CASES, Case
+from mutations import UNSEALED
 
 
 def main() -> int:
@@ -35,6 +41,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=500, help="disturbed runs; one may be killed several times")
     parser.add_argument("--seed", type=int, default=None, help="default: a fresh one, which is printed")
     parser.add_argument("--first", type=int, default=0, help="number of the first try or kill")
+    parser.add_argument("--each", type=int, metavar="N", help="every N-th change of parts, and nothing drawn")
     parser.add_argument("--only", default="", help="names of cases, comma-separated")
     parser.add_argument("--log", type=Path, default=Path("campaign.jsonl"), help="a line of JSON for each try and kill")
     parser.add_argument("--keep", type=Path, help="keep the folders of failed tries here")
@@ -49,8 +56,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, open(options.log, "a", encoding="utf-8") as log:
         campaign = Campaign(seed, Path(scratch), options.keep, log)
         campaign.make_material()
-        first = options.first
-        tried = campaign.alter(range(first, first + options.tries), _chosen(CASES, options.only))
+        first, cases = options.first, _chosen(CASES, options.only)
+        if options.each:
+            options.kills, tried = 0, campaign.alter_each(first, options.each, cases)
+        else:
+            tried = campaign.alter(range(first, first + options.tries), cases)
         killed = campaign.kill(range(first, first + options.kills), _chosen(kills.KILLED, options.only))
     for title, counts in (("tries", tried), ("disturbed runs", killed)):
         shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
@@ -110,6 +120,32 @@ class Campaign:
             if number % 100 == 99:
                 print(f"{number + 1:,} tries, {time.monotonic() - began:,.0f} s: {dict(counts)}", flush=True)
         return counts
+
+    def alter_each(self, first: int, every: int, cases: list[Case]) -> Counter[str]:
+        """Run commands with one part of one file changed, each ``every``-th change; returns the outcomes."""
+        counts: Counter[str] = Counter()
+        expected = {case.name: tries.undisturbed(case, self.material, self.scratch / "undisturbed") for case in cases}
+        for number, (case, name, how, content) in islice(enumerate(self._each_change(cases)), first, None, every):
+            folder = self._folder(number)
+            case.copy(self.material, folder)
+            (folder / name).unlink()  # the new file writes through no link
+            (folder / name).write_bytes(content)
+            done = tries.run_altered(case, expected[case.name], folder, folder / name, f"{how}, {UNSEALED}")
+            counts[done.outcome] += 1
+            self._record(number, asdict(done), folder, failed=done.outcome in tries.FAILURES)
+            if sum(counts.values()) % 100 == 0:
+                print(f"{sum(counts.values()):,} tries, now {case.name}: {dict(counts)}", flush=True)
+        return counts
+
+    def _each_change(self, cases: list[Case]) -> Iterator[tuple[Case, Path, str, bytes]]:
+        """Cases, the file to alter, what is changed in it, and its new content."""
+        for case in cases:
+            folder = self.scratch / "unaltered"
+            folder.mkdir()
+            case.copy(self.material, folder)
+            found = [(path, *change) for path in case.files(folder) for change in each.changes(path)]
+            shutil.rmtree(folder)
+            yield from ((case, path.relative_to(folder), how, content) for path, how, content in found)
 
     def kill(self, numbers: range, cases: list[Case]) -> Counter[str]:
         """Kill commands at random moments and run them again; returns how often each outcome was seen."""

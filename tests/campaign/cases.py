@@ -52,6 +52,10 @@ class Case:
                 shutil.copy(source, folder / name)
         self.prepare(folder)
 
+    def files(self, folder: Path) -> list[Path]:
+        """The files to alter, of a copy."""
+        return sorted({path for pattern in self.altered for path in folder.glob(pattern) if path.is_file()})
+
     def result(self, folder: Path, stdout: str) -> dict[str, Any]:
         """The result, without what differs between two undisturbed runs."""
         found = {

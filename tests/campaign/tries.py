@@ -32,9 +32,12 @@ class Try:
 def attempt(case: Case, expected: dict[str, Any], rng: Random, material: Path, folder: Path) -> Try:
     """Copy the material to ``folder``, alter one file, run the command."""
     case.copy(material, folder)
-    files = sorted({path for pattern in case.altered for path in folder.glob(pattern) if path.is_file()})
-    path = rng.choice(files)
-    how = mutate(rng, path)
+    path = rng.choice(case.files(folder))
+    return run_altered(case, expected, folder, path, mutate(rng, path))
+
+
+def run_altered(case: Case, expected: dict[str, Any], folder: Path, path: Path, how: str) -> Try:
+    """Run the command in ``folder``, where ``path`` is altered."""
     name = str(path.relative_to(folder))
     sealed = UNSEALED not in how and any(path.match(pattern) for pattern in case.sealed)
     outside = sorted(other.name for other in folder.parent.iterdir())
