@@ -6,6 +6,7 @@ another type or size, a column without values), of all files by bytes. Any numbe
     ARGAP_TRIES=2000 pytest -m slow tests/test_reliability_mutations.py
 """
 
+import json
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import each
 import mutations
 import pytest
 import yaml
@@ -161,3 +163,23 @@ def test_any_number_of_commands_on_fresh_mutations(
     count = int(os.environ.get("ARGAP_TRIES", "2000")) // 10
     run = tries(max(1, count // len(RECORDS)), fresh=True)
     assert_compared_or_refused(result, tmp_path, name, run, capsys, monkeypatch)
+
+
+def test_each_part_is_changed_in_turn(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text('{"a": 1, "list": [{"b": "x"}, {"b": "y"}, {"b": "z", "c": null}], "checksum": "0"}')
+    found = [(how, json.loads(content)) for how, content in each.changes(path)]
+    assert [how for how, _ in found if how.startswith("list.")] == [
+        "list.0: \"{'b': 'x'}\" removed",
+        "list.0: \"{'b': 'x'}\" to {}",
+        "list.0: \"{'b': 'x'}\" to None",
+        "list.0.b: 'x' removed",
+        "list.0.b: 'x' to 'xx'",
+        "list.0.b: 'x' to ''",
+        "list.0.b: 'x' to None",
+        "list.2.c: 'None' removed",
+        "list.2.c: 'None' to 1",
+        "list.2.c: 'None' to 'x'",
+    ]
+    assert found[0] == ("a: '1' removed", {"list": [{"b": "x"}, {"b": "y"}, {"b": "z", "c": None}]})
+    assert len(found) == 10 + 6 + 3

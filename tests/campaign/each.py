@@ -30,7 +30,8 @@ def changes(path: Path) -> Iterator[tuple[str, bytes]]:
             value.pop(SEAL, None)
         yield from ((how, json.dumps(changed).encode()) for how, changed in _of_value(value))
     elif path.suffix == ".yaml":
-        yield from ((how, yaml.safe_dump(changed).encode()) for how, changed in _of_value(yaml.safe_load(path.read_text())))
+        value = yaml.safe_load(path.read_text())
+        yield from ((how, yaml.safe_dump(changed).encode()) for how, changed in _of_value(value))
 
 
 def _of_value(value: Any) -> Iterator[tuple[str, Any]]:
