@@ -20,7 +20,7 @@ from argap.corpus.tokenize import token_documents
 from argap.documents import Documents, build_documents, check_keep
 from argap.errors import ArgapError
 from argap.progress import say
-from argap.records import LONGEST, EvaluationRecord, EvaluationSpec, Packing
+from argap.records import LONGEST_WINDOW, EvaluationRecord, EvaluationSpec, Packing
 from argap.tokenizer import Tokenizer
 
 Value = TypeVar("Value")
@@ -242,8 +242,8 @@ def _check_windows(seq_len: int, packing: str) -> None:
         raise ArgapError(f"`packing` {packing}: expected packed or document")
     if seq_len < 2:
         raise ArgapError(f"`seq_len` {seq_len}: expected at least 2, one token of context and one to score")
-    if seq_len > LONGEST:
-        raise ArgapError(f"`seq_len` {seq_len}: expected at most {LONGEST:,}")
+    if seq_len > LONGEST_WINDOW:
+        raise ArgapError(f"`seq_len` {seq_len}: expected at most {LONGEST_WINDOW:,}")
 
 
 def _given(value: Value | None, default: Value) -> Value:

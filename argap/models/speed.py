@@ -165,11 +165,11 @@ def measure(case: SpeedCase) -> Speed:
     )
     with device:
         model = ArgapForCausalLM(config)
-    if case.mode == "generation":
-        model.to(getattr(torch, case.dtype))
-    backend = "native"
+    backend, dtype = "native", getattr(torch, case.dtype)
     if case.mode == "training":
-        backend = choose_backend(case.backend, model, device, getattr(torch, case.dtype))
+        backend = choose_backend(case.backend, model, device, dtype)
+    else:
+        model.to(dtype)
     if backend == "fla":
         use_fla(model)
     seconds = (_train if case.mode == "training" else _generate)(model, case, device)

@@ -5,7 +5,7 @@ what was expected. Keys that a newer argap added are ignored as long as the file
 """
 
 from argap.records.evaluation import (
-    LONGEST,
+    LONGEST_WINDOW,
     CheckpointRecord,
     EvaluationRecord,
     EvaluationSpec,

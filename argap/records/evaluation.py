@@ -9,8 +9,8 @@ from argap.records.record import Count, Record
 Packing = Literal["packed", "document"]
 Unit = Literal["token", "byte"]
 """What is counted, and what an NLL is per: bytes where models of different tokenizers are compared (segments)."""
-LONGEST = 2**24
-"""Tokens of a window, at most."""
+LONGEST_WINDOW = 2**24
+"""Tokens, at most."""
 
 
 class EvaluationRecord(Record, frozen=True):
@@ -25,7 +25,7 @@ class EvaluationRecord(Record, frozen=True):
     """Tokens with a log-prob: all but the first of each window. Under the unit ``byte`` bytes, of scored segments."""
     windows: Count
     documents: Count
-    seq_len: Annotated[int, Meta(ge=2, le=LONGEST)]
+    seq_len: Annotated[int, Meta(ge=2, le=LONGEST_WINDOW)]
     packing: Packing
     data: tuple[str, ...] = ()
     """The texts as they were named; in ``gap.json`` alone."""

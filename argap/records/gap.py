@@ -262,6 +262,7 @@ def read_gap(folder: Path, name: str = "gap.json", *, remedy: str = GAP_REMEDY) 
     if not path.is_file():
         raise FormatError(f"{folder}: no gap.json there; expected a folder that `argap score` or `argap compare` wrote")
     gap = read_record(path, Gap, newest=GAP_FORMAT, remedy=remedy)
+    # Of files alone: a gap that is restated in memory may lack breakdowns.
     if (gap.index is None) != (gap.threshold is None):
         raise FormatError(f"{path}: `index` and `threshold`: expected both or neither, found one null; {remedy}")
     scored = gap.rows[0].overall.n
