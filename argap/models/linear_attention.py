@@ -14,7 +14,7 @@ from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
 from argap.models.feature_maps import FEATURE_MAPS, Taylor
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
-from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
+from argap.models.recurrence import EPSILON, HeadNorm, log_decays, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
 State = tuple[torch.Tensor, int]
@@ -163,8 +163,7 @@ class LinearAttention(Mixer):
     def _log_decay(self, device: torch.device) -> torch.Tensor:
         """log γ of each head, float32 ``[H]``."""
         assert self.decay is not None
-        exponents = self.decay - torch.arange(self.heads, dtype=torch.float64, device=device)
-        return torch.log1p(-torch.exp2(exponents)).float()
+        return log_decays(self.decay, self.heads, device).float()
 
     def _scale(self, positions: torch.Tensor) -> torch.Tensor:
         """(Σ_{s≤t} γ^(t−s))^−½ of each head at ``positions [T]``, float64 ``[H, T]``; 1 without ``decay_scale``."""

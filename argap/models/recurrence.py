@@ -13,7 +13,15 @@ import math
 import torch
 from torch import nn
 
+from argap.kernels.shared import shared
+
 EPSILON = 1e-5
+
+
+@shared
+def log_decays(exponent: float, heads: int, device: torch.device) -> torch.Tensor:
+    """log γ of each head, float64 ``[H]``: γ = 1 − 2^(``exponent`` − h) in head h from 0."""
+    return torch.log1p(-torch.exp2(exponent - torch.arange(heads, dtype=torch.float64, device=device)))
 
 
 def recurrence_step(

@@ -12,12 +12,13 @@ from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
 from argap.kernels.rotary import rotary
-from argap.kernels.shared import shared
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
-from argap.models.recurrence import EPSILON, HeadNorm, recurrence_flops, recurrence_step
+from argap.models.recurrence import EPSILON, HeadNorm, log_decays, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
 State = tuple[torch.Tensor, int]
+FIRST_EXPONENT = -5.0
+"""log₂(1 − γ) of the first head."""
 
 
 class RetNet(Mixer):
@@ -82,7 +83,7 @@ class RetNet(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
         """As `Mixer.prefill`; S is computed where it is to be kept."""
         q, k, v = self._heads(x)
-        decay = log_decay(self.heads, x.device)
+        decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
         if self.cross_chunk:
             y, memory = self.operator(q, k, v, log_decay=decay, keep_state=keep_state, chunk=self.chunk_size)
         else:
@@ -119,9 +120,8 @@ class RetNet(Mixer):
         if not self.cross_chunk and position % (self.chunk_size or 1) == 0:
             memory = torch.zeros_like(memory)
         q, k, v = self._heads(x[:, None], position)
-        y, memory = recurrence_step(
-            q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, log_decay(self.heads, x.device)[None, :, None]
-        )
+        decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, decay[None, :, None])
         return self._merge(y, x), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
@@ -146,10 +146,3 @@ class RetNet(Mixer):
         centered = isinstance(self.norm, nn.LayerNorm)
         gate, weight = self.gate(x), self.norm.weight
         return self.out(gated_norm(y, gate, weight, self.norm_eps, dtype=x.dtype, centered=centered))
-
-
-@shared
-def log_decay(heads: int, device: torch.device) -> torch.Tensor:
-    """log γ of each of H ``heads``, ``[H]``."""
-    head = torch.arange(heads, dtype=torch.float64, device=device)
-    return torch.log1p(-torch.exp2(-5 - head))
