@@ -6,12 +6,11 @@ unresolved: it must not be claimed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
-from argap.reports.formats import MARKS, Column, Form, Table, best_in, csv_of, print_tables
+from argap.reports.formats import MARKS, Column, Table, best_in, csv_of
 from argap.reports.numbers import (
     DASH,
     loss,
@@ -85,8 +84,10 @@ def slices_table(
     threshold: int | None,
     models: Sequence[str] | None = None,
     unit: Unit = "token",
+    notes: Sequence[str] = (),
 ) -> Table:
-    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts."""
+    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts; ``notes``: printed below
+    those that the table needs."""
     chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
     marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
     pairs = [(each, each.models[k]) for k in chosen for each in slices]
@@ -95,7 +96,7 @@ def slices_table(
     if threshold is not None:
         hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(model.model for model in slices[0].models if model.reference)
-    notes = [
+    needed = [
         f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
         f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
         *notes_of(marks, f"slice's {unit}s"),
@@ -105,7 +106,7 @@ def slices_table(
     titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *SLICE_TITLES)))
     values = [None if model.reference else model.nll for _, model in pairs]
     best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
-    return Table(titles, tuple(rows), tuple(notes), best)
+    return Table(titles, tuple(rows), (*needed, *notes), best)
 
 
 def _where(each: SliceResult) -> str:
@@ -137,20 +138,6 @@ def tables_of(gap: Gap) -> list[Table]:
 def main_tables(gap: Gap) -> list[Table]:
     """Those that follow τ."""
     return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
-
-
-def print_slices(
-    slices: Sequence[SliceResult],
-    *,
-    threshold: int | None,
-    models: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
-    unit: Unit,
-    form: Form,
-) -> None:
-    """Print the table and its notes, further ones last."""
-    table = slices_table(slices, threshold=threshold, models=models, unit=unit)
-    print_tables([replace(table, notes=(*table.notes, *notes))], form)
 
 
 def csv_text(gap: Gap) -> str:

@@ -2,25 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from argap.cli.options import Json
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.output import Output
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
     from argap.reports.formats import Table
 
 
-def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = False) -> None:
+def kernels(output: Output) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.kernels.registry import OPS, describe
-    from argap.reports.formats import print_tables
 
     ops = [describe(name) for name in OPS]
-    if as_json:
-        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
-    else:
-        print_tables([_ops(ops), _launches(ops)], form)
+    output.show({"device": _device_name(), "ops": [op.to_json() for op in ops]}, [_ops(ops), _launches(ops)])
 
 
 def _ops(ops: "list[Op]") -> "Table":
