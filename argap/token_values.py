@@ -73,7 +73,9 @@ class Columns:
     def _of_models(self, name: str) -> pa.Array:
         models = [model for model in self._models if name != RANK or model in self._table.ranked]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
-        arrays = [_negated(_whole(table["logprob"])) if name == "nll" else _whole(table[name]) for table in tables]
+        arrays = [_whole(table["logprob" if name == "nll" else name]) for table in tables]
+        if name == "nll":
+            arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
         if name == "nll" and self._table.by_segment:
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
@@ -127,8 +129,3 @@ class Columns:
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     """A column of a table whose chunks are combined, as one array."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-def _negated(logprob: pa.Array) -> pa.Array:
-    """−log p; NaN at position 0."""
-    return pa.array(-logprob.to_numpy(zero_copy_only=False))

@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from argap.ahead import gathered
 from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
@@ -36,13 +36,6 @@ from argap.tokenizer import Tokenizer
 
 BATCH = 256
 """Documents tokenized at once."""
-
-
-def batched(documents: Iterable[TextDocument], size: int) -> Iterator[list[TextDocument]]:
-    """Lists of ``size`` documents; the last may be shorter. (`itertools.batched` is new in Python 3.12.)"""
-    iterator = iter(documents)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 @dataclass(frozen=True)
@@ -168,7 +161,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
     corpora = corpora_of(spec)
     text = _Text([], [], separators, corpora, spec.keep)
     taken = 0
-    for batch in batched(_texts(corpora), BATCH):
+    for batch in gathered(_texts(corpora), BATCH, lambda document: 1):
         names = [document.source for document in batch]
         in_tokens = zip(*(tokenized([d.text for d in batch], each, names) for each in tokenizers), strict=True)
         of_batch = zip(batch, in_tokens, kept_of(batch, tokenizers[0]), strict=True)
