@@ -111,7 +111,7 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     with CellWriter(out / "cells.parquet", bins) as cells:
         for portion in read_portions(table):
-            cells.add(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
+            cells.add_cells(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
         _set_aside(out)

@@ -17,8 +17,8 @@ from argap.reports.formats import Column, Table, latex, markdown
 from argap.reports.numbers import nats, percent
 from argap.reports.tables import gap_table, slices_table
 from argap.result import slice_frame
+from argap.slice_sql import hits_of
 from argap.token_slices import select
-from argap.view.conditions import hits_of
 
 if TYPE_CHECKING:
     from argap.view.app import Asked
