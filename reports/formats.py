@@ -104,25 +104,21 @@ def terminal(table: Table) -> "RichTable":
 
 
 def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
-    """Print tables for people, or as text for a document."""
-    if form == "terminal":
-        for table in tables:
-            print_one(table)
-    else:
+    """Print tables for people, or as text for a document. One wider than the terminal is printed whole, and its
+    lines wrap."""
+    if form != "terminal":
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
-
-
-def print_one(table: Table) -> None:
-    """Print a table and its notes; one wider than the terminal is printed whole, and the terminal wraps its lines."""
+        return
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    drawn = terminal(table)
-    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-    Console(width=max(console.width, needed)).print(drawn)
-    if table.notes:
-        console.print(Text("\n".join(table.notes)))
+    for table in tables:
+        drawn = terminal(table)
+        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+        Console(width=max(console.width, needed)).print(drawn)
+        if table.notes:
+            console.print(Text("\n".join(table.notes)))
 
 
 def markdown(table: Table) -> str:

@@ -100,18 +100,17 @@ def slices_table(
         f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
         f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
         *notes_of(marks, f"slice's {unit}s"),
-        *(f"{each.name}: {_where(each)}" for each in slices if each.where),
+        *(
+            f"{each.name}: {each.title and each.title + '. '}{each.where}{each.note and f' ({each.note})'}"
+            for each in slices
+            if each.where
+        ),
     ]
     counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
     titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *SLICE_TITLES)))
     values = [None if model.reference else model.nll for _, model in pairs]
     best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
     return Table(titles, tuple(rows), (*needed, *notes), best)
-
-
-def _where(each: SliceResult) -> str:
-    title = f"{each.title}. " if each.title else ""
-    return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
 
 
 def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
@@ -214,10 +213,9 @@ def _scope(gap: Gap) -> str:
 
 
 def _few_documents(gap: Gap) -> list[str]:
-    if gap.documents is None or gap.effective_documents is None or gap.effective_documents >= FEW:
+    # A single one has no interval, and the table says so.
+    if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
         return []
-    if gap.documents == 1:
-        return []  # which has no interval, and the table says so
     return [
         f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
         "intervals are too narrow."

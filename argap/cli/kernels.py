@@ -12,16 +12,12 @@ if TYPE_CHECKING:
 def kernels(output: Output) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
     from argap.kernels.registry import OPS, describe
-
-    ops = [describe(name) for name in OPS]
-    output.show({"device": _device_name(), "ops": [op.to_json() for op in ops]}, [_ops(ops), _launches(ops)])
-
-
-def _ops(ops: "list[Op]") -> "Table":
     from argap.reports.formats import Column, Table
 
+    ops, device = [describe(name) for name in OPS], _device_name()
     columns = tuple(Column(title, "left") for title in ("Op", "Runs", "Computes"))
-    return Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {_device_name()}")
+    table = Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {device}")
+    output.show({"device": device, "ops": [op.to_json() for op in ops]}, [table, _launches(ops)])
 
 
 def _launches(ops: "list[Op]") -> "Table":

@@ -127,18 +127,15 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
     segmented = _segmented(text, tokenizers, segments, windows, limits)
     for t, run in runs.items():
-        _check_same_tokens(run, segmented.sets[t])
+        data = segmented.sets[t]
+        differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
+        if differing.any():
+            document = data.sources[data.document[np.argmax(differing)]]
+            raise MismatchError(
+                f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the "
+                "text, tokenizer and limits of the run"
+            )
     return segmented
-
-
-def _check_same_tokens(run: Run, data: EvaluationSet) -> None:
-    differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
-    if differing.any():
-        document = data.sources[data.document[np.argmax(differing)]]
-        raise MismatchError(
-            f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the text, "
-            "tokenizer and limits of the run"
-        )
 
 
 class _Text(NamedTuple):
