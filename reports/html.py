@@ -49,7 +49,7 @@ class PartsTable:
     """Rows under a heading of their own; a single group has the heading ""."""
     total: list[str]
     """Empty for slices, which may overlap."""
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _slices_table(gap: Gap) -> PartsTable:
             f"{value}\n{interval}" if value != DASH else value for value, interval in ((part, ends), (due, due_ends))
         ]
         groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
-    titles = [column.title for column in table.columns if column.title != "95% interval"]
+    titles = [title for title in table.columns if title != "95% interval"]
     return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
 
 

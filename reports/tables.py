@@ -10,7 +10,7 @@ from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
-from argap.reports.formats import MARKS, Column, Table, best_in, csv_of
+from argap.reports.formats import MARKS, Table, best_in, csv_of
 from argap.reports.numbers import (
     DASH,
     loss,
@@ -40,7 +40,7 @@ def gap_table(gap: Gap) -> Table:
     """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
     marks = marks_of(row.gap_due_to_ar for row in gap.rows)
     hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
-    titles = ("Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
+    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
     rows = tuple(
         (
             row.model,
@@ -56,12 +56,11 @@ def gap_table(gap: Gap) -> Table:
         *_few_documents(gap),
         *notes_of(marks, gap.hits),
     )
-    columns = (Column("Model", "left"), *map(Column, titles))
     losses = {
         column: [None if row.reference else getattr(row, name).nll for row in gap.rows]
         for column, name in enumerate(("overall", "ar_hits", "other"), 2)
     }
-    return Table(columns, rows, notes, best_in(rows, losses))
+    return Table(titles, rows, notes, best_in(rows, losses))
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -70,7 +69,7 @@ def closed_table(gap: Gap) -> Table | None:
     if not closed:
         return None
     base = next(iter(closed.values())).base
-    columns = (Column("Model", "left"), Column("Gap closed, overall"), Column(f"Gap closed, {gap.hits}"))
+    columns = ("Model", "Gap closed, overall", f"Gap closed, {gap.hits}")
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
     overall = [share.overall and share.overall.ppl for share in closed.values()]
@@ -106,11 +105,10 @@ def slices_table(
             if each.where
         ),
     ]
-    counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
-    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *SLICE_TITLES)))
+    titles = ("Model", "Slice", f"{unit.capitalize()}s", "Share", loss_name(unit), *SLICE_TITLES)
     values = [None if model.reference else model.nll for _, model in pairs]
     best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
-    return Table(titles, tuple(rows), (*needed, *notes), best)
+    return Table(titles, rows, (*needed, *notes), best, left=(0, 1))
 
 
 def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 def kernels(output: Output) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
     from argap.kernels.registry import OPS, describe
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
 
     ops, device = [describe(name) for name in OPS], _device_name()
-    columns = tuple(Column(title, "left") for title in ("Op", "Runs", "Computes"))
-    table = Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {device}")
+    rows = [(op.name, op.runs, op.about) for op in ops]
+    table = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))
     output.show({"device": device, "ops": [op.to_json() for op in ops]}, [table, _launches(ops)])
 
 
 def _launches(ops: "list[Op]") -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
 
     rows = [
         (
@@ -35,9 +35,9 @@ def _launches(ops: "list[Op]") -> "Table":
         for op in ops
         for row in op.configurations
     ]
-    columns = (*(Column(title, "left") for title in ("Kernel", "Device", "Shape", "Blocks")), Column("Warps"))
+    columns = ("Kernel", "Device", "Shape", "Blocks", "Warps", "Stages")
     notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
-    return Table((*columns, Column("Stages")), tuple(rows), notes, title="Launch configurations")
+    return Table(columns, rows, notes, title="Launch configurations", left=range(4))
 
 
 def _device_name() -> str:

@@ -134,17 +134,16 @@ def show(
 
 
 def _bench_table(result: "SpeedResult") -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
 
     title = f"{result.device}, {result.dtype}, width {result.hidden_size}, {result.num_hidden_layers} layers"
-    names = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
-    columns = tuple(Column(name, "left" if name in ("Mode", "Architecture") else "right") for name in names)
-    rows = tuple((row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.figures) for row in result.rows)
-    return Table(columns, rows, (), title=title)
+    columns = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
+    rows = [(row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.figures) for row in result.rows]
+    return Table(columns, rows, title=title, left=(0, 3))
 
 
 def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
     from argap.reports.numbers import parameters
 
     title = (
@@ -164,8 +163,7 @@ def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | Non
                 str(printed.tflops or "") if printed else "",
             ]
         lines.append((row.name, *cells, _count_mixers(row.mixers or [])))
-    columns = (Column("Name", "left"), *map(Column, titles), Column("Mixers", "left"))
-    return Table(columns, tuple(lines), (), title=title)
+    return Table(("Name", *titles, "Mixers"), lines, title=title, left=(0, len(titles) + 1))
 
 
 def _print_lines(row: "ModelDescription") -> None:
