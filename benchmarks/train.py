@@ -23,6 +23,7 @@ everything at tiny sizes on a CPU, where rows of flash-linear-attention say that
 import argparse
 import copy
 import fcntl
+import signal
 import statistics
 import sys
 import tempfile
@@ -110,6 +111,7 @@ def main() -> None:
     if arguments.row:
         measure_row(arguments.row, lengths, sizes, arguments.out)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes of the rows, too
     default = LENGTH_ROWS if lengths else ROWS
     names = [name.strip() for name in arguments.rows.split(",")] if arguments.rows else list(default)
     rows = measured_before(arguments.json) if lengths else []
@@ -153,7 +155,7 @@ def measure_row(name: str, lengths: list[int], sizes: Sizes, out: Path) -> None:
     first, second = name.split()
     if first == "parity":
         model, other, config, windows = prepare_parity(second, sizes)
-        sys.stdin.readline()
+        wait_for_turn()
         write_json(out, parity(model, other, config, windows, cuda))
         return
     model, config = prepare_speed(first, second, sizes, max(lengths, default=sizes.length), cuda)
@@ -161,13 +163,19 @@ def measure_row(name: str, lengths: list[int], sizes: Sizes, out: Path) -> None:
         speeds_by_length(model, config, lengths, sizes, out)
         return
     imported = seconds_since_start()
-    sys.stdin.readline()
+    wait_for_turn()
     begun = time.monotonic()
     trainer = new_trainer(model, config, second == "whole", cuda)
     windows = random_windows(trainer)
     trainer.step(windows, 0).tolist()  # waits for the GPU
     first_step = round(time.monotonic() - begun + imported, 1)
     write_json(out, speed(trainer, windows, sizes, cuda) | {"first_step_s": first_step})
+
+
+def wait_for_turn() -> None:
+    """Until a line on the standard input says that the GPU is free; the end of the input ends the process."""
+    if not sys.stdin.readline():
+        raise SystemExit("the benchmark was stopped")
 
 
 def train_config(length: int, batch: int, architecture: str, cuda: bool) -> TrainConfig:
@@ -240,7 +248,7 @@ def speeds_by_length(model: ArgapForCausalLM, config: TrainConfig, lengths: list
         torch.cuda.empty_cache()
     write_json(out, {"ready_s": round(seconds_since_start(), 1)})
     for trainer, windows in trainers:
-        sys.stdin.readline()
+        wait_for_turn()
         write_json(path_of(out, trainer.config.seq_len), speed(trainer, windows, sizes, cuda))
         torch.cuda.empty_cache()
 
