@@ -149,10 +149,9 @@ def _scan_kernel(
     p_y = y + (i_b * T + o_row) * E + o_col
     p_B = B[0] + i_b * B[1] + o_row * B[2] + o_n[None, :]
     p_C = C[0] + i_b * C[1] + o_row * C[2] + o_n[None, :]
+    p_gate = p_u  # not read without a gate
     if gate is not None:
         p_gate = gate[0] + i_b * gate[1] + o_row * gate[2] + o_col
-
-    nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)  # −0: Triton takes -0.0 for 0.0
 
     o_h = o_e[None, :] * N + o_n[:, None] + zero
     m_h = m_n[:, None] & m_e[None, :]
@@ -161,59 +160,89 @@ def _scan_kernel(
     b_h = tl.zeros([BN, BE], dtype=tl.float32)
     if h0 is not None:
         b_h = tl.load(h0 + i_b * E * N + o_h, mask=m_h, other=0.0)
+    b_skip = tl.zeros([BE], dtype=tl.float32)
     if skip is not None:
         b_skip = tl.load(skip + o_e + zero, mask=m_e, other=0.0).to(tl.float32)
 
-    # 2. Load the first tile.
-    m_t = (o_t < T)[:, None]
-    m_te = m_t & m_e[None, :]
-    b_next_u = tl.load(p_u, mask=m_te, other=0.0)
-    b_next_step = tl.load(p_step, mask=m_te, other=0.0)
-    b_next_B = tl.load(p_B, mask=m_t & m_n[None, :], other=0.0)
-    b_next_C = tl.load(p_C, mask=m_t & m_n[None, :], other=0.0)
-    for start in range(0, T, BT):
-        # 3. Take this tile and load the next one while it is computed.
-        b_u = b_next_u.to(tl.float32)
-        b_delta = _softplus(b_next_step.to(tl.float32))
-        b_delta = tl.where((o_t < T - start)[:, None], b_delta, 0.0)  # past the end h stays as it is
-        b_B, b_C = b_next_B, b_next_C
-        m_here = m_te
-        m_t = (o_t < T - start - BT)[:, None]
-        m_te = m_t & m_e[None, :]
-        p_u += BT * u[2]
-        p_step += BT * step[2]
-        p_B += BT * B[2]
-        p_C += BT * C[2]
-        b_next_u = tl.load(p_u, mask=m_te, other=0.0)
-        b_next_step = tl.load(p_step, mask=m_te, other=0.0)
-        b_next_B = tl.load(p_B, mask=m_t & m_n[None, :], other=0.0)
-        b_next_C = tl.load(p_C, mask=m_t & m_n[None, :], other=0.0)
+    # 2. Two tiles are in registers: each is replaced by the one after the other as soon as it is taken, so that loads
+    #    have the time of two tiles. Copies from one to the other would wait for them.
+    m_e, m_n = m_e[None, :], m_n[None, :]
+    b_u0, b_step0, b_z0, b_B0, b_C0 = _load_tile(
+        u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, 0, o_t < T, m_e, m_n
+    )
+    b_u1, b_step1, b_z1, b_B1, b_C1 = _load_tile(
+        u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, BT, o_t < T - BT, m_e, m_n
+    )
+    for start in range(0, T, 2 * BT):
+        p_u += 2 * BT * u[2]
+        p_step += 2 * BT * step[2]
+        p_B += 2 * BT * B[2]
+        p_C += 2 * BT * C[2]
         if gate is not None:
-            b_z = tl.load(p_gate, mask=m_here, other=0.0).to(tl.float32)
-            p_gate += BT * gate[2]
-        # 4. The tile, position by position. Every thread needs all of B and C; they change threads once for a tile.
-        b_du = b_delta * b_u
-        b_B = tl.broadcast_to(b_B[:, :, None], (BT, BN, BE))
-        b_C = tl.broadcast_to(b_C[:, :, None], (BT, BN, BE))
-        b_y = tl.zeros([BT, BE], dtype=tl.float32)
-        for i in tl.static_range(BT):
-            # x + −0 = x, so the compiler drops these sums.
-            m_i = (o_t == i)[:, None]
-            b_Bi = tl.sum(tl.where(m_i[:, :, None], b_B, nothing[:, :, None]), 0)
-            b_Ci = tl.sum(tl.where(m_i[:, :, None], b_C, nothing[:, :, None]), 0)
-            b_deltai = tl.sum(tl.where(m_i, b_delta, nothing), 0)
-            b_dui = tl.sum(tl.where(m_i, b_du, nothing), 0)
-            b_h = tl.exp2(b_deltai[None, :] * b_A) * b_h + b_dui[None, :] * b_Bi
-            b_y = tl.where(m_i, tl.sum(b_h * b_Ci, 0)[None, :], b_y)
-        # 5. Skip, gate, store.
-        if skip is not None:
-            b_y += b_skip[None, :] * b_u
-        if gate is not None:
-            b_y *= b_z / (1 + tl.exp(-b_z))
-        tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_here)
+            p_gate += 2 * BT * gate[2]
+        left = T - start
+        b_u, b_delta, b_z, b_B, b_C = _take_tile(b_u0, b_step0, b_z0, b_B0, b_C0, o_t < left, BE)
+        b_u0, b_step0, b_z0, b_B0, b_C0 = _load_tile(
+            u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, 0, o_t < left - 2 * BT, m_e, m_n
+        )
+        b_h = _scan_tile(b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, (o_t < left)[:, None] & m_e)
+        b_u, b_delta, b_z, b_B, b_C = _take_tile(b_u1, b_step1, b_z1, b_B1, b_C1, o_t < left - BT, BE)
+        b_u1, b_step1, b_z1, b_B1, b_C1 = _load_tile(
+            u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, BT, o_t < left - 3 * BT, m_e, m_n
+        )
         p_y += BT * E
-    # 6. The final state.
+        b_h = _scan_tile(
+            b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, (o_t < left - BT)[:, None] & m_e
+        )
+        p_y += BT * E
+    # 5. The final state.
     tl.store(ht + i_b * E * N + o_h, b_h, mask=m_h)
+
+
+@jit
+def _load_tile(u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, ahead: tl.constexpr, m_t, m_e, m_n):
+    # The tile ``ahead`` positions after the pointers.
+    m_te, m_tn = m_t[:, None] & m_e, m_t[:, None] & m_n
+    b_u = tl.load(p_u + ahead * u[2], mask=m_te, other=0.0)
+    b_step = tl.load(p_step + ahead * step[2], mask=m_te, other=0.0)
+    b_z = b_u
+    if gate is not None:
+        b_z = tl.load(p_gate + ahead * gate[2], mask=m_te, other=0.0)
+    b_B = tl.load(p_B + ahead * B[2], mask=m_tn, other=0.0)
+    b_C = tl.load(p_C + ahead * C[2], mask=m_tn, other=0.0)
+    return b_u, b_step, b_z, b_B, b_C
+
+
+@jit
+def _take_tile(b_u, b_step, b_z, b_B, b_C, m_t, BE: tl.constexpr):
+    # 3. A tile in float32. Every thread needs all of B and C; they change threads once for a tile.
+    b_delta = tl.where(m_t[:, None], _softplus(b_step.to(tl.float32)), 0.0)  # past the end h stays as it is
+    BT: tl.constexpr = b_B.shape[0]
+    BN: tl.constexpr = b_B.shape[1]
+    b_B = tl.broadcast_to(b_B[:, :, None], (BT, BN, BE))
+    b_C = tl.broadcast_to(b_C[:, :, None], (BT, BN, BE))
+    return b_u.to(tl.float32), b_delta, b_z.to(tl.float32), b_B, b_C
+
+
+@jit
+def _scan_tile(b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, m_te):
+    # 4. A tile, position by position; then skip and gate. Returns the state after it.
+    nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)  # −0: Triton takes -0.0 for 0.0
+    b_du = b_delta * b_u
+    b_y = b_skip[None, :] * b_u
+    for i in tl.static_range(b_u.shape[0]):
+        # x + −0 = x, so the compiler drops these sums.
+        m_i = (o_t == i)[:, None]
+        b_Bi = tl.sum(tl.where(m_i[:, :, None], b_B, nothing[:, :, None]), 0)
+        b_Ci = tl.sum(tl.where(m_i[:, :, None], b_C, nothing[:, :, None]), 0)
+        b_deltai = tl.sum(tl.where(m_i, b_delta, nothing), 0)
+        b_dui = tl.sum(tl.where(m_i, b_du, nothing), 0)
+        b_h = tl.exp2(b_deltai[None, :] * b_A) * b_h + b_dui[None, :] * b_Bi
+        b_y = tl.where(m_i, b_y + tl.sum(b_h * b_Ci, 0)[None, :], b_y)
+    if gate is not None:
+        b_y *= b_z / (1 + tl.exp(-b_z))
+    tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=m_te)
+    return b_h
 
 
 @jit
