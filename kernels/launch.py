@@ -55,6 +55,15 @@ def runs_kernels(*tensors: torch.Tensor | None) -> bool:
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))
 
 
+def trains_kernels(*tensors: torch.Tensor | None) -> bool:
+    """Whether an op on ``tensors`` that has a backward kernel runs its kernels: all are on a GPU and a gradient is
+    needed. Also under `torch.compile`, to which the launches must be hidden in an operator of `torch.library`."""
+    given = [x for x in tensors if x is not None]
+    if triton is None or not all(x.is_cuda for x in given):
+        return False
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+
+
 @dataclass(frozen=True)
 class Launch:
     """How one kernel is launched on one class of shapes."""
