@@ -230,8 +230,7 @@ def _backward_kernel(
             # 5. The gradient of the states, position by position from the last.
             b_dinput = tl.zeros([BT, BE], dtype=tl.float32)  # B · dh
             b_ddecay = tl.zeros([BT, BE], dtype=tl.float32)  # A · r
-            for j in tl.static_range(BT):
-                i: tl.constexpr = BT - 1 - j
+            for i in tl.static_range(BT - 1, -1, -1):
                 m_i = (o_t == i)[:, None]
                 b_dh += _at(b_C, i) * _at(b_dp, i)[None, :]
                 b_sum = tl.sum(b_dh * _at(b_input, i)[None, :], 1)
