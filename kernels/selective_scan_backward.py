@@ -10,10 +10,11 @@ to x, of which dy and that of the last state are given, and σ for the logistic 
 - du_t = D dp_t + Δ_t (B_t · dh_t), and dA = Σ_t Δ_t r_t with r_t = dh_t a_t h_{t−1};
 - ds_t = σ(s_t) (u_t (B_t · dh_t) + A · r_t).
 
-The states h_{t−1} are not kept: the forward kernel stores one every `STORED_EVERY` positions, from which those before each
-tile of such a chunk are computed again into a scratch of the chunk's size, and from these those of a tile in registers.
-The sums over the channels of a program go to memory of their own, which PyTorch adds up, so that the same input gives
-the same bits. For N = 16 these sums take 4 bytes per position and channel, twice the memory of ``u`` in 16 bits.
+The states h_{t−1} are not kept: the forward kernel stores one every `STORED_EVERY` positions. From it those before each
+tile of such a chunk are computed again, into a scratch of the chunk's size, and from these those of a tile, in
+registers. The sums over the channels of a program go to memory of their own, which PyTorch adds up, so that the same
+input gives the same bits. For N = 16 these sums take 4 bytes per position and channel, twice the memory of ``u`` in
+16 bits.
 
 Legend: B batch, T positions, E channels, N states per channel, BT positions per tile, L `STORED_EVERY`, P programs that
 share a sequence's channels.
@@ -224,7 +225,7 @@ def _backward_kernel(
                 b_states = tl.where(m_i[:, :, None], b_h[None, :, :], b_states)
                 b_h = tl.exp2(_at(b_delta, i)[None, :] * b_A) * b_h + _at(b_input, i)[None, :] * _at(b_B, i)
                 b_p = tl.where(m_i, b_p + tl.sum(b_h * _at(b_C, i), 0)[None, :], b_p)
-                b_sum = tl.sum(b_h * _at(b_dp, i)[None, :], 1)
+                b_sum = _sum_channels(b_h * _at(b_dp, i)[None, :])
                 tl.store(p_dC + (start + i).to(tl.int64) * N, b_sum, mask=(o_n < N) & (start + i < T))
 
             # 5. The gradient of the states, position by position from the last.
@@ -233,7 +234,7 @@ def _backward_kernel(
             for i in tl.static_range(BT - 1, -1, -1):
                 m_i = (o_t == i)[:, None]
                 b_dh += _at(b_C, i) * _at(b_dp, i)[None, :]
-                b_sum = tl.sum(b_dh * _at(b_input, i)[None, :], 1)
+                b_sum = _sum_channels(b_dh * _at(b_input, i)[None, :])
                 tl.store(p_dB + (start + i).to(tl.int64) * N, b_sum, mask=(o_n < N) & (start + i < T))
                 b_dinput = tl.where(m_i, tl.sum(b_dh * _at(b_B, i), 0)[None, :], b_dinput)
                 b_dh *= tl.exp2(_at(b_delta, i)[None, :] * b_A)
@@ -283,6 +284,17 @@ def _at(b_x, i: tl.constexpr):
         return tl.sum(tl.where((o_t == i)[:, None, None], b_x, nothing[:, :, None]), 0)
     else:
         return tl.sum(tl.where((o_t == i)[:, None], b_x, nothing), 0)
+
+
+@jit
+def _sum_channels(b_x):
+    # The sums of the rows of a tile [BN, BE]. `tl.sum` alone would take five shuffles a row. To split a row into
+    # halves, the compiler first gives each thread 16 neighbours of one row, through shared memory and once for all
+    # halvings, and adds what a thread has.
+    for _ in tl.static_range(4):
+        b_even, b_odd = tl.split(tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 2, 2]))
+        b_x = b_even + b_odd
+    return tl.sum(b_x, 1)
 
 
 @jit
