@@ -36,10 +36,10 @@ from argap.kernels.launch import (
     unit_stride,
 )
 
-# By the states of a channel. As in the forward kernel a thread has one channel with all its states.
+# By the states of a channel. A thread has at most 16 of them, all of one channel.
 LAUNCHES = LaunchTable(
     "selective_scan_backward",
-    {"any": {str(N): Launch({"BE": 32, "BT": 2 if N == 16 else 1}, warps=1, stages=1) for N in (16, 32, 64)}},
+    {"any": {str(N): Launch({"BE": 32, "BT": 2 if N == 16 else 1}, warps=N // 16, stages=1) for N in (16, 32, 64)}},
 )
 STORED_EVERY = 64
 """L: positions from one stored state to the next; a multiple of every BT, and of twice the forward kernel's."""
@@ -134,7 +134,7 @@ def _backward_kernel(
     L: tl.constexpr,
 ):
     i_e, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    # BE channels of one sequence, one to a thread: ``zero`` is explained in the forward kernel.
+    # BE channels of one sequence. ``zero`` keeps the compiler from giving several to a thread (see the forward kernel).
     zero = tl.num_programs(2) - 1
     o_e = i_e * BE + tl.arange(0, BE)
     o_t, o_n = tl.arange(0, BT), tl.arange(0, BN)
@@ -292,8 +292,9 @@ def _sum_channels(b_x):
     # halves, the compiler first gives each thread 16 neighbours of one row, through shared memory and once for all
     # halvings, and adds what a thread has.
     for _ in tl.static_range(4):
-        b_even, b_odd = tl.split(tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 2, 2]))
-        b_x = b_even + b_odd
+        if b_x.shape[1] > 2:
+            b_even, b_odd = tl.split(tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 2, 2]))
+            b_x = b_even + b_odd
     return tl.sum(b_x, 1)
 
 
