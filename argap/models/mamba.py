@@ -109,3 +109,7 @@ class StepSize(nn.Linear):
         nn.init.uniform_(self.weight, -bound, bound)
         exponents = torch.empty_like(self.bias, dtype=torch.float32).uniform_(math.log(0.001), math.log(0.1))
         copy_(self.bias, exponents.exp().expm1().log())  # the inverse of softplus
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """In rows: of a slice ``[B, T, R]`` of wider rows torch would add the bias in a pass of its own."""
+        return super().forward(input.flatten(0, -2)).unflatten(0, input.shape[:-1])

@@ -245,8 +245,20 @@ def read_size(folder: Path) -> SizeResult:
     gap = read_gap(folder, remedy=REMEDY)
     cells = read_cells(folder / "cells.parquet")
     members = read_record(folder / "members.json", Members).members
+    _check_members(folder / "members.json", members, models_of(cells), gap.models)
     rows = below_seeds(gap.rows, seed_ranges(cells, members))
     return SizeResult(folder, msgspec.structs.replace(gap, rows=tuple(rows)), cells, members)
+
+
+def _check_members(path: Path, members: Sequence[Member], cells: Sequence[str], rows: Sequence[str]) -> None:
+    """Raise `FormatError` unless the members are the models of the cells, include those of ``gap.json``, and are
+    trained."""
+    names = [member.name for member in members]
+    if sorted(names) != sorted(cells) or not set(rows) <= set(names):
+        others = ", ".join(dict.fromkeys([*cells, *rows]))
+        raise FormatError(f"{path}: has {', '.join(names)}; cells.parquet and gap.json have {others}; {REMEDY}")
+    if unfinished := [member.name for member in members if member.train.finished is None]:
+        raise FormatError(f"{path}: {unfinished[0]}: `train.finished` is null; {REMEDY}")
 
 
 def seed_ranges(cells: pd.DataFrame, members: Sequence[Member]) -> dict[str, float]:

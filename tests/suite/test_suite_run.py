@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from argap.atomic import _machine, read_json, write_json
 from argap.bigram_index.store import open_index
 from argap.cli.suite import app
+from argap.errors import FormatError
 from argap.records import as_json
 from argap.suite.config import load_suite
 from argap.suite.layout import Layout
@@ -105,6 +106,22 @@ def test_rows_from_cells_equal_gap_json(place):
         if theirs["gap_due_to_ar"] and theirs["gap_due_to_ar"]["ci95"]:
             assert ours["gap_due_to_ar"]["ci95"] == pytest.approx(theirs["gap_due_to_ar"]["ci95"], rel=1e-9)
     assert list(result.spread()) == ["base_conv"]
+
+
+@pytest.mark.parametrize("change", ["name", "unfinished"])
+def test_members_that_are_not_those_of_the_cells_are_refused(place, tmp_path, change: str):
+    folder = shutil.copytree(place / "out" / "tiny", tmp_path / "tiny")
+    members = json.loads((folder / "members.json").read_text())
+    members.pop("checksum")
+    if change == "name":
+        members["members"][0]["name"] = "attentionx"
+        said = "members.json: has attentionx, .*; cells.parquet and gap.json have attention, .*writes it again"
+    else:
+        members["members"][0]["train"]["finished"] = None
+        said = "members.json: attention: `train.finished` is null; .*writes it again"
+    (folder / "members.json").write_text(json.dumps(members))
+    with pytest.raises(FormatError, match=said):
+        read_size(folder)
 
 
 def test_the_curve_has_intervals_at_its_marks(place):
