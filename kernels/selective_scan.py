@@ -261,9 +261,10 @@ def _scan_kernel(
         u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, BT, o_t < T - BT, m_e, m_n
     )
     for start in range(0, T, 2 * BT):
-        if states is not None and start % L == 0:
+        if states is not None:
             p_states = states + (i_b * tl.cdiv(T, L) + start // L) * N * E + o_n[:, None] * E + o_col
-            tl.store(p_states, b_h, mask=m_h)
+            if start % L == 0:
+                tl.store(p_states, b_h, mask=m_h)
         p_u += 2 * BT * u[2]
         p_step += 2 * BT * step[2]
         p_B += 2 * BT * B[2]

@@ -16,8 +16,8 @@ registers. The sums over the channels of a program go to memory of their own, wh
 input gives the same bits. For N = 16 these sums take 4 bytes per position and channel, twice the memory of ``u`` in
 16 bits.
 
-Legend: B batch, T positions, E channels, N states per channel, BT positions per tile, L `STORED_EVERY`, P programs that
-share a sequence's channels.
+Legend: B batch, T positions, E channels, N states per channel, BT positions per tile, BA positions per tile where
+states are computed again, L `STORED_EVERY`, P programs that share a sequence's channels.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ from argap.kernels.launch import (
 # By the states of a channel. A thread has at most 16 of them, all of one channel.
 LAUNCHES = LaunchTable(
     "selective_scan_backward",
-    {"any": {str(N): Launch({"BE": 32, "BT": 2 if N == 16 else 1}, warps=N // 16, stages=1) for N in (16, 32, 64)}},
+    {
+        "any": {
+            str(N): Launch({"BE": 32, "BT": 2 if N == 16 else 1, "BA": 4}, warps=N // 16, stages=1)
+            for N in (16, 32, 64)
+        }
+    },
 )
 STORED_EVERY = 64
-"""L: positions from one stored state to the next; a multiple of every BT, and of twice the forward kernel's."""
+"""L: positions from one stored state to the next; a multiple of BT and BA and of twice the forward kernel's BT."""
 
 Gradients = tuple[torch.Tensor, ...]
 
@@ -131,13 +136,14 @@ def _backward_kernel(
     BN: tl.constexpr,
     BE: tl.constexpr,
     BT: tl.constexpr,
+    BA: tl.constexpr,
     L: tl.constexpr,
 ):
     i_e, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64)
     # BE channels of one sequence. ``zero`` keeps the compiler from giving several to a thread (see the forward kernel).
     zero = tl.num_programs(2) - 1
     o_e = i_e * BE + tl.arange(0, BE)
-    o_t, o_n = tl.arange(0, BT), tl.arange(0, BN)
+    o_t, o_a, o_n = tl.arange(0, BT), tl.arange(0, BA), tl.arange(0, BN)
     m_e, m_n = (o_e < E)[None, :], (o_n < N)[None, :]
     o_col = (o_e + zero)[None, :]
     m_h = (o_n < N)[:, None] & m_e
@@ -161,28 +167,30 @@ def _backward_kernel(
     b_dskip = tl.zeros([BT, BE], dtype=tl.float32)
 
     for i_c in range(chunks - 1, -1, -1):
-        # 2. The states before the tiles of a chunk. The next tile is loaded while one is computed.
+        # 2. The states before the tiles of a chunk, BA positions at a time. The next ones are loaded meanwhile.
         first = i_c * L
-        tiles = tl.cdiv(tl.minimum(L, T - first), BT)
+        length = tl.minimum(L, T - first)
         b_h = tl.load(states + (i_b * chunks + i_c) * N * E + o_s, mask=m_h, other=0.0)
-        b_next_u = _load(u, i_b, first, T, o_t, o_col, m_e)
-        b_next_step = _load(step, i_b, first, T, o_t, o_col, m_e)
-        b_next_B = _load(B, i_b, first, T, o_t, o_n[None, :], m_n)
+        b_next_u = _load(u, i_b, first, T, o_a, o_col, m_e)
+        b_next_step = _load(step, i_b, first, T, o_a, o_col, m_e)
+        b_next_B = _load(B, i_b, first, T, o_a, o_n[None, :], m_n)
         tl.debug_barrier()  # the scratch of the chunk after it has been read
-        for i_t in range(tiles):
-            start = first + i_t * BT
-            b_delta = _step_size(b_next_step, start, T, o_t)
+        for i_a in range(tl.cdiv(length, BA)):
+            start = first + i_a * BA
+            b_delta = _step_size(b_next_step, start, T, o_a)
             b_du = b_delta * b_next_u.to(tl.float32)
-            b_B = tl.broadcast_to(b_next_B[:, :, None], (BT, BN, BE))
-            b_next_u = _load(u, i_b, start + BT, T, o_t, o_col, m_e)
-            b_next_step = _load(step, i_b, start + BT, T, o_t, o_col, m_e)
-            b_next_B = _load(B, i_b, start + BT, T, o_t, o_n[None, :], m_n)
-            tl.store(p_scratch + i_t * (N * E), b_h, mask=m_h)
-            for i in tl.static_range(BT):
+            b_B = tl.broadcast_to(b_next_B[:, :, None], (BA, BN, BE))
+            b_next_u = _load(u, i_b, start + BA, T, o_a, o_col, m_e)
+            b_next_step = _load(step, i_b, start + BA, T, o_a, o_col, m_e)
+            b_next_B = _load(B, i_b, start + BA, T, o_a, o_n[None, :], m_n)
+            for i in tl.static_range(BA):
+                if i % BT == 0:
+                    tl.store(p_scratch + ((i_a * BA + i) // BT) * (N * E), b_h, mask=m_h)
                 b_h = tl.exp2(_at(b_delta, i)[None, :] * b_A) * b_h + _at(b_du, i)[None, :] * _at(b_B, i)
         tl.debug_barrier()
 
         # 3. The same tiles from the last to the first.
+        tiles = tl.cdiv(length, BT)
         start = first + (tiles - 1) * BT
         b_next_u = _load(u, i_b, start, T, o_t, o_col, m_e)
         b_next_step = _load(step, i_b, start, T, o_t, o_col, m_e)

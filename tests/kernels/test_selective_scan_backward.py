@@ -1,6 +1,5 @@
 """The selective scan's gradients against those of its reference in float64, and against a case worked by hand."""
 
-from collections.abc import Iterator
 from math import log
 
 import pytest
@@ -9,13 +8,13 @@ import torch
 from argap.kernels import selective_scan as module
 from argap.kernels import selective_scan_backward as backward_module
 from argap.kernels.selective_scan import selective_scan, selective_scan_reference
-from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
+from tests.kernels.conftest import TOLERANCE, relative_error
 
 Given = dict[str, torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _kernels_train(kernels_run: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kernels_train(kernels_run: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels run also on a CPU where gradients are needed, and store a state every 8 positions."""
 
     def trains_kernels(*tensors: torch.Tensor | None) -> bool:
@@ -24,8 +23,6 @@ def _kernels_train(kernels_run: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(module, "trains_kernels", trains_kernels)
     for having in (module, backward_module):
         monkeypatch.setattr(having, "STORED_EVERY", 8)
-    # The operators keep their traces' shapes in no cache, so other tests see 64 again.
-    yield
 
 
 def inputs(length: int, width: int, states: int, dtype: torch.dtype, device: torch.device) -> Given:
@@ -69,9 +66,16 @@ def check(given: Given, dtype: torch.dtype, dy: torch.Tensor | None, dht: torch.
         assert relative_error(gradient, expected[name]) < TOLERANCE[dtype], name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, BFLOAT16])
 @pytest.mark.parametrize(
-    ("length", "width", "states"), [(1, 5, 3), (2, 32, 2), (7, 3, 64), (8, 33, 16), (9, 4, 20), (19, 40, 4)]
+    ("length", "width", "states", "dtype"),
+    [
+        (1, 5, 3, torch.float32),
+        (2, 32, 2, torch.float16),
+        (7, 3, 64, torch.float32),
+        (9, 33, 16, torch.float32),
+        (19, 4, 20, torch.float16),
+        pytest.param(64, 40, 16, torch.bfloat16, marks=pytest.mark.gpu),
+    ],
 )
 def test_they_are_the_references(
     length: int, width: int, states: int, dtype: torch.dtype, device: torch.device
@@ -111,8 +115,8 @@ def test_only_the_state_after_the_last_position_counts(device: torch.device) -> 
 
 
 def test_two_positions_by_hand(device: torch.device) -> None:
-    """A = −1 and softplus(0) = log 2, so that a = 1/2. With Δu = 1, 2 and B = C = 1, h = 1, 5/2. For y_2 alone, dh_2 = 1
-    and dh_1 = 1/2; r_1 = dh_1 a h_0 = 0 and r_2 = dh_2 a h_1 = 1/2; a second factor of 1/2 in ds is σ(0)."""
+    """A = −1 and softplus(0) = log 2, so that a = 1/2. With Δu = 1, 2 and B = C = 1, h = 1, 5/2. For y_2 alone,
+    dh_2 = 1 and dh_1 = 1/2; r_1 = dh_1 a h_0 = 0 and r_2 = dh_2 a h_1 = 1/2. In ds, σ(0) = 1/2 is a factor."""
     one, unit = torch.ones(1, 2, 1, device=device), log(2)
     u = torch.tensor([1.0, 2.0], device=device).reshape(1, 2, 1) / unit
     given = {"u": u, "step": 0 * one, "A": -one[0, :1], "B": one, "C": one.clone()}
@@ -133,15 +137,15 @@ def test_two_positions_by_hand(device: torch.device) -> None:
 
 
 def test_two_runs_give_the_same_bits(device: torch.device) -> None:
-    given = inputs(9, 40, 4, torch.float32, device)
-    dy = torch.randn(2, 9, 40, device=device)
+    given = inputs(3, 33, 4, torch.float32, device)
+    dy = torch.randn(2, 3, 33, device=device)
     first, second = (gradients(selective_scan, given, dy, None) for _ in range(2))
     for name, gradient in first.items():
         assert torch.equal(gradient, second[name]), name
 
 
 def test_the_states_of_all_positions_are_not_kept(device: torch.device) -> None:
-    given = inputs(32, 8, 16, torch.float32, device)
+    given = inputs(24, 8, 16, torch.float32, device)
     kept: list[int] = []
 
     def pack(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +154,7 @@ def test_the_states_of_all_positions_are_not_kept(device: torch.device) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         selective_scan(**given)
-    assert sum(kept) - sum(x.numel() for x in given.values()) == given["state"].numel() * 32 // 8
+    assert sum(kept) - sum(x.numel() for x in given.values()) == given["state"].numel() * 24 // 8
 
 
 def test_wider_floats_and_more_states_take_the_reference(device: torch.device) -> None:
@@ -164,14 +168,12 @@ def test_wider_floats_and_more_states_take_the_reference(device: torch.device) -
 
 def test_it_is_compiled_without_a_break(device: torch.device) -> None:
     """The operators tell `torch.compile` their outputs' shapes, and the compiled graph calls the same kernels."""
-    given = inputs(9, 5, 4, torch.float32, device)
-    for names in (("u", "step", "A", "B", "C"), tuple(given)):
-        some = {name: given[name] for name in names}
-        every = [some.get(name) for name in given]
-        tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-        torch.library.opcheck(torch.ops.argap.selective_scan.default, every, test_utils=tests)
-        compiled = torch.compile(selective_scan, backend="aot_eager", fullgraph=True)
-        dy, dht = torch.randn(2, 9, 5, device=device), torch.randn(2, 5, 4, device=device)
-        expected = gradients(selective_scan, some, dy, dht)
-        for name, gradient in gradients(compiled, some, dy, dht).items():
-            assert torch.equal(gradient, expected[name]), name
+    given = inputs(3, 5, 2, torch.float32, device)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(torch.ops.argap.selective_scan.default, tuple(given.values()), test_utils=tests)
+    del given["state"]
+    compiled = torch.compile(lambda **given: selective_scan(**given), backend="aot_eager", fullgraph=True)
+    dy, dht = torch.randn(2, 3, 5, device=device), torch.randn(2, 5, 2, device=device)
+    expected = gradients(selective_scan, given, dy, dht)
+    for name, gradient in gradients(compiled, given, dy, dht).items():
+        assert torch.equal(gradient, expected[name]), name
