@@ -321,7 +321,7 @@ def _scan_tile(b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, m_
     nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)  # −0: Triton takes -0.0 for 0.0
     b_du = b_delta * b_u
     b_y = b_skip[None, :] * b_u
-    for i in tl.static_range(b_u.shape[0]):
+    for i in tl.static_range(b_u.shape[0]):  # pyright: ignore[reportGeneralTypeIssues]
         # x + −0 = x, so the compiler drops these sums.
         m_i = (o_t == i)[:, None]
         b_Bi = tl.sum(tl.where(m_i[:, :, None], b_B, nothing[:, :, None]), 0)

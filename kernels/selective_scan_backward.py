@@ -299,7 +299,7 @@ def _sum_channels(b_x):
     # The sums of the rows of a tile [BN, BE]. `tl.sum` alone would take five shuffles a row. To split a row into
     # halves, the compiler first gives each thread 16 neighbours of one row, through shared memory and once for all
     # halvings, and adds what a thread has.
-    for _ in tl.static_range(4):
+    for _ in tl.static_range(4):  # pyright: ignore[reportGeneralTypeIssues]
         if b_x.shape[1] > 2:
             b_even, b_odd = tl.split(tl.reshape(b_x, [b_x.shape[0], b_x.shape[1] // 2, 2]))
             b_x = b_even + b_odd
