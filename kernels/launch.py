@@ -43,8 +43,7 @@ def jit(kernel: Callable[..., Any]) -> Any:
 
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:
-    """Whether an op on ``tensors`` runs its Triton kernel: all are on a GPU and no gradient is needed (the kernels
-    are forward-only).
+    """Whether an op on ``tensors`` runs its forward-only Triton kernel: all are on a GPU and no gradient is needed.
 
     Never under `torch.compile`, which rebuilds the launches that it traces; the delta rule's then reads outside its
     inputs. A compiled model runs the references, which the compiler fuses.
