@@ -240,6 +240,16 @@ def short_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
+def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
+    """Put a legend above the panels, in at most ``columns`` columns: in fewer if the names would not fit the figure."""
+    for fewer in range(columns, 0, -1):
+        legend = figure.legend(handles=handles, loc="outside upper left", ncols=fewer)
+        if legend.get_window_extent().width < 0.98 * figure.bbox.width:
+            return
+        if fewer > 1:
+            legend.remove()
+
+
 def legend_beside(figure: Figure, axes: Axes) -> None:
     """Put a legend for the lines of ``axes`` to the right of the figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)

@@ -29,6 +29,7 @@ from argap.reports.drawing import (
     WIDTH,
     grid,
     highlight,
+    legend_above,
     looks,
     panel_rows,
     plain,
@@ -144,7 +145,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items() if v.colour != GREY]
     if len(handles) < len(look):
         handles.append(Line2D([], [], color=GREY, label=f"{len(look) - len(handles)} others"))
-    figure.legend(handles=handles, loc="outside upper left", ncols=4)
+    legend_above(figure, handles)
     return figure
 
 

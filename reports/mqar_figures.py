@@ -18,6 +18,7 @@ from argap.reports.drawing import (
     decades,
     grid,
     highlight,
+    legend_above,
     looks,
     panel_rows,
     plain,
@@ -115,7 +116,7 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
         _powers(axes, ticks)
     each[0].set_ylabel("Test accuracy")
     figure.supxlabel(AXES[axis], fontsize=9)
-    figure.legend(*each[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
+    legend_above(figure, each[0].get_legend_handles_labels()[0], 5)
     return figure
 
 
@@ -142,7 +143,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
         axes.margins(y=0.15)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=5)
+    legend_above(figure, panels[0].get_legend_handles_labels()[0], 5)
     return figure
 
 
@@ -191,7 +192,7 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
         else:
             _log_axis(axes)
     figure.supxlabel(f"Pairs in {scores.length:,} tokens of {scores.between}", fontsize=9)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    legend_above(figure, figure.axes[0].get_legend_handles_labels()[0])
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from argap.atomic import write_json
 from argap.models.speed import Speed
 from argap.records import Record, as_json
-from argap.reports.drawing import WIDTH, decades, grid, looks, plain, save, style
+from argap.reports.drawing import WIDTH, decades, grid, legend_above, looks, plain, save, style
 from argap.resumable import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
@@ -88,5 +88,5 @@ def speed(bench: SpeedResult) -> Figure:
     panels[1, 0].set_ylabel(f"Peak memory ({unit})")
     about = f"{plain(bench.device)}, {bench.dtype}, width {bench.hidden_size:,}, {bench.num_hidden_layers} layers"
     figure.supxlabel(f"Length × batch ({about})", fontsize=9)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    legend_above(figure, panels[0, 0].get_legend_handles_labels()[0])
     return figure

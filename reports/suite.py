@@ -1,5 +1,6 @@
 """Write the tables, figures and pages of a suite from its committed result files."""
 
+import dataclasses
 from pathlib import Path
 from typing import Literal
 
@@ -18,14 +19,18 @@ from argap.suite.result import read_sizes
 def write_suite(suite: Suite, out: Path, form: Literal["markdown", "latex"] = "markdown") -> str:
     """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
-    Sizes without a result are skipped. Returns the text of ``table.md``, or the same tables in LaTeX. Raises
-    `FormatError` if there is no result, or a file is missing or invalid.
+    Sizes without a result are skipped; a note names the members that a size lacks. Returns the text of ``table.md``, or
+    the same tables in LaTeX. Raises `FormatError` if there is no result, or a file is missing or invalid.
     """
     results = read_sizes(out, list(suite.sizes))
     sections, papers = [], []
     for result in results:
         labels = dict(suite.labels)
         tables = tables_of_size(result, labels)
+        scored = {member.name for member in result.members}
+        if missing := [entry.name for entry in suite.entries(result.size) if entry.name not in scored]:
+            note = f"Members without a result: {', '.join(missing)}."
+            tables[0] = dataclasses.replace(tables[0], notes=(*tables[0].notes, note))
         sections.append(f"## {result.size}\n\n" + "\n".join(map(markdown, tables)))
         papers.append(f"% {result.size}\n\n" + "\n".join(map(latex, tables)))
         figures = draw_suite(result, result.folder / "figures")

@@ -17,6 +17,7 @@ from argap.reports.drawing import (
     grid,
     highlight,
     label_at_line,
+    legend_above,
     legend_beside,
     looks,
     plain,
@@ -112,7 +113,7 @@ def recall_along_training(trajectory: pd.DataFrame, models: Sequence[str], refer
     hits.set_ylabel(f"NLL (nats per {gap.unit})")
     share.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     other.set_xlabel("Training tokens (millions)")
-    figure.legend(*hits.get_legend_handles_labels(), loc="outside upper left", ncols=4)
+    legend_above(figure, hits.get_legend_handles_labels()[0])
     return figure
 
 

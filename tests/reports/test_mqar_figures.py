@@ -49,6 +49,15 @@ def test_a_model_without_a_finished_run_at_a_length_leaves_the_panels_their_widt
     assert all(axes.get_position().width > 0.3 for axes in figure.axes)
 
 
+def test_a_legend_of_long_names_stays_inside_the_figure():
+    frame = pd.concat([runs().query("name == 'a'").assign(name=f"sliding, window {2**k}") for k in range(8)])
+    figure = accuracy_figure(frame, "width")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 8
+    assert max(text.get_window_extent().x1 for text in legend.get_texts()) <= figure.bbox.x1
+
+
 def test_pairs_on_the_axis_keep_their_order():
     # As text "16" comes before "4": the axis has them as numbers.
     frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])

@@ -23,7 +23,7 @@ def files(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.name not in pages}
 
 
-@pytest.mark.parametrize("suite", ["table1-mini", "table1-7m", "recall-along-training"])
+@pytest.mark.parametrize("suite", ["table1-mini", "table1-7m", "table2-mini", "recall-along-training"])
 def test_tables_rebuild_byte_for_byte(suite, tmp_path):
     """No file is missing or left over: figures are SVG only, and git ignores the pages."""
     committed, copy = ROOT / "results" / suite, tmp_path / suite

@@ -94,6 +94,15 @@ def test_table_rebuilds_from_committed_files_alone(place, tmp_path):
             assert (tmp_path / "out" / path.relative_to(place / "out")).read_bytes() == path.read_bytes(), path.name
 
 
+def test_the_table_names_members_without_a_result(place, tmp_path):
+    shutil.copytree(place / "out", tmp_path / "out")
+    suite = yaml.safe_load((place / "suite.yaml").read_text())
+    suite["members"] |= {"h3": {"seeds": [0, 1]}}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite))
+    assert "- Members without a result: h3, h3-seed1.\n" in command(tmp_path, "table").output
+    assert "without a result" not in (place / "out" / "table.md").read_text()
+
+
 def test_rows_from_cells_equal_gap_json(place):
     result = read_size(place / "out" / "tiny")
     written = json.loads((place / "out" / "tiny" / "gap.json").read_text())
