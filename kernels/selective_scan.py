@@ -65,8 +65,8 @@ def selective_scan(
     Returns:
         y ``[B, T, E]`` in the dtype of ``u``, and h after the last position, ``[B, E, N]`` in float32 or wider.
 
-    Runs one kernel in float32 on a GPU for N ≤ 64, and another one for gradients; otherwise the reference. Gradients
-    of gradients need the reference.
+    Runs one kernel in float32 on a GPU if N ≤ 64, and a second one for gradients; otherwise the reference. Only the
+    reference has gradients of gradients.
     """
     given = (u, step, A, B, C, skip, gate, state)
     if A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
