@@ -8,6 +8,9 @@ import torch
 from argap.kernels import selective_scan as module
 from argap.kernels import selective_scan_backward as backward_module
 from argap.kernels.selective_scan import selective_scan, selective_scan_reference
+from argap.models import ArgapForCausalLM
+from argap.models.block import Block
+from argap.models.presets import build_config
 from tests.kernels.conftest import TOLERANCE, relative_error
 
 Given = dict[str, torch.Tensor]
@@ -177,3 +180,35 @@ def test_it_is_compiled_without_a_break(device: torch.device) -> None:
     expected = gradients(selective_scan, given, dy, dht)
     for name, gradient in gradients(compiled, given, dy, dht).items():
         assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about torch's own code
+@pytest.mark.parametrize("preset", ["mamba", "mamba_block"])
+def test_mamba_trains_with_it(preset: str, monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    """Compiled block by block under autocast, as `argap train` runs it: one scan per block, with the reference's
+    gradients. There B, C and the gate are parts of wider rows, and u has another dtype than A and the skip."""
+    config = build_config(preset, hidden_size=16, num_hidden_layers=1, vocab_size=8, seq_len=9)
+    model = ArgapForCausalLM(config).to(device).train()  # pyright: ignore[reportArgumentType]
+    blocks = [block for block in model.modules() if isinstance(block, Block)]
+    dlogits = 1000 * torch.randn(1, 9, 8, device=device).half()  # small gradients vanish in float16
+    scan, dtypes = module._scan, []
+
+    def counted(u: torch.Tensor, *others: torch.Tensor | None, **options: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        dtypes.append(u.dtype)
+        return scan(u, *others, **options)  # pyright: ignore[reportArgumentType]
+
+    def found() -> list[torch.Tensor]:
+        with torch.autocast(device.type, torch.float16):
+            logits = model(input_ids=torch.arange(9, device=device)[None] % 8, use_cache=False).logits
+        return list(torch.autograd.grad(logits, list(model.parameters()), dlogits))
+
+    monkeypatch.setattr(module, "_scan", counted)
+    with monkeypatch.context() as without:
+        without.setattr(module, "trains_kernels", lambda *tensors: False)
+        expected = found()
+    assert not dtypes
+    for block in blocks:
+        block.compile(backend="aot_eager")
+    for gradient, reference in zip(found(), expected, strict=True):
+        assert relative_error(gradient, reference) < TOLERANCE[torch.float16]
+    assert dtypes == [torch.float16] * len(blocks)
