@@ -68,9 +68,7 @@ def recall(
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", help="Prompts per batch; all have equal length.", min=1, max=2**20)
-    ] = 8,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
