@@ -60,6 +60,7 @@ ROWS: tuple[str, ...] = (
     "gla native",
     "retnet native",
     "linear_attention native",
+    "mamba native",
     "attention whole",
 )
 LENGTH_ROWS = "attention native", "delta_net fla", "gla fla", "retnet fla"
