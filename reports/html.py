@@ -21,7 +21,7 @@ from argap.reports.page import template
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
 from argap.reports.tables import main_tables, slices_table
-from argap.reports.tokens import ShownWindow, show_window
+from argap.reports.tokens import show_window
 
 if TYPE_CHECKING:
     from argap.reports.figures import Drawn
@@ -92,7 +92,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         rule=examples.rule if examples else "",
         known=percent(KNOWN, 0),
         dropped=len(examples.windows) - len(examples.known) if examples else 0,
-        windows=_windows(examples, gap.reference),
+        windows=[show_window(window, gap.reference) for window in (() if examples is None else examples.known)],
         slices=_slices_table(gap) if gap.slices else None,
         breakdowns=[
             (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
@@ -103,11 +103,6 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         unit=gap.unit,
         provenance=provenance(gap),
     )
-
-
-def _windows(examples: Examples | None, reference: str) -> list[ShownWindow]:
-    """The example windows whose hit the reference knows."""
-    return [show_window(window, reference) for window in (() if examples is None else examples.known)]
 
 
 def _printable(gap: Gap) -> list[list[GapRow]]:

@@ -1,5 +1,6 @@
 """``argap models``: list architectures, show the cost of a model, measure its speed."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -162,7 +163,8 @@ def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | Non
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        lines.append((row.name, *cells, _count_mixers(row.mixers or [])))
+        mixers = Counter(mixer["name"] for mixer in row.mixers or [])  # one per line
+        lines.append((row.name, *cells, "\n".join(f"{count} {name}" for name, count in mixers.most_common())))
     return Table(("Name", *titles, "Mixers"), lines, title=title, left=(0, len(titles) + 1))
 
 
@@ -186,13 +188,6 @@ def _print_lines(row: "ModelDescription") -> None:
     typer.echo(row.name)
     for key, value in lines.items():
         typer.echo(f"  {key:{width}}  {value}")
-
-
-def _count_mixers(mixers: list[dict[str, Any]]) -> str:
-    """``4 base_conv`` and ``2 attention``, one per line."""
-    from collections import Counter
-
-    return "\n".join(f"{count} {name}" for name, count in Counter(mixer["name"] for mixer in mixers).most_common())
 
 
 def _with_options(mixer: dict[str, Any]) -> str:
