@@ -83,20 +83,21 @@ def main() -> None:
     names = arguments.models.split(",") if arguments.models else [*SHAPES, *NATIVE]
     rows: list[dict[str, Any]] = []
     with torch.inference_mode():
-        for row in on_gpu(names, not arguments.without_compile) if torch.cuda.is_available() else [on_cpu()]:
-            rows.append(row)
-            for way, found in row.items():
-                if isinstance(found, dict):
-                    print(f"{row['model']:14} {way:26}", *(f"{key} {value:.4g}" for key, value in found.items()))
+        found = on_gpu(names, not arguments.without_compile) if torch.cuda.is_available() else on_cpu()
+        for model, shape, (way, figures) in found:
+            if not rows or rows[-1]["model"] != model:
+                rows.append({"model": model, "shape": shape})
+            rows[-1][way] = figures
+            print(f"{model:14} {way:26}", *(f"{key} {value:.4g}" for key, value in figures.items()), flush=True)
             save(arguments.json, PACKAGES, rows=rows)
 
 
-Ways = dict[str, dict[str, float]]
-"""What is measured of each implementation."""
+Way = tuple[str, dict[str, float]]
+"""An implementation, and what is measured of it."""
 
 
-def on_gpu(names: list[str], compiles: bool) -> Iterator[dict[str, Any]]:
-    """Milliseconds, peak memory and accuracy of argap and of each alternative, a row for each model."""
+def on_gpu(names: list[str], compiles: bool) -> Iterator[tuple[str, str, Way]]:
+    """Each model and shape with the milliseconds, peak memory and accuracy of argap and of each alternative."""
     for name in names:
         torch.manual_seed(0)
         ids = torch.randint(1000, (BATCH, LENGTH), device="cuda")
@@ -104,23 +105,23 @@ def on_gpu(names: list[str], compiles: bool) -> Iterator[dict[str, Any]]:
             ways = on_hub_model(name, ids, compiles)
         else:
             ways = on_fla_model(name, ids) if name in FLA else on_native_model(name, ids)
-        yield {"model": name, "shape": f"B {BATCH}, T {LENGTH}", **ways}
+        for way in ways:
+            yield name, f"B {BATCH}, T {LENGTH}", way
 
 
-def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Ways:
-    model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=torch.bfloat16).cuda().eval()
+def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Iterator[Way]:
+    """A model of transformers: as it is, compiled, and after argap has fused it in place."""
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=torch.bfloat16).eval()
     exact = in_float32(model, ids)
 
     def trunk() -> Any:
         return model.base_model(input_ids=ids, use_cache=False)
 
-    ways = {
-        "HF path": measure(lambda: by_all_logits(model, ids)) | accuracy(by_all_logits(model, ids[:CHECKED]), exact),
-        "trunk of HF": measure(trunk),
-    }
+    yield "HF path", measure(lambda: by_all_logits(model, ids)) | accuracy(by_all_logits(model, ids[:CHECKED]), exact)
+    yield "trunk of HF", measure(trunk)
     if compiles:
         torch._dynamo.reset()
-        # A copy: compiling patches what the model's functions look up.
         compiled = torch.compile(model.base_model)
         head = torch.compile(logprobs_and_top1)
         weight = model.get_output_embeddings().weight
@@ -129,42 +130,44 @@ def on_hub_model(name: str, ids: torch.Tensor, compiles: bool) -> Ways:
             hidden = compiled(input_ids=ids, use_cache=False).last_hidden_state
             return [head(h, weight, t) for h, t in zip(hidden, ids, strict=True)]
 
-        ways["torch.compile"] = measure(by_compiler)
-        ways["trunk under torch.compile"] = measure(lambda: compiled(input_ids=ids, use_cache=False))
+        yield "torch.compile", measure(by_compiler)
+        yield "trunk under torch.compile", measure(lambda: compiled(input_ids=ids, use_cache=False))
         torch._dynamo.reset()
-    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)  # fuses ``model`` in place
-    return ways | {"trunk of argap": measure(trunk), "argap": by_argap(batches, ids, exact)}
+    batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
+    yield "trunk of argap", measure(trunk)
+    yield "argap", by_argap(batches, ids, exact)
 
 
-def on_native_model(name: str, ids: torch.Tensor) -> Ways:
+def on_native_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     """A native model with the fused kernels around its mixers and without."""
     from argap.models.modeling import ArgapForCausalLM
     from argap.models.presets import build_config
 
     config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
-    with torch.inference_mode(False):  # as argap loads it; filters of inference tensors are not cached
-        model: Any = ArgapForCausalLM(config)
-        model = model.to(torch.bfloat16).cuda().eval()
+    # Outside inference mode, as argap loads it: filters of inference tensors are not cached.
+    with torch.inference_mode(False), torch.device("cuda"):
+        model: Any = ArgapForCausalLM(config).to(torch.bfloat16).eval()
     exact = in_float32(model, ids)
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
-    unfused = by_references(lambda: by_argap(batches, ids, exact))
-    return {
-        "unfused": unfused,
-        "argap": by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids)),
-    }
+    yield "unfused", by_references(lambda: by_argap(batches, ids, exact))
+    yield "argap", by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))
 
 
-def on_fla_model(name: str, ids: torch.Tensor) -> Ways:
+def on_fla_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     """A model of flash-linear-attention, and argap on the same weights.
 
-    Its first calls choose launch configurations, which takes minutes on a fresh machine and is not counted.
+    Its first calls choose launch configurations, which takes up to a minute on a fresh machine and is not counted.
     """
     import fla.models  # pyright: ignore[reportMissingImports]
 
+    from argap.train.autotuning import compile_at_once
+
+    compile_at_once()
     family, options = FLA[name]
     shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
     config = getattr(fla.models, f"{family}Config")(**shape, **options)
-    theirs: Any = getattr(fla.models, f"{family}ForCausalLM")(config).to(torch.bfloat16).cuda().eval()
+    with torch.device("cuda"):
+        theirs: Any = getattr(fla.models, f"{family}ForCausalLM")(config).to(torch.bfloat16).eval()
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         checkpoint = find_checkpoint(folder)
@@ -173,12 +176,10 @@ def on_fla_model(name: str, ids: torch.Tensor) -> Ways:
             model = load_model(checkpoint, dtype=torch.bfloat16, device="cuda", backend="native")
         exact = in_float32(wide, ids)
     found = by_all_logits(theirs, ids[:CHECKED])
-    ways = {
-        "FLA path": measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact),
-        "trunk of FLA": measure(lambda: theirs.model(input_ids=ids, use_cache=False)),
-    }
+    yield "FLA path", measure(lambda: by_all_logits(theirs, ids)) | accuracy(found, exact)
+    yield "trunk of FLA", measure(lambda: theirs.model(input_ids=ids, use_cache=False))
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
-    return ways | {"argap": by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))}
+    yield "argap", by_argap(batches, ids, exact) | measure_device(lambda: batches.logprobs(ids))
 
 
 def by_argap(batches: Batches, ids: torch.Tensor, exact: torch.Tensor) -> dict[str, float]:
@@ -273,7 +274,7 @@ def windows_of(ids: torch.Tensor) -> EvaluationSet:
     )
 
 
-def on_cpu() -> dict[str, Any]:
+def on_cpu() -> Iterator[tuple[str, str, Way]]:
     """Tokens per second, the median over alternating rounds of the two implementations."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -310,12 +311,9 @@ def on_cpu() -> dict[str, Any]:
             function()
             seconds[way].append(time.perf_counter() - started)
     rates = {way: len(data.tokens) / statistics.median(taken) for way, taken in seconds.items()}
-    return {
-        "model": "GPT-2 124M",
-        "shape": f"{len(data.tokens)} tokens, windows of {CPU_LENGTH}, {torch.get_num_threads()} threads",
-        **{way: {"tokens_per_s": rate} for way, rate in rates.items()},
-        "times lm-eval": rates["argap"] / rates["lm-eval"],
-    }
+    shape = f"{len(data.tokens)} tokens, windows of {CPU_LENGTH}, {torch.get_num_threads()} threads"
+    for way, rate in rates.items():
+        yield "GPT-2 124M", shape, (way, {"tokens_per_s": rate, "times lm-eval": rate / rates["lm-eval"]})
 
 
 if __name__ == "__main__":

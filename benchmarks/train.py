@@ -56,6 +56,7 @@ ROWS: tuple[str, ...] = (
     "gla native",
     "retnet native",
     "linear_attention native",
+    "mamba native",
     "attention whole",
 )
 LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}

@@ -43,8 +43,7 @@ def jit(kernel: Callable[..., Any]) -> Any:
 
 
 def runs_kernels(*tensors: torch.Tensor | None) -> bool:
-    """Whether an op on ``tensors`` runs its Triton kernel: all are on a GPU and no gradient is needed (the kernels
-    are forward-only).
+    """Whether an op on ``tensors`` runs its forward-only Triton kernel: all are on a GPU and no gradient is needed.
 
     Never under `torch.compile`, which rebuilds the launches that it traces; the delta rule's then reads outside its
     inputs. A compiled model runs the references, which the compiler fuses.
@@ -53,6 +52,15 @@ def runs_kernels(*tensors: torch.Tensor | None) -> bool:
     if triton is None or torch.compiler.is_compiling() or not all(x.is_cuda for x in given):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))
+
+
+def trains_kernels(*tensors: torch.Tensor | None) -> bool:
+    """Whether an op on ``tensors`` that has a backward kernel runs its kernels: all are on a GPU and a gradient is
+    needed. Also under `torch.compile`, to which the launches must be hidden in an operator of `torch.library`."""
+    given = [x for x in tensors if x is not None]
+    if triton is None or not all(x.is_cuda for x in given):
+        return False
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
 
 
 @dataclass(frozen=True)

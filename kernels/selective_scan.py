@@ -9,6 +9,8 @@ Legend: B batch, T positions, E channels, N states per channel, BT positions per
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -21,10 +23,12 @@ from argap.kernels.launch import (
     runs_kernels,
     strided,
     tl,
+    trains_kernels,
     triton,
     unit_stride,
 )
 from argap.kernels.recurrence import linear_scan
+from argap.kernels.selective_scan_backward import STORED_EVERY, selective_scan_backward, softplus
 
 # By the states of a channel. A thread has one channel with all its states and B and C of a whole tile, so BE is 32 per
 # warp, and more than 16 states leave no room for further positions in a tile.
@@ -61,11 +65,31 @@ def selective_scan(
     Returns:
         y ``[B, T, E]`` in the dtype of ``u``, and h after the last position, ``[B, E, N]`` in float32 or wider.
 
-    Runs one kernel in float32 on a GPU if no gradient is needed and N ≤ 64; otherwise the reference.
+    Runs one kernel in float32 on a GPU if N ≤ 64, and a second one for gradients; otherwise the reference. Only the
+    reference has gradients of gradients.
     """
     given = (u, step, A, B, C, skip, gate, state)
-    if not runs_kernels(*given) or A.shape[1] > LARGEST_STATES or u.dtype == torch.float64:
-        return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+    if A.shape[1] <= LARGEST_STATES and u.dtype != torch.float64:
+        if runs_kernels(*given):
+            return _scan(*given)
+        if trains_kernels(*given):
+            y, ht, _ = _scan_for_training(*given)
+            return y, ht
+    return selective_scan_reference(u, step, A, B, C, skip=skip, gate=gate, state=state)
+
+
+def _scan(
+    u: torch.Tensor,
+    step: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    skip: torch.Tensor | None,
+    gate: torch.Tensor | None,
+    state: torch.Tensor | None,
+    states: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The kernel. Writes the states before the positions 0, `STORED_EVERY`, … to ``states``, if given."""
     (batch, T, E), N = u.shape, A.shape[1]
     u, step = unit_stride(u), unit_stride(step)
     B, C = unit_stride(B.float()), unit_stride(C.float())  # every thread reads all of them: converted once
@@ -75,13 +99,74 @@ def selective_scan(
     launch = LAUNCHES.at(u.device, str(block_size(N)))
     _scan_kernel[(triton.cdiv(E, launch.blocks["BE"]), batch, 1)](
         *strided(u, step, B, C, gate, dims=2),
-        *(contiguous_float32(A), skip, contiguous_float32(state), y, ht, T),
+        *(contiguous_float32(A), skip, contiguous_float32(state), y, ht, states, T),
         E=E,
         N=N,
         BN=triton.next_power_of_2(N),
+        L=STORED_EVERY,
         **launch.arguments(),
     )
     return y, ht
+
+
+@torch.library.custom_op(
+    "argap::selective_scan",
+    mutates_args=(),
+    schema="(Tensor u, Tensor step, Tensor A, Tensor B, Tensor C, Tensor? skip, Tensor? gate, Tensor? state)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def _scan_for_training(
+    u: torch.Tensor, step: torch.Tensor, A: torch.Tensor, *others: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`_scan` as an operator that `torch.compile` does not look into; returns the stored states besides."""
+    states = _new_states(u, A)
+    return *_scan(u, step, A, *others, states=states), states  # pyright: ignore[reportArgumentType]
+
+
+@_scan_for_training.register_fake
+def _(u: torch.Tensor, step: torch.Tensor, A: torch.Tensor, *others: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    batch, T, E = u.shape
+    return u.new_empty(batch, T, E), u.new_empty(batch, *A.shape, dtype=torch.float32), _new_states(u, A)
+
+
+def _new_states(u: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+    (batch, T, E), N = u.shape, A.shape[1]
+    return u.new_empty(batch, (T + STORED_EVERY - 1) // STORED_EVERY, N, E, dtype=torch.float32)
+
+
+_scan_backward = torch.library.custom_op(
+    "argap::selective_scan_backward",
+    selective_scan_backward,
+    mutates_args=(),
+    schema="(Tensor dy, Tensor? dht, Tensor states, Tensor u, Tensor step, Tensor A, Tensor B, Tensor C, Tensor? skip,"
+    " Tensor? gate) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@_scan_backward.register_fake
+def _(
+    dy: torch.Tensor, dht: torch.Tensor | None, states: torch.Tensor, *given: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    like = (
+        states.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in given
+    )
+    return *like, states.new_empty(states.shape[0], states.shape[3], states.shape[2])
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor | None, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(output[2], *inputs)
+
+
+def _backward(ctx: Any, dy: torch.Tensor | None, dht: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    states, *given, state = ctx.saved_tensors
+    dy = torch.zeros_like(given[0]) if dy is None else dy
+    gradients = _scan_backward(dy, dht, states, *given)
+    wanted = (x is not None for x in (*given, state))
+    return tuple(gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
+
+
+_scan_for_training.register_autograd(_backward, setup_context=_keep)
 
 
 def selective_scan_reference(
@@ -126,12 +211,14 @@ def _scan_kernel(
     h0,
     y,
     ht,
+    states,
     T,
     E: tl.constexpr,
     N: tl.constexpr,
     BN: tl.constexpr,
     BE: tl.constexpr,
     BT: tl.constexpr,
+    L: tl.constexpr,
 ):
     i_b = tl.program_id(1).to(tl.int64)
     # BE channels of one sequence. ``zero`` is 0, since the grid's third dimension is 1, but the compiler does not know
@@ -174,6 +261,10 @@ def _scan_kernel(
         u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, BT, o_t < T - BT, m_e, m_n
     )
     for start in range(0, T, 2 * BT):
+        if states is not None:
+            p_states = states + (i_b * tl.cdiv(T, L) + start // L) * N * E + o_n[:, None] * E + o_col
+            if start % L == 0:
+                tl.store(p_states, b_h, mask=m_h)
         p_u += 2 * BT * u[2]
         p_step += 2 * BT * step[2]
         p_B += 2 * BT * B[2]
@@ -216,7 +307,7 @@ def _load_tile(u, step, gate, B, C, p_u, p_step, p_gate, p_B, p_C, ahead: tl.con
 @jit
 def _take_tile(b_u, b_step, b_z, b_B, b_C, m_t, BE: tl.constexpr):
     # 3. A tile in float32. Every thread needs all of B and C; they change threads once for a tile.
-    b_delta = tl.where(m_t[:, None], _softplus(b_step.to(tl.float32)), 0.0)  # past the end h stays as it is
+    b_delta = tl.where(m_t[:, None], softplus(b_step.to(tl.float32)), 0.0)  # past the end h stays as it is
     BT: tl.constexpr = b_B.shape[0]
     BN: tl.constexpr = b_B.shape[1]
     b_B = tl.broadcast_to(b_B[:, :, None], (BT, BN, BE))
@@ -243,19 +334,3 @@ def _scan_tile(b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, m_
         b_y *= b_z / (1 + tl.exp(-b_z))
     tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=m_te)
     return b_h
-
-
-@jit
-def _softplus(b_x):
-    # max(x, 0) + log(1 + z) with z = e^{−|x|} in [0, 1]. The polynomial is log(1 + z) / z, interpolated in Chebyshev
-    # nodes: its relative error is 2·10⁻⁷ in float32, so small steps are exact.
-    b_z = tl.exp2(tl.abs(b_x) * -1.4426950408889634)  # log₂ e
-    b_log = 0.0052534579 * b_z - 0.029588507
-    b_log = b_log * b_z + 0.078361668
-    b_log = b_log * b_z - 0.1367477
-    b_log = b_log * b_z + 0.19111431
-    b_log = b_log * b_z - 0.24844369
-    b_log = b_log * b_z + 0.33319271
-    b_log = b_log * b_z - 0.49999502
-    b_log = b_log * b_z + 1.0
-    return tl.maximum(b_x, 0.0) + b_z * b_log

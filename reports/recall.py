@@ -15,7 +15,7 @@ from argap.errors import ArgapError
 from argap.recall.examples import COPY
 from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
-from argap.recall.scores import Score
+from argap.recall.scores import Failures, Score
 from argap.reports.formats import Column, Table, best_in
 from argap.reports.html import inline_svg
 from argap.reports.interactive import PageData, data_block, script
@@ -74,6 +74,23 @@ def tasks_table(result: RecallResult) -> Table:
     return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), best)
 
 
+def failures_table(result: RecallResult) -> Table:
+    """One row a model and task: for how many wrong answers each reason of `Failures` is the first that applies."""
+    rows = tuple((row.model, row.task, *_counts(row.failures)) for row in result.rows)
+    note = (
+        "Wrong answers, each under the first reason that applies. Left: the gold's first token was the model's most "
+        "likely one, and the answer went on differently; copied: the answer is another part of the prompt; invented: "
+        "it is not in the prompt."
+    )
+    titles = ("Gold not in prompt", "Left", "Empty", "Copied", "Invented")
+    return Table((Column("Model", "left"), Column("Task", "left"), *map(Column, titles)), rows, (note,))
+
+
+def _counts(failures: Failures | None) -> list[str]:
+    counts = (getattr(failures, name, None) for name in Failures.__struct_fields__)
+    return [DASH if count is None else f"{count:,}" for count in counts]
+
+
 def _with_error(row: Score | None) -> str:
     if row is None:
         return DASH
@@ -128,6 +145,7 @@ def write_recall_page(folder: Path) -> Path:
         sentences=sentences,
         tasks=tasks_table(result),
         scores=recall_table(result, survived=True),
+        failures=failures_table(result),
         figure=(name, inline_svg(drawn.path, name)),
         shown=_shown(folder, result),
         script=code,

@@ -68,9 +68,7 @@ def recall(
     ] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Device = "auto",
-    batch_size: Annotated[
-        int, typer.Option(metavar="N", help="Prompts per batch; all have equal length.", min=1, max=2**20)
-    ] = 8,
+    batch_size: Annotated[int, typer.Option(metavar="N", help="Prompts per batch.", min=1, max=2**20)] = 8,
     backend: Annotated[Literal["auto", "native", "hf"], typer.Option(help="As for `argap score`.")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for samples and results.")] = Path("runs/recall"),
@@ -96,7 +94,7 @@ def recall(
     from argap.recall.run import run_recall, run_upstream
     from argap.records import as_json as to_json
     from argap.reports.formats import print_tables
-    from argap.reports.recall import published, recall_table, upstream_table, write_recall_page
+    from argap.reports.recall import failures_table, published, recall_table, upstream_table, write_recall_page
     from argap.scorer import ScoreOptions
 
     form = form_of(latex=latex, markdown=markdown, as_json=as_json)
@@ -117,7 +115,7 @@ def recall(
             )
         models = [*checkpoints, *([reference] if reference else [])]
         result = run_upstream(models, names, out, options=options, stock=stock)
-        table = upstream_table(result)
+        tables = [upstream_table(result)]
     else:
         if fewshot is not None or task_path or metadata:
             raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
@@ -134,11 +132,12 @@ def recall(
             ar_nlls=ar_nlls,
             overwrite=overwrite,
         )
-        result, table, page = to_json(measured), recall_table(measured), write_recall_page(out)
+        result, page = to_json(measured), write_recall_page(out)
+        tables = [recall_table(measured), failures_table(measured)]
     if as_json:
         print_json(result)
     else:
-        print_tables([table] if figures is None else [table, figures], form)
+        print_tables(tables if figures is None else [*tables, figures], form)
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -1,8 +1,9 @@
-"""Greedy decoding in batches of equal prompt length, and log-probs of given continuations.
+"""Greedy decoding in batches, and log-probs of given continuations.
 
-Prompts are never padded on the left, because a recurrent state would read the padding as text. A native model reads
-the prompt in parallel and then uses its recurrent step, in constant memory if its mixers allow; other models use
-their cache; a model without either reads the whole sequence again for each token.
+Prompts are never padded, because a recurrent state would read the padding as text. A native model reads in parallel as
+much of a batch's prompts as the shortest has and then uses its recurrent step, in constant memory if its mixers allow:
+longer prompts are still read while shorter ones are answered. Other models use their cache; a model without either
+reads the whole sequence again for each token; both take prompts of equal length.
 
 Legend: B batch, T positions, V vocabulary.
 """
@@ -58,9 +59,11 @@ class Decoder:
     def generate(self, prompts: Sequence[Sequence[int]], *, until: Sequence[str], new_tokens: int) -> list[Generation]:
         """The greedy continuation of each prompt, up to the first of ``until``, EOS, or ``new_tokens``."""
         generations: dict[int, Generation] = {}
-        for batch in equal_lengths(prompts, self.batch_size):
-            ids = torch.tensor([list(prompts[k]) for k in batch], device=self.model.device)
-            generations.update(zip(batch, self._continue(ids, until, new_tokens), strict=True))
+        # A gap within a batch costs a step for each of its tokens, a batch of its own those of its answers.
+        within = new_tokens if self.recurrent else 0
+        for batch in by_length(prompts, self.batch_size, within=within):
+            answers = self._continue([list(prompts[k]) for k in batch], until, new_tokens)
+            generations.update(zip(batch, answers, strict=True))
         return [generations[k] for k in range(len(prompts))]
 
     @torch.inference_mode()
@@ -71,7 +74,7 @@ class Decoder:
         """
         forced: dict[int, Forced] = {}
         whole = [[*p, *c] for p, c in zip(prompts, continuations, strict=True)]
-        for batch in equal_lengths(whole, self.batch_size):
+        for batch in by_length(whole, self.batch_size):
             inputs = [whole[k][:-1] for k in batch]  # the last token is only a target
             ids = torch.tensor(inputs, device=self.model.device)
             hidden = None
@@ -93,22 +96,25 @@ class Decoder:
                 forced[k] = Forced(found.logprob.tolist(), (found.rank - 1).tolist())
         return [forced[k] for k in range(len(whole))]
 
-    def _continue(self, ids: torch.Tensor, until: Sequence[str], new_tokens: int) -> Iterator[Generation]:
-        """The answers to one batch of prompts ``[B, T]``; it runs until every row has stopped."""
-        rows: list[list[int]] = [[] for _ in ids]
+    def _continue(self, prompts: list[list[int]], until: Sequence[str], new_tokens: int) -> list[Generation]:
+        """The answers to one batch of prompts; it runs until every row has stopped."""
+        rows: list[list[int]] = [[] for _ in prompts]
         ends: list[Generation | None] = [None] * len(rows)
-        logits, following = self._begin(ids)
-        for count in range(1, new_tokens + 1):
-            chosen = logits.argmax(dim=-1)
-            for row, token in enumerate(chosen.tolist()):
-                if ends[row] is None:
-                    rows[row].append(token)
-                    ends[row] = self._ended(rows[row], until, last=count == new_tokens)
-            if all(end is not None for end in ends):
-                break
-            logits = following(chosen)
-        for row, end in zip(rows, ends, strict=True):
-            yield end or Generation(row, self.tokenizer.decode(row), "length")
+        position = min(map(len, prompts))
+        logits, following = self._begin(torch.tensor([p[:position] for p in prompts], device=self.model.device))
+        while True:
+            chosen = logits.argmax(dim=-1).tolist()
+            for row, prompt in enumerate(prompts):
+                if position < len(prompt):
+                    chosen[row] = prompt[position]
+                elif ends[row] is None:
+                    rows[row].append(chosen[row])
+                    ends[row] = self._ended(rows[row], until, last=len(rows[row]) >= new_tokens)
+            finished = [end for end in ends if end is not None]
+            if len(finished) == len(rows):
+                return finished
+            logits = following(torch.tensor(chosen, device=logits.device))
+            position += 1
 
     def _begin(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         """The logits after the prompt, and the function that continues from there."""
@@ -191,12 +197,14 @@ def after_repeated_suffix(prompt: list[int]) -> int | None:
     return position
 
 
-def equal_lengths(sequences: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Indices in batches of one length, longest first: a batch that does not fit in memory fails at once."""
-    by_length: dict[int, list[int]] = {}
-    for k, sequence in enumerate(sequences):
-        by_length.setdefault(len(sequence), []).append(k)
-    for length in sorted(by_length, reverse=True):
-        members = by_length[length]
-        for start in range(0, len(members), batch_size):
-            yield members[start : start + batch_size]
+def by_length(sequences: Sequence[Sequence[int]], batch_size: int, *, within: int = 0) -> Iterator[list[int]]:
+    """Indices in batches, longest first: a batch that does not fit in memory fails at once. Sorted by length,
+    neighbours in a batch differ by at most ``within``."""
+    batch: list[int] = []
+    for k in sorted(range(len(sequences)), key=lambda k: -len(sequences[k])):
+        if batch and (len(batch) == batch_size or len(sequences[batch[-1]]) - len(sequences[k]) > within):
+            yield batch
+            batch = []
+        batch.append(k)
+    if batch:
+        yield batch

@@ -1,7 +1,7 @@
 """What a model did on each example, and why: the samples of one model on one task, in Parquet.
 
 Samples are written shard by shard, so that a rerun only asks what is missing. Shards follow the order of prompt
-length, longest first, so that batches of equal length come together; samples are read back in the order of the rows.
+length, longest first, so that a batch's prompts have nearly one length; samples are read back in row order.
 """
 
 from collections.abc import Callable, Sequence

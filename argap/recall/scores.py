@@ -4,11 +4,13 @@ Examples from one document are not independent, so the interval resamples docume
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from argap import intervals
+from argap.recall.examples import contains
 from argap.recall.samples import Sample
 from argap.records import Interval, Record
 
@@ -31,6 +33,20 @@ class StopCounts(Record, frozen=True):
     stop: int
     eos: int
     length: int
+
+
+class Failures(Record, frozen=True, omit_defaults=False):
+    """Why answers do not contain the gold: how many, each under the first of these reasons that applies."""
+
+    not_in_prompt: int = 0
+    """The gold was cut, or the text never contained it."""
+    left: int = 0
+    """The gold's first token was the model's most likely one, and the answer went on differently."""
+    empty: int = 0
+    copied: int = 0
+    """The answer is another part of the prompt."""
+    invented: int = 0
+    """The answer is not in the prompt."""
 
 
 class Score(Record, frozen=True):
@@ -62,6 +78,8 @@ class Score(Record, frozen=True):
     by_distance: list[Group]
     by_gold_length: list[Group]
     by_key: list[Group]
+    failures: Failures | None = None
+    """None in older results."""
 
 
 def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
@@ -91,7 +109,20 @@ def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
         by_distance=_binned(samples, [s.distance for s in samples], DISTANCES),
         by_gold_length=_binned(samples, [len(s.gold_tokens) for s in samples], GOLD_LENGTHS),
         by_key=by_key(samples),
+        failures=Failures(**Counter(why(s) for s in samples if not s.contains)),
     )
+
+
+def why(sample: Sample) -> str:
+    """The field of `Failures` that counts an answer without the gold."""
+    if not sample.gold_survived:
+        return "not_in_prompt"
+    if sample.gold_rank == 0:
+        return "left"
+    answer = sample.generation.strip()
+    if not answer:
+        return "empty"
+    return "copied" if contains(sample.prompt, answer) else "invented"
 
 
 def chance(samples: Sequence[Sample]) -> float | None:

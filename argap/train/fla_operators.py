@@ -1,8 +1,8 @@
 """Training with the operators of flash-linear-attention, which have kernels for the backward pass.
 
-Each mixer runs one operator of `argap.kernels` (`argap.models.mixer.Mixer.operator`). Their kernels have no backward
-pass, so that training runs the references in PyTorch. `use_fla` replaces the operators whose function
-flash-linear-attention also computes:
+Each mixer runs one operator of `argap.kernels` (`argap.models.mixer.Mixer.operator`). Of their kernels only
+the selective scan's have a backward pass; the others train with their references in PyTorch. `use_fla` replaces the
+operators whose function flash-linear-attention also computes:
 
 - `gla`: ``chunk_gla``, with the same scale and log decays in float32.
 - `delta_rule`: ``chunk_delta_rule``, on q and k that are normalised here, because theirs adds 10⁻⁶ to the squared norm.

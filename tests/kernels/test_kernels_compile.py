@@ -27,6 +27,7 @@ HEADS = dict.fromkeys(("q", "k", "v", "y", "g"), 3)
 STRIDES = {
     "one_kernel_convolution": dict.fromkeys(("x", "gate", "skipped"), 2),
     "selective_scan": dict.fromkeys(("u", "step", "B", "C", "gate"), 2),
+    "selective_scan_backward": dict.fromkeys(("u", "step", "B", "C", "gate", "dy"), 2),
     "toeplitz_convolution": dict.fromkeys(("x", "gate", "y"), 3),
 }
 """The same in kernels without heads, by module."""
@@ -35,7 +36,7 @@ BARRIERS = range(8, 25)
 one may be made twice. Each takes two barriers; a value that left its thread elsewhere would take one more for each of
 16."""
 
-AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 2, "toeplitz_convolution": 1}
+AT_LEAST = {"one_kernel_convolution": 2, "selective_scan": 8, "toeplitz_convolution": 1}
 """Compilations of ops with fewer than eight."""
 
 Compilation = tuple[Any, str, dict[str, Any], Any]
@@ -111,12 +112,18 @@ def of_one_kernel_convolution() -> Iterator[Compilation]:
 
 
 def of_selective_scan() -> Iterator[Compilation]:
-    """16 states, with everything and with what is required."""
+    """16 states, with everything and with what is required; gradients with every launch configuration."""
+    from argap.kernels import selective_scan_backward as backward
     from argap.kernels.selective_scan import LAUNCHES, _scan_kernel
 
-    sizes, (_, _, launch) = {"E": 2048, "N": 16, "BN": 16}, next(launches(LAUNCHES))
+    sizes, (_, _, launch) = {"E": 2048, "N": 16, "BN": 16, "L": backward.STORED_EVERY}, next(launches(LAUNCHES))
     yield _scan_kernel, "bf16", sizes, launch
-    yield _scan_kernel, "bf16", {**sizes, "gate": None, "skip": None, "h0": None}, launch
+    yield _scan_kernel, "bf16", {**sizes, "gate": None, "skip": None, "h0": None, "states": None}, launch
+    bare = dict.fromkeys(("gate", "skip", "dht", "dgate", "dskip"))
+    for states, _, launch in launches(backward.LAUNCHES):
+        sizes |= {"N": states, "BN": states}
+        yield backward._backward_kernel, "bf16", sizes, launch
+        yield backward._backward_kernel, "bf16", {**sizes, **bare}, launch
 
 
 def of_toeplitz_convolution() -> Iterator[Compilation]:
@@ -145,7 +152,10 @@ def compile_for_hopper(kernel: Any, dtype: str, constants: dict[str, Any], launc
     dims = STRIDES.get(kernel.fn.__module__.rpartition(".")[2], {**HEADS, "beta": 3})
     inputs = [*dims, "qg", "kg", "scores", "inverse", "m", "before", "copies"]
     floats = ["g", "h0", "ht", "decays", "factor", "keys_before", "norms", "spectrum", "twiddle1", "twiddle2", "skip"]
-    floats += ["A", "B", "C"] if "A" in kernel.arg_names else []
+    floats += (
+        ["A", "B", "C", "states", "scratch", "dht", "dB", "dC", "dA", "dskip", "dh0"] if "A" in kernel.arg_names else []
+    )
+    inputs += ["du", "dstep", "dgate"]
     types: dict[str, Any] = dict.fromkeys(inputs, f"*{dtype}") | dict.fromkeys(floats, "*fp32")
     types |= {"y": f"*{dtype}", "table": "*i32", "scale": "fp32", "g_scale": "fp32"}
     types |= {name: (types[name], *["i32"] * count) for name, count in dims.items()}
@@ -170,7 +180,7 @@ def main(op: str) -> None:
         print(f"{kernel.__name__} {constants} {dtype} {launch}: {shared} bytes of shared memory, {barriers} barriers")
         if shared > SHARED_MEMORY:
             sys.exit("too much shared memory")
-        if op == "selective_scan" and barriers > 6:
+        if kernel.__name__ == "_scan_kernel" and barriers > 6:
             sys.exit("B and C change threads more than once in each of two tiles")
         if op == "one_kernel_convolution" and not (shared <= SHARED_MEMORY // 2 and barriers in BARRIERS):
             sys.exit("values leave their threads")

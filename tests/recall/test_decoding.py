@@ -7,7 +7,7 @@ import torch
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.recall.decoding import CopyBaseline, Decoder, after_repeated_suffix, equal_lengths
+from argap.recall.decoding import CopyBaseline, Decoder, after_repeated_suffix, by_length
 from argap.recall.examples import load_examples
 from argap.recall.prompts import Protocol, build_prompt
 from argap.recall.samples import repeats_of_gold
@@ -17,15 +17,19 @@ UNTIL = ["\n"]
 
 @pytest.fixture(scope="module")
 def prompts(decoder: Decoder) -> list[list[int]]:
-    """Six prompts of one length, and one shorter."""
+    """Four prompts of one length, two a little shorter, and one far shorter."""
     rows = load_examples("swde", "fixture", limit=6).rows
     whole = [build_prompt(row, "swde", decoder.tokenizer, Protocol()).ids for row in rows]
     shortest = min(map(len, whole))
-    return [*(ids[-shortest:] for ids in whole), whole[0][-40:]]
+    lengths = [shortest] * 4 + [shortest - 3, shortest - 8]
+    return [*(ids[-n:] for ids, n in zip(whole, lengths, strict=True)), whole[0][-40:]]
 
 
-def test_batches_hold_one_length_and_every_index() -> None:
-    assert list(equal_lengths([[1, 1], [2], [3, 3], [4, 4]], 2)) == [[0, 2], [3], [1]]
+def test_batches_hold_near_lengths_and_every_index() -> None:
+    assert list(by_length([[1, 1], [2], [3, 3], [4, 4]], 2)) == [[0, 2], [3], [1]]
+    lengths = (3, 9, 5, 1, 6, 12)
+    assert list(by_length([[0] * length for length in lengths], 3, within=2)) == [[5], [1], [4, 2, 0], [3]]
+    assert list(by_length([[0] * length for length in lengths], 8, within=3)) == [[5, 1, 4, 2, 0, 3]]
 
 
 def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Decoder, prompts) -> None:

@@ -20,10 +20,19 @@ from argap.recall.prompts import Protocol
 from argap.recall.result import RecallResult, flips, link_to_gap, open_recall, read_ar_nlls
 from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import Sample, task_folder
-from argap.recall.scores import Score, chance, interval
+from argap.recall.scores import Failures, Score, chance, interval, why
 from argap.records import as_json
 from argap.reports.formats import markdown, print_tables
-from argap.reports.recall import link_text, published, recall_headline, recall_table, tasks_table, write_recall_page
+from argap.reports.numbers import DASH
+from argap.reports.recall import (
+    failures_table,
+    link_text,
+    published,
+    recall_headline,
+    recall_table,
+    tasks_table,
+    write_recall_page,
+)
 from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
@@ -142,6 +151,34 @@ def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
     assert '"recall":[{"axes":1,"along":"y"' in page
     assert '<mark class="gold">' in page
     assert '<mark class="query">' in page
+
+
+def test_why_answers_failed(done) -> None:
+    """Each wrong answer counts once, under the first reason."""
+    prompt = "Size: 5\nColour: amber\nColour:"
+    rows = [  # contains, gold in the prompt, rank of its first token, answer, reason
+        (True, True, 0, " amber", None),
+        (False, False, 0, " amber", "not_in_prompt"),
+        (False, True, 0, " amb", "left"),
+        (False, True, 3, " ", "empty"),
+        (False, True, 1, " AMBER\ncolour", "copied"),
+        (False, True, None, " 5", "copied"),
+        (False, True, 7, " green", "invented"),
+    ]
+    samples = [
+        a_sample(contains=found, gold_survived=kept, gold_rank=rank, generation=answer, prompt=prompt)
+        for found, kept, rank, answer, _ in rows
+    ]
+    assert [why(sample) for sample in samples[1:]] == [reason for *_, reason in rows[1:]]
+    out, _, result = done
+    table = failures_table(result)
+    wrong = [round((1 - row.contains) * row.n) for row in result.rows]
+    assert [sum(map(int, row[2:])) for row in table.rows] == wrong
+    assert sum(wrong) > 0
+    older = msgspec.structs.replace(result, rows=[msgspec.structs.replace(result.rows[0], failures=None)])
+    assert failures_table(older).rows[0][2:] == (DASH,) * 5
+    assert "<h3>Why answers failed</h3>" in write_recall_page(out).read_text()
+    assert as_json(Failures(copied=2)) == {"not_in_prompt": 0, "left": 0, "empty": 0, "copied": 2, "invented": 0}
 
 
 def test_chance_is_the_mean_over_all_other_golds() -> None:
@@ -286,7 +323,7 @@ def test_outside_a_repository_git_is_silent_and_the_page_is_named(done, monkeypa
     printed = capfd.readouterr()
     assert "fatal" not in printed.err
     assert printed.err.splitlines()[-1] == f"report: {out / 'recall.html'}"
-    print_tables([recall_table(result)])
+    print_tables([recall_table(result), failures_table(result)])
     assert printed.out == capfd.readouterr().out
 
 
