@@ -21,7 +21,7 @@ PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("resul
 MEMBERS = {
     "BaseConv, 2 layers": "base_conv", "BaseConv, 4 layers": "base_conv", "Hyena, 4 layers": "hyena",
     "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
-    "2 heads, no convolution": "delta_net", "1 head, convolution": "delta_net, convolution",
+    "2 heads, no convolution": "delta_net", "2 heads, convolution": "delta_net, convolution",
     "DeltaNet, convolution": "delta_net",
 }  # fmt: skip
 """Names on the page of MQAR that are not a member's in lower case."""
