@@ -146,7 +146,8 @@ def on_native_model(name: str, ids: torch.Tensor) -> Iterator[Way]:
     config = build_config(name, hidden_size=WIDTH, num_hidden_layers=LAYERS, vocab_size=VOCABULARY, seq_len=LENGTH)
     # Outside inference mode, as argap loads it: filters of inference tensors are not cached.
     with torch.inference_mode(False), torch.device("cuda"):
-        model: Any = ArgapForCausalLM(config).to(torch.bfloat16).eval()
+        model: Any = ArgapForCausalLM(config)
+        model = model.to(torch.bfloat16).eval()
     exact = in_float32(model, ids)
     batches = Batches(model, windows_of(ids), "cuda", BATCH, name)
     yield "unfused", by_references(lambda: by_argap(batches, ids, exact))

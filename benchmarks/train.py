@@ -1,6 +1,7 @@
 """Training speed of `argap train` with its own operators and with flash-linear-attention's, as ratios to attention.
 
     PYTHONPATH=. python benchmarks/train.py [--rows "attention native,gla fla"] [--json benchmarks/results/train.json]
+    PYTHONPATH=. python benchmarks/train.py --lengths [2048,4096] [--json benchmarks/results/train-lengths.json]
 
 A speed row is one architecture at the size ``360m`` with one backend: bfloat16, 8 windows of 2,048 random tokens a
 step. ``tokens_per_s`` comes from the median step after warm-up; ``ratio`` divides it by attention's in the same run.
@@ -9,36 +10,39 @@ compilation and the choice of launch configurations. ``attention whole`` is comp
 layer. A parity row trains a smaller model on text for 200 steps with each backend, from the same weights on the same
 windows.
 
-Each row has a process and a time limit of its own, and the results are written after each. While a row is measured, the
-next one imports and builds its model on the CPU. A whole run takes up to twenty minutes on an H200; rows that do not
-fit into ``--limit`` seconds are left out. ``--cpu-check`` runs everything at tiny sizes on a CPU, where rows of
-flash-linear-attention say that they need a GPU.
+``--lengths`` measures speed rows over lengths, at the same number of tokens a step (arXiv 2406.06484, figure 4), each
+as a ratio to attention at its length. All models take their first steps at once, which is where the time goes, and are
+then timed one after another. A repeated command with the same ``--json`` measures what is missing.
+
+Each model has a process and a time limit of its own, and the results are written after each row. Without ``--lengths``,
+the next one imports and builds its model on the CPU while a row is measured. A whole run takes up to twenty minutes on
+an H200, one over lengths up to five; rows that do not fit into ``--limit`` seconds are left out. ``--cpu-check`` runs
+everything at tiny sizes on a CPU, where rows of flash-linear-attention say that they need a GPU.
 """
 
 import argparse
 import copy
-import os
+import fcntl
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measured import DEMO, parser, save, seconds_since_start
+from measured import DEMO, machine, parser, save, seconds_since_start
+from train_rows import by_length, one_by_one, path_of
 
 from argap.atomic import read_json, write_json
 from argap.models import ArgapForCausalLM
 from argap.models.presets import build_config
 from argap.models.sizes import build_at
 from argap.parallel import Parallel
-from argap.train import DataSource, TrainConfig
+from argap.train import DataSource, TrainConfig, autotuning
 from argap.train.fla_operators import choose_backend, use_fla
 from argap.train.loop import Trainer
 from argap.train.windows import Windows
@@ -59,11 +63,10 @@ ROWS: tuple[str, ...] = (
     "mamba native",
     "attention whole",
 )
-LIMITS = {"fla": 240, "native": 150, "whole": 100, "parity": 300}
-"""Seconds that a row may take, by its type."""
+LENGTH_ROWS = "attention native", "delta_net fla", "gla fla", "retnet fla"
+LENGTHS = "2048,4096,8192,16384"
 PARITY_STEPS = 200
 PACKAGES = ("torch", "triton", "transformers", "flash-linear-attention", "fla-core")
-Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,15 @@ class Sizes:
     parity_batch: int
     parity_length: int
 
+    @property
+    def tokens(self) -> int:
+        """Per step of a speed row."""
+        return self.batch * self.length
+
+    def shape(self, length: int) -> str:
+        """Of a step with windows of ``length``, in words."""
+        return f"B {self.tokens // length}, T {length}"
+
 
 ON_GPU = Sizes("360m", 8, 2048, 15, parity_width=512, parity_layers=8, parity_batch=8, parity_length=512)
 ON_CPU = Sizes("tiny", 2, 64, 2, parity_width=32, parity_layers=2, parity_batch=2, parity_length=32)
@@ -89,95 +101,82 @@ ON_CPU = Sizes("tiny", 2, 64, 2, parity_width=32, parity_layers=2, parity_batch=
 def main() -> None:
     flags = parser(__doc__)
     flags.add_argument("--rows", help=f"comma-separated; default: {', '.join(ROWS)}")
+    flags.add_argument("--lengths", nargs="?", const=LENGTHS, help=f"comma-separated [{LENGTHS}]")
     flags.add_argument("--limit", type=float, default=1200, help="seconds after which no further row starts [1200]")
     flags.add_argument("--cpu-check", action="store_true", help="tiny sizes on a CPU, to check that everything runs")
     flags.add_argument("--row", help=argparse.SUPPRESS)
     flags.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = flags.parse_args()
+    lengths = [int(length) for length in arguments.lengths.split(",")] if arguments.lengths else []
+    sizes = ON_CPU if arguments.cpu_check else ON_GPU
     if arguments.row:
-        write_json(arguments.out, measured(arguments.row, ON_CPU if arguments.cpu_check else ON_GPU))
+        measure_row(arguments.row, lengths, sizes, arguments.out)
         return
-    names = [name.strip() for name in arguments.rows.split(",")] if arguments.rows else list(ROWS)
-    rows: list[dict[str, Any]] = []
-    attention = None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends the processes of the rows, too
+    default = LENGTH_ROWS if lengths else ROWS
+    names = [name.strip() for name in arguments.rows.split(",")] if arguments.rows else list(default)
+    rows = measured_before(arguments.json) if lengths else []
     with tempfile.TemporaryDirectory() as folder:
-        for name, row in results(names, Path(folder), arguments.cpu_check, arguments.limit):
-            if name == "attention native":
-                attention = row.get("tokens_per_s")
-            if attention and "tokens_per_s" in row:
-                row["ratio"] = round(row["tokens_per_s"] / attention, 3)
-            rows.append({"row": name} | row)
+        if lengths:
+            done = {(row["row"], row["shape"]) for row in rows}
+            missing = {name: [each for each in lengths if (name, sizes.shape(each)) not in done] for name in names}
+            found = by_length(missing, Path(folder), arguments.cpu_check, arguments.limit)
+        else:
+            found = one_by_one(names, Path(folder), arguments.cpu_check, arguments.limit)
+        for name, figures in found:
+            rows.append({"row": name} | figures)
+            add_ratios(rows)
             print(rows[-1], flush=True)
             save(arguments.json, PACKAGES, rows=rows)
 
 
-def results(names: list[str], folder: Path, cpu_check: bool, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of each row by its own process. The next process has started and waits for a line on its input."""
-    following = start(names[0], folder, cpu_check)
-    for name, after in zip(names, [*names[1:], ""], strict=True):
-        process, following = following, start(after, folder, cpu_check) if after else following
-        try:
-            yield name, outcome(name, process, folder)
-        except BaseException:
-            end(following)
-            raise
-        if after and seconds_since_start() > limit:
-            end(following)
-            print(f"not run, after {limit:.0f} s: {', '.join(names[names.index(after) :])}", flush=True)
-            return
+def measured_before(path: Path | None) -> list[dict[str, Any]]:
+    """The rows in a file, without failed ones, if the same versions measured them on the same GPU."""
+    if path is None or not path.is_file():
+        return []
+    before, now = read_json(path), machine(PACKAGES)
+    same = all(before["machine"].get(key) == now.get(key) for key in ("gpu", "versions"))
+    return [row for row in before["rows"] if same and "error" not in row]
 
 
-def start(name: str, folder: Path, cpu_check: bool) -> Process:
-    """The process of a row; it writes ``NAME.json`` in ``folder``."""
-    command = [sys.executable, __file__, "--row", name, "--out", str(folder / f"{name}.json")]
-    with open(folder / f"{name}.log", "w") as log:
-        return subprocess.Popen(
-            [*command, *(["--cpu-check"] if cpu_check else [])],
-            text=True,
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-        )
+def add_ratios(rows: list[dict[str, Any]]) -> None:
+    """To each row of a speed the ratio to attention's at the same shape, where that is known."""
+    speeds = [row for row in rows if "tokens_per_s" in row]
+    attention = {row["shape"]: row["tokens_per_s"] for row in speeds if row["row"] == "attention native"}
+    for row in speeds:
+        if row["shape"] in attention:
+            row["ratio"] = round(row["tokens_per_s"] / attention[row["shape"]], 3)
 
 
-def outcome(name: str, process: Process, folder: Path) -> dict[str, Any]:
-    """The figures that the process of a row wrote, or the reason why there are none."""
-    seconds = LIMITS["parity" if name.startswith("parity") else name.split()[1]]
-    try:
-        process.communicate("go\n", timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not finished within {seconds} s"}
-    finally:
-        end(process)
-    if process.returncode:
-        lines = (folder / f"{name}.log").read_text().strip().splitlines()
-        return {"error": (lines or [f"exit status {process.returncode}"])[-1]}
-    return read_json(folder / f"{name}.json")
-
-
-def end(process: Process) -> None:
-    """Kill a row's process, if it still runs, and those of its compiler."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def measured(name: str, sizes: Sizes) -> dict[str, Any]:
-    """The figures of one row, taken once a line on the standard input says that the GPU is free."""
+def measure_row(name: str, lengths: list[int], sizes: Sizes, out: Path) -> None:
+    """Write the figures of one row, taken once a line on the standard input says that the GPU is free."""
     cuda = sizes is ON_GPU
     if cuda and not torch.cuda.is_available():
         raise SystemExit("no GPU; try --cpu-check")
     first, second = name.split()
     if first == "parity":
         model, other, config, windows = prepare_parity(second, sizes)
-        sys.stdin.readline()
-        return parity(model, other, config, windows, cuda)
-    model, config = prepare_speed(first, second, sizes, cuda)
+        wait_for_turn()
+        write_json(out, parity(model, other, config, windows, cuda))
+        return
+    model, config = prepare_speed(first, second, sizes, max(lengths, default=sizes.length), cuda)
+    if lengths:
+        speeds_by_length(model, config, lengths, sizes, out)
+        return
     imported = seconds_since_start()
-    sys.stdin.readline()
-    found = speed(model, config, second == "whole", sizes, cuda)
-    return found | {"first_step_s": round(found["first_step_s"] + imported, 1)}
+    wait_for_turn()
+    begun = time.monotonic()
+    trainer = new_trainer(model, config, second == "whole", cuda)
+    windows = random_windows(trainer)
+    trainer.step(windows, 0).tolist()  # waits for the GPU
+    first_step = round(time.monotonic() - begun + imported, 1)
+    write_json(out, speed(trainer, windows, sizes, cuda) | {"first_step_s": first_step})
+
+
+def wait_for_turn() -> None:
+    """Until a line on the standard input says that the GPU is free; the end of the input ends the process."""
+    if not sys.stdin.readline():
+        raise SystemExit("the benchmark was stopped")
 
 
 def train_config(length: int, batch: int, architecture: str, cuda: bool) -> TrainConfig:
@@ -200,29 +199,77 @@ def build(architecture: str, size: str, vocabulary: int, length: int, width: int
     return ArgapForCausalLM(build_config(architecture, **shape))
 
 
-def prepare_speed(architecture: str, backend: str, sizes: Sizes, cuda: bool) -> tuple[ArgapForCausalLM, TrainConfig]:
-    """The model on the CPU with its operators, and the configuration."""
-    model = build(architecture, sizes.speed, 128, sizes.length, sizes.parity_width, sizes.parity_layers)
+def prepare_speed(
+    architecture: str, backend: str, sizes: Sizes, length: int, cuda: bool
+) -> tuple[ArgapForCausalLM, TrainConfig]:
+    """The model on the CPU with its operators, and the configuration for windows of ``length``."""
+    model = build(architecture, sizes.speed, 128, length, sizes.parity_width, sizes.parity_layers)
     if backend == "fla":
         choose_backend("fla", model, torch.device("cuda" if cuda else "cpu"), torch.bfloat16)
         use_fla(model)
-    return model, train_config(sizes.length, sizes.batch, architecture, cuda)
+    return model, train_config(length, sizes.tokens // length, architecture, cuda)
 
 
-def speed(model: ArgapForCausalLM, config: TrainConfig, whole: bool, sizes: Sizes, cuda: bool) -> dict[str, Any]:
-    """Seconds to the first step, tokens per second, peak memory."""
-    begun = time.monotonic()
-    device = torch.device("cuda" if cuda else "cpu")
-    tokens = sizes.batch * sizes.length
-    ids = np.random.default_rng(0).integers(min(50_000, model.config.vocab_size), size=20 * tokens + 1)
-    windows = Windows(ids, sizes.length, seed=0)
-    if whole and cuda:
-        trainer = Trainer(model, replace(config, compile="false"), Parallel(0, 1, device))
-        trainer.objective.compile()
-    else:
-        trainer = Trainer(model, config, Parallel(0, 1, device))
-    trainer.step(windows, 0).tolist()  # waits for the GPU
-    first = time.monotonic() - begun
+def new_trainer(model: ArgapForCausalLM, config: TrainConfig, whole: bool, cuda: bool) -> Trainer:
+    """Of a model compiled layer by layer, or as a ``whole``."""
+    parallel = Parallel(0, 1, torch.device("cuda" if cuda else "cpu"))
+    if not (whole and cuda):
+        return Trainer(model, config, parallel)
+    trainer = Trainer(model, replace(config, compile="false"), parallel)
+    trainer.objective.compile()
+    return trainer
+
+
+def random_windows(trainer: Trainer) -> Windows:
+    """Random tokens for twenty steps."""
+    model: Any = trainer.model
+    config = trainer.config
+    count = 20 * config.batch_size * config.seq_len + 1
+    ids = np.random.default_rng(0).integers(min(50_000, model.config.vocab_size), size=count)
+    return Windows(ids, config.seq_len, seed=0)
+
+
+def speeds_by_length(model: ArgapForCausalLM, config: TrainConfig, lengths: list[int], sizes: Sizes, out: Path) -> None:
+    """Take the first step at each length, write ``out``, then write the figures of a length for each line on the input.
+
+    Each length is compiled for its own shape, as a run of that length alone is; configurations are timed while no
+    other process of this benchmark times its own.
+    """
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    take_turns(out.with_name("tuning"))
+    cuda = sizes is ON_GPU
+    whole = new_trainer(model, config, False, cuda)
+    trainers = []
+    for length in sorted(lengths):
+        trainer = copy.copy(whole)  # shares the model, the optimizer and the compiled layers
+        trainer.config = replace(config, seq_len=length, batch_size=sizes.tokens // length)
+        trainer.share = trainer.micro = trainer.config.batch_size
+        trainers.append((trainer, random_windows(trainer)))
+        trainer.step(trainers[-1][1], 0).tolist()
+        torch.cuda.empty_cache()
+    write_json(out, {"ready_s": round(seconds_since_start(), 1)})
+    for trainer, windows in trainers:
+        wait_for_turn()
+        write_json(path_of(out, trainer.config.seq_len), speed(trainer, windows, sizes, cuda))
+        torch.cuda.empty_cache()
+
+
+def take_turns(path: Path) -> None:
+    """Time launch configurations only while holding the lock ``path``."""
+    timed = autotuning.do_bench
+
+    def alone(*arguments: Any, **options: Any) -> Any:
+        with open(path, "w") as lock:  # closing it releases the lock
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return timed(*arguments, **options)
+
+    autotuning.do_bench = alone
+
+
+def speed(trainer: Trainer, windows: Windows, sizes: Sizes, cuda: bool) -> dict[str, Any]:
+    """Tokens per second and peak memory after the first step."""
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
     mark = time.monotonic()
     trainer.step(windows, 1).tolist()
     count = min(sizes.steps, max(3, int(10 / (time.monotonic() - mark))))  # within some ten seconds
@@ -236,11 +283,10 @@ def speed(model: ArgapForCausalLM, config: TrainConfig, whole: bool, sizes: Size
         loss, *_ = last.tolist()
         times.append((time.monotonic() - mark) / 3)
     return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "shape": f"B {sizes.batch}, T {sizes.length}",
-        "first_step_s": first,
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "shape": sizes.shape(windows.seq_len),
         "step_ms": round(1000 * statistics.median(times), 1),
-        "tokens_per_s": round(tokens / statistics.median(times)),
+        "tokens_per_s": round(sizes.tokens / statistics.median(times)),
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if cuda else None,
         "loss": round(loss, 4),
     }
