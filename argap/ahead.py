@@ -27,6 +27,24 @@ class lazy(cached_property[Made]):
         return made[self.attrname]
 
 
+def gathered(items: Iterable[Item], least: int, size: Callable[[Item], int] = len) -> Iterator[list[Item]]:  # pyright: ignore[reportArgumentType]
+    """Consecutive items, as many as have the size ``least`` together; the last ones may have less.
+
+    >>> list(gathered(["a", "bc", "d", "e"], 3))
+    [['a', 'bc'], ['d', 'e']]
+    """
+    waiting: list[Item] = []
+    total = 0
+    for item in items:
+        waiting.append(item)
+        total += size(item)
+        if total >= least:
+            yield waiting
+            waiting, total = [], 0
+    if waiting:
+        yield waiting
+
+
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,6 +25,7 @@ from argap.records import Bins
 
 KEYS = ["document", "window", "domain", "repeated", "frequency", "distance", "position"]
 BINNED = ("frequency", "distance", "position")
+BOUNDS = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
 PREFIX = "logprob/"
 REMEDY = "run the command that wrote it again"
 
@@ -113,8 +114,7 @@ def sum_cells(path: Path, by: Sequence[str], models: Sequence[str]) -> pd.DataFr
     """
     import duckdb
 
-    def quoted(name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
+    from argap.slice_sql import quoted
 
     check_files(path.parent, [path], remedy=REMEDY)
     keys = ", ".join(map(quoted, by))
@@ -131,10 +131,10 @@ def write_cells(cells: pd.DataFrame, path: Path, bins: Bins) -> None:
     """Write Parquet that pandas, Polars and DuckDB read, with ``NAME_low`` and ``NAME_high`` (null: no upper end)
     behind the number ``NAME`` of each bin."""
     with CellWriter(path, bins) as writer:
-        writer.add(cells)
+        writer.add_cells(cells)
 
 
-class CellWriter:
+class CellWriter(ParquetPortions):
     """A file of cells, written some rows at a time, whole or not at all.
 
     The sums are split by byte before compression: sums of few float32 numbers end in zeros, and the file is a third
@@ -142,10 +142,10 @@ class CellWriter:
     """
 
     def __init__(self, path: Path, bins: Bins) -> None:
-        self._writer = ParquetPortions(path, split_by_byte=lambda name: name.startswith(PREFIX))
+        super().__init__(path, split_by_byte=lambda name: name.startswith(PREFIX))
         self._bins = bins
 
-    def add(self, cells: pd.DataFrame) -> None:
+    def add_cells(self, cells: pd.DataFrame) -> None:
         """Append cells, of windows that are not there yet."""
         columns: dict[str, Any] = {}
         for name in cells.columns:
@@ -156,14 +156,7 @@ class CellWriter:
                 for end in ("low", "high"):
                     bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
                     columns[f"{name}_{end}"] = pd.Series(bounds[number], index=cells.index)
-        self._writer.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
-
-    def __enter__(self) -> "CellWriter":
-        self._writer.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._writer.__exit__(*error)
+        self.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
 
 
 @dataclass(frozen=True)
@@ -176,9 +169,8 @@ class CellFile:
     @cached_property
     def columns(self) -> list[str]:
         """Without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
-        skipped = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
         kept = None if self.models is None else {PREFIX + model for model in self.models}
-        names = [name for name in read_schema(self.path).names if name not in skipped]
+        names = [name for name in read_schema(self.path).names if name not in BOUNDS]
         return [name for name in names if kept is None or not name.startswith(PREFIX) or name in kept]
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
@@ -188,7 +180,6 @@ class CellFile:
 
 def read_cells(path: Path) -> pd.DataFrame:
     """The cells of a file, without the bounds of the bins. Raises `FormatError` for a missing or broken file."""
-    bounds = {f"{name}_{end}" for name in BINNED for end in ("low", "high")}
     check_files(path.parent, [path], remedy=REMEDY)
     cells = read_frame(path, needed=("document", "domain", "repeated", "n"), remedy=REMEDY)
-    return cells.drop(columns=[name for name in cells.columns if name in bounds])
+    return cells.drop(columns=[name for name in cells.columns if name in BOUNDS])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from argap.atomic import read_json
+from argap.checksums import sha256_of
 from argap.errors import ArgapError, FormatError, first_line
 from argap.gguf_file import check_gguf, gguf_config, is_gguf
 
@@ -172,7 +173,5 @@ def _check_whole(path: Path) -> None:
 def _fingerprint(files: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.name.encode() + b"\0")
-        with open(path, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(path.name.encode() + b"\0" + bytes.fromhex(sha256_of(path)))
     return digest.hexdigest()

@@ -36,6 +36,12 @@ class Checksum(NamedTuple):
     digest: str
 
 
+def sha256_of(path: Path) -> str:
+    """Of a file's content, hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_checksums(folder: Path, paths: Iterable[Path]) -> None:
     """Record the checksums of ``paths``, files below ``folder``, in place of those recorded before."""
     files = {path.relative_to(folder).as_posix(): _digest(path, "crc32") for path in paths}

@@ -23,7 +23,7 @@ from argap.labels import index_record, with_counts, write_labels
 from argap.lock import one_writer
 from argap.portions import read_portions
 from argap.progress import say
-from argap.records import Gap, GapRow, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
+from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, check_same_set, open_run
@@ -111,7 +111,7 @@ def write_gap(
     chooser = ExampleChooser(table.models, tokenizer, reference=runs[0].model, threshold=tau)
     with CellWriter(out / "cells.parquet", bins) as cells:
         for portion in read_portions(table):
-            cells.add(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
+            cells.add_cells(build_cells(portion.labels, {m: s.logprob for m, s in portion.scores.items()}, tau))
             filled = {m: (portion.labels.over_segments(s.logprob), s.top1) for m, s in portion.scores.items()}
             chooser.add(portion.tokens, portion.labels, filled)
         _set_aside(out)
@@ -194,7 +194,8 @@ def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRES
         raise ArgapError(f"{folder}: no labels there; label the folder of `argap score`, then repeat `argap compare`")
     opened = open_index(index)
     threshold_of(threshold, index_record(opened))  # a bad one is refused before anything is rewritten
-    runs = [_run_of(row, folder) for row in gap.rows]
+    inside = [(row, folder / folder_name(row.model)) for row in gap.rows]  # or where the run was recorded
+    runs = [open_run(own if (own / "run.json").is_file() else row.run) for row, own in inside]
     table = TokenTable(tuple(runs), beside)
     evaluation = table.record.evaluation
     check_tokenizer(opened, evaluation.tokenizer, evaluation.tokenizer_fingerprint)
@@ -207,12 +208,6 @@ def label_result(folder: Path, index: str, *, threshold: Threshold = PAPER_THRES
         write_labels(counted, tokenizer, temporary)
         _set_aside(folder)
     return write_gap(runs, beside, tokenizer, folder, threshold=threshold, base=base)
-
-
-def _run_of(row: GapRow, folder: Path) -> Run:
-    """The run of a row, in the result's folder or where it was recorded. Raises what `open_run` raises."""
-    inside = folder / folder_name(row.model)
-    return open_run(inside if (inside / "run.json").is_file() else row.run)
 
 
 def threshold_of(threshold: Threshold, index: IndexRecord | None) -> int | None:

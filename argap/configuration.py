@@ -103,10 +103,6 @@ def _required(kind: type[Any]) -> dict[str, bool]:
     return {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(kind)}
 
 
-def _is_record(hint: Any) -> bool:
-    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
-
-
 def _convert(name: str, value: Any, hint: Any) -> Any:
     """``value`` as ``hint`` says, or an `ArgapError`. YAML reads ``1e-3`` as text and ``on`` as true."""
     if get_origin(hint) is Annotated:
@@ -126,7 +122,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         if options[-1] is not Ellipsis and len(items) != len(options):
             raise ArgapError(f"{name}: expected {len(options)} values, found {value!r}")
         return tuple(_convert(name, item, options[0]) for item in items)
-    if _is_record(hint) and isinstance(value, Mapping):
+    is_record = isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+    if is_record and isinstance(value, Mapping):
         return build(hint, value)
     if is_dataclass(hint) and isinstance(value, str) and hasattr(hint, "from_text"):
         return hint.from_text(value)  # pyright: ignore[reportAttributeAccessIssue]

@@ -5,7 +5,6 @@ does not know (a ``config.json`` without ``model_type``, as HazyResearch and sta
 checkpoint; any other keeps its ``config.json``. ``conversion.json`` records the source and the hash of its weights.
 """
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from argap.atomic import read_json, replacing_folder, write_json
 from argap.checkpoint import DOWNLOADED, PICKLES, download, pickles_of
+from argap.checksums import sha256_of
 from argap.errors import ArgapError
 from argap.progress import say
 from argap.records import Record, write_record
@@ -72,7 +72,7 @@ def convert(
     chosen = load_tokenizer(tokenizer) if tokenizer else None
     record = ConversionRecord(
         source=source,
-        files={path.name: _sha256(path) for path in files},
+        files={path.name: sha256_of(path) for path in files},
         native=family is not None,
         versions=environment()["versions"],
         fixed_decay=fixed_decay,
@@ -163,8 +163,3 @@ def unpickle(path: Path, target: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"the reader ended with {done.returncode}"]
         raise ArgapError(lines[-1] if done.returncode == 1 else f"{path}: could not be read ({lines[-1]})")
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

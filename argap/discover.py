@@ -17,7 +17,7 @@ from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError, FormatError
 from argap.kept_features import KeptFeature, kept_features
 from argap.records import INFINITE, Sample, SliceResult
-from argap.slice_sql import TABLE, connect, quoted
+from argap.slice_sql import TABLE, connect, literal, quoted
 from argap.slice_sums import query_portions
 from argap.slices import slices_of_cells
 from argap.token_batches import TokenReader
@@ -109,7 +109,7 @@ def discover(
         raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
     wheres = {name: node.sql(half.features) for name, node in named.items()}
-    whole, *others = [_of(each, result.reference, model) for each in half.score(named)]
+    whole, *others = [each.among((result.reference, model)) for each in half.score(named)]
     found = _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
     if table is None or drawn.all():
         return found
@@ -145,7 +145,11 @@ def _of_cells(result: "Result", model: str) -> _Half:
 
     def score(nodes: dict[str, Node]) -> list[SliceResult]:
         masks = {name: node.holds(codes[~fit]) for name, node in nodes.items()}
-        return _score_cells(cells.iloc[np.flatnonzero(~fit)], masks, result)
+        rest = cells.iloc[np.flatnonzero(~fit)]
+        whole, *scored = slices_of_cells(rest, masks, result.reference)
+        n, hits = rest["n"].to_numpy(), ar_hits(rest, result.threshold)
+        shares = {name: float(n[m & hits].sum() / n[m].sum()) if m.any() else None for name, m in masks.items()}
+        return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
 
     return _Half(codes[fit], features, cells["n"].to_numpy(dtype=np.float64)[fit], lost[fit], score)
 
@@ -253,20 +257,9 @@ def _features(
     domain = np.asarray(sums["domain"].astype(object))
     names = sorted(set(domain.tolist()))
     for name in names if len(names) > 1 else ():
-        text = "'" + str(name).replace("'", "''") + "'"
+        text = literal(str(name))
         add(domain == name, Feature(f"domain = {text}", (), f"domain <> {text}"))
     return np.column_stack(codes), features
-
-
-def _score_cells(cells: pd.DataFrame, masks: dict[str, np.ndarray], result: "Result") -> list[SliceResult]:
-    whole, *scored = slices_of_cells(cells, masks, result.reference)
-    n, hits = cells["n"].to_numpy(), ar_hits(cells, result.threshold)
-    shares = {name: float(n[mask & hits].sum() / n[mask].sum()) if mask.any() else None for name, mask in masks.items()}
-    return [whole, *(replace(each, ar_hits=shares[each.name]) for each in scored)]
-
-
-def _of(each: SliceResult, reference: str, model: str) -> SliceResult:
-    return replace(each, models=tuple(m for m in each.models if m.model in (reference, model)))
 
 
 def _ordered(whole: SliceResult, found: list[SliceResult], *, tokens: bool) -> Discovery:

@@ -18,7 +18,7 @@ from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenDocument
 from argap.corpus.kept import TokenSpans
 from argap.errors import ArgapError, FormatError, first_line
-from argap.parquet import read_parquet, write_parquet
+from argap.parquet import read_parquet, whole_column, write_parquet
 from argap.token_columns import COLUMNS, RANK, RESERVED, SEGMENTED, TEXT
 
 FILE = "documents.parquet"
@@ -79,7 +79,7 @@ class Documents:
 
     def labels(self, name: str) -> list[str]:
         """The labels of a column of spans, by falling number of tokens."""
-        spans = self._column(name).flatten()
+        spans = whole_column(self.table[name]).flatten()
         coded = spans.field("label").dictionary_encode()
         size = spans.field("end").to_numpy() - spans.field("first").to_numpy()
         tokens = np.bincount(coded.indices.to_numpy(), size, minlength=len(coded.dictionary))
@@ -91,21 +91,17 @@ class Documents:
         document = np.searchsorted(self._ends, rows, side="right")
         if self.types[name] == LABELS:
             return self._labels(name, document, start, count)
-        column = self._column(name)
+        column = whole_column(self.table[name])
         if self.types[name] != TEXT:
             return column.take(pa.array(document))
         distinct, index = np.unique(document, return_inverse=True)
         values = column.take(pa.array(distinct)).dictionary_encode()
         return pa.DictionaryArray.from_arrays(values.indices.take(pa.array(index)), values.dictionary)
 
-    def _column(self, name: str) -> pa.Array:
-        column = self.table[name]
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
     def _labels(self, name: str, document: np.ndarray, start: int, count: int) -> pa.Array:
         """Of each token the labels of the spans that it is in, sorted, each once."""
         low, high = int(document[0]), int(document[-1]) + 1
-        lists = self._column(name).slice(low, high - low)
+        lists = whole_column(self.table[name]).slice(low, high - low)
         spans = lists.flatten()
         begin = (self._ends - self.table[TOKENS].to_numpy())[low:high] - start  # of each document, its first row
         own = np.repeat(begin, lists.value_lengths().to_numpy())

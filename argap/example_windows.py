@@ -175,12 +175,13 @@ class ExampleChooser:
         """The tokens around a hit, with their labels and scores."""
         row, labels = hit.row - self._rows, of.labels
         distance = int(labels.distance[row])
-        first, last = _window_bounds(labels, row)
+        window = int(labels.window[row])
+        first, last = np.searchsorted(labels.window, [window, window + 1]).tolist()
         near = distance + LEAD <= FARTHEST
         before = max(BEFORE, distance + LEAD) if near else BEFORE
         rows = slice(max(first, row - before), min(last, row + AFTER + 1))
         return ExampleWindow(
-            window=int(labels.window[row]),
+            window=window,
             document=hit.document,
             domain=hit.stratum[0],
             source=labels.record.sources[hit.document],
@@ -191,7 +192,10 @@ class ExampleChooser:
             ar_hit=tuple(of.ar_hit[rows].tolist()),
             distance=tuple(labels.distance[rows].tolist()),
             train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
-            logprob={m: tuple(_number(p) for p in each.logprob[rows].tolist()) for m, each in of.scores.items()},
+            logprob={  # JSON has neither NaN nor infinity: without a score, and of probability 0
+                m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist())
+                for m, each in of.scores.items()
+            },
             top1_correct={m: tuple((each.top1[rows] == of.tokens[rows]).tolist()) for m, each in of.scores.items()},
             focus=row - rows.start,
             earlier=None if near else self._snippet(row - distance, first, of),
@@ -229,12 +233,6 @@ def choose_examples(
     return chooser.examples()
 
 
-def _window_bounds(labels: Labels, row: int) -> tuple[int, int]:
-    """First row and one past the last row of the window that holds ``row``."""
-    window = labels.window[row]
-    return int(np.searchsorted(labels.window, window)), int(np.searchsorted(labels.window, window, side="right"))
-
-
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """Each token as it appears in the text; part of a multi-byte character becomes U+FFFD.
 
@@ -242,8 +240,3 @@ def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """
     texts = [tokenizer.pieces[token] for token in ids.tolist()]
     return [tokenizer.decode([int(ids[0])]), *texts[1:]] if texts else []
-
-
-def _number(value: float) -> float | None:
-    """JSON has neither NaN nor infinity: tokens without a score and those of probability 0 become null."""
-    return value if np.isfinite(value) else None

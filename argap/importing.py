@@ -12,7 +12,6 @@ Every token is checked against the text and the tokenizer before anything is wri
 scored position, all but the first of a window, and must be given its context there: the tokens before it in the window.
 """
 
-import hashlib
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from argap.bigram_index.store import check_tokenizer, open_index
+from argap.checksums import sha256_of
 from argap.corpus import jsonl
 from argap.errors import ArgapError, FormatError, MismatchError, first_line
 from argap.evaluation import EvaluationSet, check_spec, open_evaluation_set
@@ -97,10 +97,8 @@ def _record(
     path: Path, name: str, data: EvaluationSet, spec: EvaluationSpec, tokenizer: str, index: str | None
 ) -> RunRecord:
     """``run.json``; two imports are the same run where file and evaluation set agree."""
-    with open(path, "rb") as file:
-        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
     identity = RunIdentity(
-        checkpoint=fingerprint,
+        checkpoint=sha256_of(path),
         evaluation_set=data.fingerprint,
         dtype="unknown",
         device="elsewhere",

@@ -65,10 +65,8 @@ class DocumentBootstrap:
     def resample(self, sums: np.ndarray) -> np.ndarray:
         """Sums by unit ``[U, K]`` over each resample: float64 ``[R, K]``."""
         blocks = [sums[:, start : start + COLUMNS_AT_ONCE] for start in range(0, sums.shape[1], COLUMNS_AT_ONCE)]
-        return np.concatenate([self._resample(block) for block in blocks], axis=1)
-
-    def _resample(self, sums: np.ndarray) -> np.ndarray:
-        return np.concatenate([weights @ sums for weights in self._weights()])
+        drawn = [np.concatenate([weights @ block for weights in self._weights()]) for block in blocks]
+        return np.concatenate(drawn, axis=1)
 
     def _weights(self) -> Iterator[np.ndarray]:
         """How often each resample draws each unit: chunks of a float64 array ``[R, U]``."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from argap.condition_tree import Feature
 from argap.documents import LABELS, TOKENS, Documents
-from argap.slice_sql import quoted
+from argap.slice_sql import literal, quoted
 from argap.token_columns import TEXT
 
 MOST_VALUES = 20
@@ -76,5 +76,5 @@ def _literal(value: Any) -> str:
     """A value as SQL spells it."""
     if isinstance(value, str | date):
         kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
-        return kind + "'" + str(value).replace("'", "''") + "'"
+        return kind + literal(str(value))
     return str(value).lower() if isinstance(value, bool) else repr(value)

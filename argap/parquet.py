@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -128,6 +128,11 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
         raise FormatError(f"{reason}{remedy and f'; {remedy}'}") from error
 
 
+def whole_column(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; a single chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
 def required(table: pa.Table, names: Collection[str]) -> pa.Table:
     """The table, of whose columns ``names`` the schema says that they have no nulls: these are read faster."""
     return table.cast(pa.schema([field.with_nullable(field.name not in names) for field in table.schema]))
@@ -161,7 +166,7 @@ class ParquetPortions:
         self._waiting: list[pa.Table] = []
         self._written = False
 
-    def __enter__(self) -> "ParquetPortions":
+    def __enter__(self) -> Self:
         self._temporary = self._open.enter_context(replacing(self._path))
         return self
 

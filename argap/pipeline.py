@@ -21,7 +21,7 @@ from argap.records import EvaluationSpec, Gap, SourceRecord, read_gap
 from argap.references import source_of
 from argap.runs import OWN, Run
 from argap.scoring import Scoring, scorer_of
-from argap.segments.of_models import ModelsText, open_models_text, other_tokenizers
+from argap.segments.of_models import open_models_text, other_tokenizers
 from argap.segments.runs import check_tokens
 from argap.server.scoring import CONCURRENCY
 from argap.summary import check_base
@@ -89,8 +89,14 @@ def score_models(
     text = open_models_text(spec, tokenizer, target, models, settings)
     for each, scorer in to_score:
         text.check_aligned(each, scorer.check_windows(text.of(each)), out, overwrite=overwrite)
-    ranked = [each.name for each in (target, *models) if _has_ranks(each, scoring)]
-    _check_slices(slices, names, text, ranked)
+    if slices:
+        from argap.token_slices import check_slices
+
+        finished = {each.name: each.run for each in (target, *models) if isinstance(each, RunTarget)}
+        known = {name: run.record.identity.rank for name, run in finished.items()}
+        ranked = [name for name in names if known.get(name, scoring.options.rank)]
+        ranks = ranks_of(ranked if text.record.unit == "token" else ())
+        check_slices(slices, names, text.record, further_columns(text.record, text.sets[0].kept) | ranks)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
     runs += [scorer.score(text.of(each), source_of(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
@@ -120,21 +126,6 @@ def _opened(index: str | None, threshold: Threshold) -> "BigramIndex | None":
     opened = None if index is None else open_index(index)
     threshold_of(threshold, opened and index_record(opened))
     return opened
-
-
-def _has_ranks(model: Target, scoring: Scoring) -> bool:
-    return model.run.record.identity.rank if isinstance(model, RunTarget) else scoring.options.rank
-
-
-def _check_slices(
-    slices: "Sequence[SliceSpec] | None", models: Sequence[str], text: ModelsText, ranked: Sequence[str]
-) -> None:
-    """``ranked``: the models whose runs will have ranks."""
-    if slices:
-        from argap.token_slices import check_slices
-
-        ranks = ranks_of(ranked if text.record.unit == "token" else ())
-        check_slices(slices, models, text.record, further_columns(text.record, text.sets[0].kept) | ranks)
 
 
 def _check_reference(tokenizer: Tokenizer, reference: Target, index: "BigramIndex | None") -> None:

@@ -269,7 +269,7 @@ class Result:
 
         parts = []
         for table in tables_of(self.record):
-            head = "".join(f"<th>{escape(column.title)}</th>" for column in table.columns)
+            head = "".join(f"<th>{escape(title)}</th>" for title in table.columns)
             body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
             notes = "<br>".join(escape(note) for note in table.notes)
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{notes}</p>")

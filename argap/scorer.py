@@ -18,7 +18,7 @@ import torch
 
 from argap.batches import Batches, Shard
 from argap.checkpoint import Checkpoint, check_length
-from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
+from argap.device import DTYPES, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet
 from argap.live import LiveModel, undisturbed
@@ -27,7 +27,6 @@ from argap.lock import one_writer
 from argap.parallel import Parallel
 from argap.progress import progress, say
 from argap.records import RunIdentity, RunResult, SourceRecord
-from argap.resumable import check_resumable
 from argap.runs import (
     Run,
     begin_run,
@@ -97,7 +96,7 @@ def score(
     live = isinstance(checkpoint, LiveModel)
     parallel = parallel or Parallel(0, 1, checkpoint.device if live else use_device(options.device))
     device = str(parallel.device)
-    identity = _identity(checkpoint, data, options, device)
+    identity = identity_of(checkpoint, data, options, device)
     record = new_record(model_name, checkpoint.name, source, data.record, identity)
     run = begin_run(folder, record, overwrite=overwrite) if parallel.is_main else Run(folder, record)
     parallel.wait()  # for the main process to begin the run, or to see that it is finished
@@ -151,29 +150,10 @@ def _loaded(
     )
 
 
-def check_identity(
-    checkpoint: Checkpoint | LiveModel,
-    data: EvaluationSet,
-    folder: Path,
-    options: ScoreOptions,
-    overwrite: bool,
-    parallel: Parallel | None,
-) -> RunIdentity:
-    """The identity of the run that `score` writes. Raises what it raises for a folder that holds another run; changes
-    nothing."""
-    if isinstance(checkpoint, LiveModel):
-        device = str(checkpoint.device)
-    else:
-        device = str(parallel.device) if parallel else resolve_device(options.device)
-    identity = _identity(checkpoint, data, options, device)
-    if parallel is None or parallel.is_main:
-        check_resumable(folder, identity, overwrite=overwrite)
-    return identity
-
-
-def _identity(
+def identity_of(
     checkpoint: Checkpoint | LiveModel, data: EvaluationSet, options: ScoreOptions, device: str
 ) -> RunIdentity:
+    """The identity of the run that `score` writes."""
     if isinstance(checkpoint, LiveModel):
         dtype, backend = checkpoint.dtype, "memory"
     else:

@@ -14,9 +14,9 @@ from argap.live import LiveModel
 from argap.loading import check_loadable
 from argap.per_model import ModelSettings
 from argap.records import RunIdentity, SourceRecord
-from argap.resumable import folder_name
+from argap.resumable import check_resumable, folder_name
 from argap.runs import Run
-from argap.server.scoring import check_server_identity, score_server
+from argap.server.scoring import score_server
 from argap.targets import CheckpointTarget, LiveTarget, ScoredTarget, ServerTarget, bos_of
 
 if TYPE_CHECKING:
@@ -59,10 +59,17 @@ class LocalScorer:
     options: "ScoreOptions"
     folder: Path
 
-    def check(self) -> None:
-        """Raise `ArgapError` for what can be refused without the text."""
+    @property
+    def _device(self) -> str:
         from argap.device import resolve_device
 
+        if isinstance(self.model, LiveModel):
+            return str(self.model.device)
+        parallel = self.scoring.parallel
+        return str(parallel.device) if parallel else resolve_device(self.options.device)
+
+    def check(self) -> None:
+        """Raise `ArgapError` for what can be refused without the text."""
         parallel = self.scoring.parallel
         if isinstance(self.model, LiveModel):
             if parallel is not None:
@@ -73,20 +80,21 @@ class LocalScorer:
         check_loadable(
             self.model,
             self.options.backend,
-            device=str(parallel.device) if parallel else resolve_device(self.options.device),
+            device=self._device,
             device_map=self.options.device_map,
         )
 
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
         """The identity of the model's run. Raises `ArgapError` for windows that it cannot take and a folder that holds
         another run."""
-        from argap.scorer import check_identity
+        from argap.scorer import identity_of
 
         longest = int((data.offsets[1:] - data.offsets[:-1]).max())
         check_length(self.model, longest=longest, bos=self.options.bos is not None)
-        return check_identity(
-            self.model, data, self.folder, self.options, self.scoring.overwrite, self.scoring.parallel
-        )
+        identity = identity_of(self.model, data, self.options, self._device)
+        if self.scoring.parallel is None or self.scoring.parallel.is_main:
+            check_resumable(self.folder, identity, overwrite=self.scoring.overwrite)
+        return identity
 
     def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
         """The run of the model, in its folder. Raises what `argap.scorer.score` raises."""
@@ -122,7 +130,9 @@ class ServerScorer:
             raise ArgapError(f"`concurrency` {self.scoring.concurrency}: expected a positive whole number")
 
     def check_windows(self, data: EvaluationSet) -> RunIdentity:
-        return check_server_identity(self.target.server, data, self.folder, self.scoring.overwrite, self.bos)
+        identity = self.target.server.identity(data, self.bos)
+        check_resumable(self.folder, identity, overwrite=self.scoring.overwrite)
+        return identity
 
     def score(self, data: EvaluationSet, source: SourceRecord) -> Run:
         return score_server(

@@ -161,6 +161,16 @@ def quoted(name: str) -> str:
     return name if plain else '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    """Text as SQL spells it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def hits_of(threshold: int | None) -> str:
+    """The AR hits as a condition; without training counts every repeated bigram."""
+    return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
+
+
 @cache
 def _keywords() -> frozenset[str]:
     """Words that DuckDB takes as a name in quotation marks only."""

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from argap.ahead import available_cores, map_ahead
+from argap.ahead import available_cores, gathered, map_ahead
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, current
 from argap.lockstep import Rows
@@ -246,18 +246,14 @@ def queried(
 
 def _portions(rows: Generator[Rows, None, None], interrupt: Interrupt) -> Iterator[list[Rows]]:
     """Consecutive rows, `ROWS` or more together. Raises `Interrupted` if that was asked for, with the files closed."""
-    portion: list[Rows] = []
-    count = 0
-    with closing(rows):
+
+    def checked() -> Iterator[Rows]:
         for each in rows:
             interrupt.check()
-            portion.append(each)
-            count += len(each.pos)
-            if count >= ROWS:
-                yield portion
-                portion, count = [], 0
-    if portion:
-        yield portion
+            yield each
+
+    with closing(rows):
+        yield from gathered(checked(), ROWS, lambda each: len(each.pos))
 
 
 def _failure(batches: Sequence[pa.RecordBatch], conditions: Mapping[str, str], error: duckdb.Error) -> FailsOnToken:

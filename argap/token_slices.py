@@ -20,7 +20,7 @@ from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run, token_parts
 from argap.slice_library import SliceSpec, check_names, filled
-from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, quoted, streamed
+from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, hits_of, literal, quoted, streamed
 from argap.slice_sums import Sums, as_text, sums
 from argap.slices import SliceScorer
 from argap.token_batches import Mask
@@ -135,7 +135,7 @@ def score_slices(
     """
     if not bins:
         check_names(each.name for each in slices)
-    conditions = {each.name: checked(table, each.where) for each in (_hits(threshold), *slices)}
+    conditions = {each.name: checked(table, each.where) for each in (Slice(AR_HITS, hits_of(threshold)), *slices)}
     units = _units(table, among)
     with units.bootstrap.drawing():
         whole, (hits, *others), _ = sums(table, conditions, units.of_document, units.bootstrap.units)
@@ -181,7 +181,7 @@ def score_by(table: TokenTable, column: str, *, threshold: int | None) -> list[S
     if column not in (known := (*GROUPED, *table.kept)):
         raise ArgapError(f"`by` {column}: expected one of {', '.join(known)}")
     units = _units(table)
-    of_hits = {AR_HITS: checked(table, _hits(threshold).where)}
+    of_hits = {AR_HITS: checked(table, hits_of(threshold))}
     with units.bootstrap.drawing():
         all_of = sums(table, of_hits, units.of_document, units.bootstrap.units, by=column)
     of_type = table.schema().field(column).type
@@ -201,17 +201,13 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
     """The slice of the tokens with a value, whose text `argap.slice_sql.as_text` gives."""
     if value is None:
         return Slice(NONE, f"{quoted(column)} IS NULL")
-    literal = "'" + value.replace("'", "''") + "'"
+    text = literal(value)
     if pa.types.is_list(of_type):
-        return Slice(value or NONE, f"{as_text(column, table)} = {literal}")
+        return Slice(value or NONE, f"{as_text(column, table)} = {text}")
     if pa.types.is_boolean(of_type):
         return Slice(value, quoted(column) if value == "true" else f"NOT {quoted(column)}")
     plain = pa.types.is_integer(of_type) or (pa.types.is_floating(of_type) and math.isfinite(float(value)))
-    return Slice(literal if value in ("", NONE) else value, f"{quoted(column)} = {value if plain else literal}")
-
-
-def _hits(threshold: int | None) -> Slice:
-    return Slice(AR_HITS, "repeated" if threshold is None else f"repeated AND train_count <= {threshold}")
+    return Slice(text if value in ("", NONE) else value, f"{quoted(column)} = {value if plain else text}")
 
 
 def _score(

@@ -9,6 +9,7 @@ import pyarrow as pa
 from argap.ahead import lazy
 from argap.content import content_bigrams
 from argap.lockstep import Rows
+from argap.parquet import whole_column
 from argap.token_columns import BY_MODEL, LABELLED, LOGPROB, RANK, UNIT
 from argap.words import Words, seen_earlier
 
@@ -32,7 +33,7 @@ class Columns:
     @lazy
     def _segment_bytes(self) -> np.ndarray:
         """int32 ``[N]``; -1 where no segment is scored."""
-        return _whole(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
+        return whole_column(self._rows.labels["segment_bytes"]).fill_null(-1).to_numpy()
 
     @lazy
     def _last(self) -> np.ndarray:
@@ -49,14 +50,14 @@ class Columns:
         if name == "repeated":
             return pa.array(self._rows.labels["distance"].to_numpy() > 0)
         if name in ("window", "pos", "domain", "segment_bytes", *LABELLED):
-            return _whole(self._rows.labels[name])
+            return whole_column(self._rows.labels[name])
         if name in BY_MODEL:
             return self._of_models(name)
         if name == UNIT and self._units is not None:
             documents, tokens = self._windows
             return pa.array(np.where(self.scored, np.repeat(self._units[documents], tokens), -1), pa.int32())
         if name.startswith(LOGPROB):
-            return _whole(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
+            return whole_column(self._rows.runs[int(name.removeprefix(LOGPROB))]["logprob"])
         return getattr(self, f"_{name}")()
 
     @lazy
@@ -64,7 +65,7 @@ class Columns:
         """bool ``[N]``: the rows with a log-prob, or in a segment that has one."""
         if not self._table.by_segment:
             return self._rows.pos > 0
-        return _whole(self._rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
+        return whole_column(self._rows.labels["segment_bytes"]).is_valid().to_numpy(zero_copy_only=False)
 
     def tokens(self, *, previous: bool) -> np.ndarray:
         """int32 ``[N]``: ids; ``previous``: of the tokens before, wrong at position 0 alone, which is not scored."""
@@ -73,7 +74,9 @@ class Columns:
     def _of_models(self, name: str) -> pa.Array:
         models = [model for model in self._models if name != RANK or model in self._table.ranked]
         tables = [self._rows.runs[self._table.models.index(model)] for model in models]
-        arrays = [_negated(_whole(table["logprob"])) if name == "nll" else _whole(table[name]) for table in tables]
+        arrays = [whole_column(table["logprob" if name == "nll" else name]) for table in tables]
+        if name == "nll":
+            arrays = [pa.array(-each.to_numpy(zero_copy_only=False)) for each in arrays]  # NaN at position 0
         if name == "nll" and self._table.by_segment:
             arrays = [each.take(pa.array(self._last)) for each in arrays]
         return pa.StructArray.from_arrays(arrays, names=models)
@@ -98,7 +101,7 @@ class Columns:
         return pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), pa.array(sources, pa.string()))
 
     def _token(self) -> pa.Array:
-        return _whole(self._rows.runs[0]["token"])
+        return whole_column(self._rows.runs[0]["token"])
 
     def _piece(self) -> pa.Array:
         return pa.DictionaryArray.from_arrays(self._token(), self._table.pieces)
@@ -122,13 +125,3 @@ class Columns:
 
     def _content(self) -> pa.Array:
         return pa.array(content_bigrams(self._rows.tokens, self._words, self._table.has_letters))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column of a table whose chunks are combined, as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-def _negated(logprob: pa.Array) -> pa.Array:
-    """−log p; NaN at position 0."""
-    return pa.array(-logprob.to_numpy(zero_copy_only=False))

@@ -27,18 +27,8 @@ from argap.tokenizer import FILES as TOKENIZER_FILES
 from argap.tokenizer import Tokenizer, load_tokenizer
 from argap.words import PieceBytes
 
-SHARED = {
-    "record",
-    "documents",
-    "kept",
-    "tokenizer",
-    "document_of_window",
-    "scored_of_document",
-    "pieces",
-    "piece_bytes",
-    "has_letters",
-}
-"""What a `TokenTable` keeps that does not depend on its runs."""
+OF_RUNS = {"runs", "models", "further", "ranked"}
+"""What of a `TokenTable` depends on its runs."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ class TokenTable:
         """The same tokens of some of the models, the first as the reference. What was read already is shared."""
         by_name = {run.model: run for run in self.runs}
         table = TokenTable(tuple(by_name[model] for model in models), self.labels)
-        vars(table).update({name: value for name, value in vars(self).items() if name in SHARED})
+        vars(table).update({name: value for name, value in vars(self).items() if name not in OF_RUNS})
         return table
 
     def batch_of(self, rows: Rows, columns: Sequence[str], models: Sequence[str], start: int) -> pa.RecordBatch:

@@ -14,11 +14,10 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from index_peers import COUNTERS, EOS, LOOKUPS, SLOW, VOCAB
-from measured import apart, parser, peak_memory, save
+from measured import Took, apart, parser, peak_memory, save, timed
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("ARGAP_DATA", ROOT / "../shared/data"))
@@ -29,14 +28,14 @@ def measure_counting(name: str, stream: str, scratch: Path, repeats: int) -> dic
     tokens = tokens[: len(tokens) // SLOW.get(name, 1)]
     COUNTERS[name](tokens[:1_000_000])
     best, distinct = best_of(lambda: COUNTERS[name](tokens), 1 if name in SLOW else repeats)
-    return {"tokens": len(tokens), **best.rates("tokens", len(tokens)), "distinct": distinct}
+    return {"tokens": len(tokens), **rates(best, "tokens", len(tokens)), "distinct": distinct}
 
 
 def measure_lookup(name: str, stream: str, scratch: Path, repeats: int) -> dict:
     loaded = [np.load(scratch / f"{stream}-{part}.npy") for part in ("keys", "counts", "first", "second")]
     best, total = best_of(LOOKUPS[name](*loaded), repeats)
     pairs = len(loaded[2])
-    return {"entries": len(loaded[0]), "pairs": pairs, **best.rates("pairs", pairs), "sum": total}
+    return {"entries": len(loaded[0]), "pairs": pairs, **rates(best, "pairs", pairs), "sum": total}
 
 
 def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> dict:
@@ -46,20 +45,23 @@ def measure_sustained(name: str, stream: str, scratch: Path, repeats: int) -> di
 
     COUNTERS["argap"](np.load(scratch / "real.npy", mmap_mode="r")[:1_000_000].copy())
     path = scratch / f"{stream}.bin"
-    begun, used = time.perf_counter(), time.process_time()
-    counter = BigramCounter(VOCAB, chunk=chunk_tokens(2 * 10**9, VOCAB), scratch=scratch / "runs")
-    block = np.empty(2**22, np.uint16)  # reused: allocating for every read would cost as much as counting
-    with open(path, "rb", buffering=0) as file:
-        while read := file.readinto(block):
-            counter.add_stream(block[: read // 2], EOS)
-    rows = list(counter.rows())
-    best = Best(time.perf_counter() - begun, time.process_time() - used)
+    begun = time.perf_counter()
+
+    def count() -> tuple[BigramCounter, list]:
+        counter = BigramCounter(VOCAB, chunk=chunk_tokens(2 * 10**9, VOCAB), scratch=scratch / "runs")
+        block = np.empty(2**22, np.uint16)  # reused: allocating for every read would cost as much as counting
+        with open(path, "rb", buffering=0) as file:
+            while read := file.readinto(block):
+                counter.add_stream(block[: read // 2], EOS)
+        return counter, list(counter.rows())
+
+    best, (counter, rows) = timed(count)
     counter.close()
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         parts, _ = write_parts(Path(folder), rows)
     return {
         "tokens": counter.tokens,
-        **best.rates("tokens", counter.tokens),
+        **rates(best, "tokens", counter.tokens),
         "seconds with the index written": time.perf_counter() - begun,
         "distinct": sum(part.rows for part in parts),
     }
@@ -84,19 +86,19 @@ def measure_text(name: str, stream: str, scratch: Path, repeats: int) -> dict:
         source = TokenSource([open_corpus(corpus)], tokenizer)
         return build_from_source(source, scratch / "text-index", overwrite=True).tokens
 
-    alone = built = Best(float("inf"), float("inf"))
+    alone = built = Took(float("inf"), float("inf"))
     for _ in range(repeats):  # alternate, because the load of the machine may change
-        alone = Best(*map(min, alone, best_of(tokenize, 1)[0]))
-        built = Best(*map(min, built, best_of(build, 1)[0]))
+        alone = Took(*map(min, alone, timed(tokenize)[0]))
+        built = Took(*map(min, built, timed(build)[0]))
     tokens = tokenize()
     return {
         "tokens": tokens,
-        "tokenizer M tokens/s": tokens / alone.seconds / 1e6,
-        "build M tokens/s": tokens / built.seconds / 1e6,
+        "tokenizer M tokens/s": tokens / alone.wall / 1e6,
+        "build M tokens/s": tokens / built.wall / 1e6,
         "tokenizer M tokens per CPU second": tokens / alone.cpu / 1e6,
         "build M tokens per CPU second": tokens / built.cpu / 1e6,
-        "seconds": built.seconds,
-        "share": alone.seconds / built.seconds,
+        "seconds": built.wall,
+        "share": alone.wall / built.wall,
         "share by CPU time": alone.cpu / built.cpu,
     }
 
@@ -111,28 +113,18 @@ MEASUREMENTS = {
 
 def best_of(work, repeats: int):
     """Minimum wall and CPU time (all threads) over ``repeats`` runs, in seconds, and the last result."""
-    wall = cpu = float("inf")
-    result = None
-    for _ in range(repeats):
-        begun, used = time.perf_counter(), time.process_time()
-        result = work()
-        wall = min(wall, time.perf_counter() - begun)
-        cpu = min(cpu, time.process_time() - used)
-    return Best(wall, cpu), result
+    runs = [timed(work) for _ in range(repeats)]
+    return Took(*(min(column) for column in zip(*(took for took, _ in runs), strict=True))), runs[-1][1]
 
 
-class Best(NamedTuple):
-    seconds: float
-    cpu: float
-
-    def rates(self, what: str, number: int) -> dict:
-        """Rates per wall second and per CPU second; the latter are less sensitive to other load."""
-        return {
-            "seconds": self.seconds,
-            "CPU seconds": self.cpu,
-            f"M {what}/s": number / self.seconds / 1e6,
-            f"M {what} per CPU second": number / self.cpu / 1e6,
-        }
+def rates(took: Took, what: str, number: int) -> dict:
+    """Rates per wall second and per CPU second."""
+    return {
+        "seconds": took.wall,
+        "CPU seconds": took.cpu,
+        f"M {what}/s": number / took.wall / 1e6,
+        f"M {what} per CPU second": number / took.cpu / 1e6,
+    }
 
 
 def copy_bandwidth() -> float:
@@ -144,7 +136,7 @@ def copy_bandwidth() -> float:
     target = np.zeros_like(source)
     with ThreadPoolExecutor(cores) as pool:
         best, _ = best_of(lambda: list(pool.map(lambda i: np.copyto(target[i], source[i]), range(cores))), 5)
-    return 2 * source.nbytes / best.seconds / 1e9
+    return 2 * source.nbytes / best.wall / 1e9
 
 
 # The streams.

@@ -9,13 +9,13 @@ pairs and counts.
 """
 
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from measured import parser, save
-from startup import timed
+from measured import medians, parser, save
+from startup import run
 
 SORT = """
 import sys
@@ -52,12 +52,9 @@ def main() -> None:
         times = {name: [] for name in commands}
         for _ in range(arguments.rounds):
             for name, command in commands.items():
-                times[name].append(timed(command))
+                times[name].append(run(command))
         distinct = compare(Path(index), Path(saved))
-    rows = []
-    for name, all_took in times.items():
-        wall, cpu = (statistics.median(column) for column in zip(*all_took, strict=True))
-        rows.append({"what": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2)})
+    rows: list[dict[str, Any]] = [{"what": name, **medians(all_took)} for name, all_took in times.items()]
     ratio = {key: round(rows[1][key] / rows[0][key], 2) for key in ("wall_s", "cpu_s")}
     report = {
         "tokens": arguments.shard.stat().st_size // 2,

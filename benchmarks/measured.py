@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from argap.ahead import available_cores
 from argap.atomic import write_json
@@ -67,6 +68,26 @@ def apart(
     """What a function of this script returns, or raises, in a new process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **options).result()
+
+
+class Took(NamedTuple):
+    """Seconds of some work; those of the processor count all threads, and are less sensitive to other load."""
+
+    wall: float
+    cpu: float
+
+
+def timed(work: Callable[[], Returned]) -> tuple[Took, Returned]:
+    """What some work took, and its result."""
+    begun, used = time.perf_counter(), time.process_time()
+    result = work()
+    return Took(time.perf_counter() - begun, time.process_time() - used), result
+
+
+def medians(several: Iterable[Took]) -> dict[str, float]:
+    """Of repetitions, as a row has them."""
+    wall, cpu = (statistics.median(column) for column in zip(*several, strict=True))
+    return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
 
 
 def seconds_since_start() -> float:

@@ -13,17 +13,16 @@ ratio of 4 from n to 4n is linear; memory that grows with it is named in docs/re
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import DEMO, apart, parser, peak_memory, save
+from measured import DEMO, Took, apart, parser, peak_memory, save, timed
 
 LARGEST = {"documents": 10**5, "one document": 5 * 10**7, "scored": 10**7, "tokens": 10**7, "view": 10**7}
 """Documents, bytes and scored tokens at 4n with ``--size 1``."""
 FRACTIONS = (0.25, 0.5, 1.0)
-Answers = dict[str, tuple[float, float]]
+Answers = dict[str, Took]
 Run = Callable[[], tuple[int, Answers]]
 """What is measured: gives the scored tokens, and of several answers the seconds and CPU seconds of each."""
 
@@ -62,9 +61,7 @@ def measure(name: str, amount: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = INPUTS[name](Path(folder), amount)
         before = peak_memory()
-        started, spent = time.perf_counter(), time.process_time()
-        scored, answers = run()
-        seconds, cpu = time.perf_counter() - started, time.process_time() - spent
+        (seconds, cpu), (scored, answers) = timed(run)
     grown = max(1, peak_memory() - before)
     row = {"input": name, "amount": amount, "scored": scored, "seconds": seconds, "cpu_seconds": cpu, "bytes": grown}
     return row | {"answers": answers}
@@ -197,12 +194,7 @@ def view(folder: Path, amount: int) -> Run:
     }
 
     def run() -> tuple[int, Answers]:
-        taken = {}
-        for name, answer in asked.items():
-            started, spent = time.perf_counter(), time.process_time()
-            answer()
-            taken[name] = (time.perf_counter() - started, time.process_time() - spent)
-        return page.result.evaluation.scored, taken
+        return page.result.evaluation.scored, {name: timed(answer)[0] for name, answer in asked.items()}
 
     return run
 

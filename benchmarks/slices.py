@@ -13,11 +13,12 @@ counterpart for them. Ratios are to argap's time in the same run.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from measured import DEMO, apart, parser, peak_memory, save
+from measured import DEMO, apart, parser, peak_memory, save, timed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +38,22 @@ CONDITIONS = {
     "after a comma": "previous = ','",
     "hard": "nll.ref > 5",
 }
+
+
+def masks_of(column: Callable[[str], Any]) -> dict[str, Any]:
+    """The conditions in pandas or Polars; ``column``: gives a series or an expression by its name."""
+    return {
+        "rare": column("repeated") & (column("train_count") < 10),
+        "seen once": column("train_count") == 1,
+        "far": column("distance") > 500,
+        "often": column("occurrences") >= 4,
+        "late": column("pos") > 1024,
+        "code": (column("domain") == "code") & column("repeated"),
+        "digits": column("piece").str.contains("[0-9]"),
+        "capitals": column("piece").str.contains("^ ?[A-Z]"),
+        "after a comma": column("previous") == ",",
+        "hard": -column("ref") > 5,
+    }
 
 
 def argap_compare(folder: Path) -> None:
@@ -100,20 +117,8 @@ def pandas_portion(
     frame["piece"] = pd.Series(pieces[frame["token"]], dtype="str")
     frame["previous"] = frame["piece"].shift()
     frame = frame.loc[frame["pos"] > 0]
-    masks = {
-        "rare": frame["repeated"] & (frame["train_count"] < 10),
-        "seen once": frame["train_count"] == 1,
-        "far": frame["distance"] > 500,
-        "often": frame["occurrences"] >= 4,
-        "late": frame["pos"] > 1024,
-        "code": (frame["domain"] == "code") & frame["repeated"],
-        "digits": frame["piece"].str.contains("[0-9]"),
-        "capitals": frame["piece"].str.contains("^ ?[A-Z]"),
-        "after a comma": frame["previous"] == ",",
-        "hard": -frame["ref"] > 5,
-    }
     found = {}
-    for name, mask in masks.items():
+    for name, mask in masks_of(frame.__getitem__).items():
         part = frame.loc[mask, ["document", *MODELS]]
         sums = part.astype(dict.fromkeys(MODELS, "float64")).groupby("document").agg(["sum", "count"])
         totals = sums.sum()
@@ -136,18 +141,7 @@ def with_polars(folder: Path) -> dict[str, list[float]]:
     tokens = tokens.join(pieces, on="token", how="left")
     tokens = tokens.join(pieces.rename({"token": "before", "piece": "previous"}), on="before", how="left")
     col = pl.col
-    masks = {
-        "rare": col("repeated") & (col("train_count") < 10),
-        "seen once": col("train_count") == 1,
-        "far": col("distance") > 500,
-        "often": col("occurrences") >= 4,
-        "late": col("pos") > 1024,
-        "code": (col("domain").cast(pl.String) == "code") & col("repeated"),
-        "digits": col("piece").str.contains("[0-9]"),
-        "capitals": col("piece").str.contains("^ ?[A-Z]"),
-        "after a comma": col("previous") == ",",
-        "hard": -col("ref") > 5,
-    }
+    masks = masks_of(lambda name: col(name).cast(pl.String) if name == "domain" else col(name))
     wanted = [
         each
         for name, mask in masks.items()
@@ -181,10 +175,9 @@ STEPS = {
 
 def run_step(name: str, folder: Path) -> dict[str, Any]:
     """One step in this process: its seconds, peak memory and figures."""
-    started = time.perf_counter()
-    found = STEPS[name](folder)
+    (seconds, _), found = timed(lambda: STEPS[name](folder))
     return {
-        "seconds": round(time.perf_counter() - started, 2),
+        "seconds": round(seconds, 2),
         "cpu_seconds": round(time.process_time(), 2),
         "peak_gb": round(peak_memory() / 1e9, 3),
         "found": found,

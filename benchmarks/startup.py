@@ -18,19 +18,11 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
-from measured import DEMO, parser, save
+from measured import DEMO, Took, medians, parser, save
 
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "typer")
 TEXT = "The trees grow where the river turns. The trees grow."
-
-
-class Took(NamedTuple):
-    """Seconds of a process."""
-
-    wall: float
-    cpu: float
 
 
 def main() -> None:
@@ -45,17 +37,17 @@ def main() -> None:
             print_imports(commands["argap score"])
             return
         times: dict[str, list[Took]] = {name: [] for name in commands}
-        for run in range(arguments.runs + 1):
+        for number in range(arguments.runs + 1):
             for name, command in commands.items():
                 shutil.rmtree(Path(folder) / "out", ignore_errors=True)
-                took = timed(command)
-                if run:
+                took = run(command)
+                if number:
                     times[name].append(took)
     rows = []
     base = statistics.median(took.cpu for took in times["import torch"])
     for name, all_took in times.items():
-        wall, cpu = (statistics.median(column) for column in zip(*all_took, strict=True))
-        rows.append({"command": name, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "ratio": round(cpu / base, 2)})
+        ratio = statistics.median(took.cpu for took in all_took) / base
+        rows.append({"command": name, **medians(all_took), "ratio": round(ratio, 2)})
         print(rows[-1])
     save(arguments.json, PACKAGES, rows=rows)
 
@@ -78,7 +70,7 @@ def processes(folder: Path, device: str) -> dict[str, list[str]]:
     }
 
 
-def timed(command: list[str]) -> Took:
+def run(command: list[str]) -> Took:
     """Run a command to its end. Raises `SystemExit` with its output if it fails."""
     before, begun = os.times(), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)

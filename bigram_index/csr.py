@@ -66,11 +66,7 @@ class Csr:
 Allocate = Callable[[str, int, Any], np.ndarray]
 
 
-def _allocate(name: str, size: int, dtype: Any) -> np.ndarray:
-    return np.empty(size, dtype=dtype)
-
-
-def from_run(run: Run, largest_count: int, allocate: Allocate = _allocate) -> Csr:
+def from_run(run: Run, largest_count: int, allocate: Allocate = lambda _, *array: np.empty(*array)) -> Csr:
     """The rows of ``run`` with a directory, in arrays from ``allocate(name, size, type)``."""
     vocab_size, entries = len(run.indptr) - 1, int(run.indptr[-1])
     sizes = np.diff(run.indptr)
@@ -105,7 +101,8 @@ def load(index: Path, manifest: Manifest) -> Csr:
     Raises `FormatError` for a damaged part, `ArgapError` where neither folder can be written.
     """
     identity = hashlib.sha256((index / FILE).read_bytes()).hexdigest()
-    folders = [index / FOLDER, _user_cache() / identity]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folders = [index / FOLDER, cache / "argap" / "index" / identity]
     for folder in folders:
         csr = _map(folder, identity)
         if csr is not None:
@@ -158,11 +155,6 @@ def _map(folder: Path, identity: str) -> Csr | None:
     except FormatError:
         return None
     return Csr(*(np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(Csr)))
-
-
-def _user_cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "argap" / "index"
 
 
 def count_pairs(csr: Csr, first: np.ndarray, second: np.ndarray) -> np.ndarray:

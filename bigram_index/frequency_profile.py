@@ -1,10 +1,11 @@
 """The distribution of a text's bigrams over training frequencies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from argap.ahead import gathered
 from argap.bigram_index.store import BigramIndex
 from argap.bins import Binning
 from argap.errors import ArgapError
@@ -31,7 +32,8 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     """
     binning = Binning((0, *(10**power for power in range(9))), first=0)
     totals = np.zeros(len(binning.bins()), dtype=np.int64)
-    for first, second in _pairs(documents):
+    for piece in gathered(documents, PIECE):
+        first, second = (np.concatenate([ids[part] for ids in piece]) for part in (slice(-1), slice(1, None)))
         totals += np.bincount(binning.index(index.count(first, second)), minlength=len(totals))
     total = int(totals.sum())
     if not total:
@@ -42,18 +44,3 @@ def frequency_profile(index: BigramIndex, documents: Iterable[np.ndarray]) -> li
     while not rows[-1].bigrams:
         rows.pop()
     return rows
-
-
-def _pairs(documents: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    firsts: list[np.ndarray] = []
-    seconds: list[np.ndarray] = []
-    waiting = 0
-    for document in documents:
-        firsts.append(document[:-1])
-        seconds.append(document[1:])
-        waiting += len(document)
-        if waiting >= PIECE:
-            yield np.concatenate(firsts), np.concatenate(seconds)
-            firsts, seconds, waiting = [], [], 0
-    if firsts:
-        yield np.concatenate(firsts), np.concatenate(seconds)

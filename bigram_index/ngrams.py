@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from argap.ahead import gathered
 from argap.errors import ArgapError, FormatError
 from argap.parquet import write_parquet
 
@@ -43,7 +44,8 @@ class NgramCounter:
 
     def add(self, documents: Iterable[np.ndarray]) -> None:
         """Count in ``documents``; may be called again."""
-        for tokens in _pieces(self._closed(documents)):
+        for piece in gathered(self._closed(documents), PIECE):
+            tokens = np.concatenate(piece)
             numbers = np.where(tokens < 0, -1, tokens)
             for n, counts in enumerate(self._counts, start=2):
                 numbers = self._find(numbers, tokens, n)
@@ -92,17 +94,3 @@ def write_ngrams(counter: NgramCounter, path: Path) -> dict[int, tuple[np.ndarra
     ]
     write_parquet(path, pa.concat_tables(tables))
     return results
-
-
-def _pieces(documents: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Documents concatenated to at least `PIECE` tokens."""
-    waiting: list[np.ndarray] = []
-    size = 0
-    for document in documents:
-        waiting.append(document)
-        size += len(document)
-        if size >= PIECE:
-            yield np.concatenate(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield np.concatenate(waiting)

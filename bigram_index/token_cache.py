@@ -5,13 +5,14 @@ every document; `numpy.fromfile` and `argap.corpus` read them) and ``index.json`
 is written whole or not at all, so a killed run resumes after the last one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from argap.ahead import gathered
 from argap.atomic import replacing
 from argap.bigram_index import checksums
 from argap.bigram_index.token_source import TokenSource
@@ -92,34 +93,20 @@ def cached_tokens(source: TokenSource, folder: Path, sources: list[str]) -> Iter
     if manifest.finished:
         source.find_token_files()
         return
-    for group, empty in _groups(source.documents(skip=read), tokenizer.eos):
+    end = np.array([tokenizer.eos], dtype=np.int32)
+    # With one EOS behind each document that is not empty.
+    for documents in gathered(source.documents(skip=read), SHARD_TOKENS, lambda ids: len(ids) + bool(len(ids))):
+        group = [piece for ids in documents if len(ids) for piece in (ids, end)]
         name = f"shard-{len(manifest.shards):05d}.bin"
         with replacing(folder / name) as temporary:
             np.concatenate([np.empty(0, dtype), *group], dtype=dtype, casting="unsafe").tofile(temporary)
         sums = checksums.checksums_of(folder / name)
-        shard = CachedShard(name, len(group) // 2, empty, sums.bytes, sums.crc32)
+        full = len(group) // 2
+        shard = CachedShard(name, full, len(documents) - full, sums.bytes, sums.crc32)
         manifest = msgspec.structs.replace(manifest, shards=(*manifest.shards, shard))
         write_record(path, manifest)
         yield _open(folder, shard, dtype)
     write_record(path, msgspec.structs.replace(manifest, finished=True))
-
-
-def _groups(documents: Iterable[np.ndarray], eos: int) -> Iterator[tuple[list[np.ndarray], int]]:
-    """Documents, each followed by EOS, for about `SHARD_TOKENS` tokens; and the number of empty ones."""
-    end = np.array([eos], dtype=np.int32)
-    group: list[np.ndarray] = []
-    empty = tokens = 0
-    for document in documents:
-        if len(document):
-            group += [document, end]
-            tokens += len(document) + 1
-        else:
-            empty += 1
-        if tokens >= SHARD_TOKENS:
-            yield group, empty
-            group, empty, tokens = [], 0, 0
-    if group or empty:
-        yield group, empty
 
 
 def _open(folder: Path, shard: CachedShard, dtype: np.dtype) -> ShardTokens:

@@ -306,6 +306,11 @@ def spread(heights: Sequence[float], step: float) -> list[float]:
     return [moved[k] for k in range(len(heights))]
 
 
+def note(axes: Axes, text: str, at: Any, off: tuple[float, float], size: float = 8, **options: Any) -> None:
+    """Write a text ``off`` points from a point of the panel."""
+    axes.annotate(text, at, xytext=off, textcoords="offset points", fontsize=size, **options)
+
+
 def plain(text: str, limit: int = MAX_NAME) -> str:
     """Make a user's text safe as a label: one line of at most ``limit`` characters that the font has."""
     text = " ".join(text.split())

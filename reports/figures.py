@@ -31,6 +31,7 @@ from argap.reports.drawing import (
     highlight,
     legend_above,
     looks,
+    note,
     panel_rows,
     plain,
     save,
@@ -227,14 +228,7 @@ def gap_by_domain(gap: Gap) -> Figure:
         axes.set_title(f"{plain(model, 20)}\n{nats(delta)} nats")
         tell(axes, list(y), heads(parts, gap), {model: bar_values(parts, model, delta)}, along="y")
         for at, value in zip(y, values, strict=True):
-            axes.annotate(
-                percent_of(value, delta),
-                (max(value, tips.get(at, 0), 0), at),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
+            note(axes, percent_of(value, delta), (max(value, tips.get(at, 0), 0), at), (3, 0), va="center")
     panels[0].margins(x=0.18)
     panels[0].set_yticks(y, [f"{plain(part.bin, 28)} ({100 * part.share:.1f}% of {gap.unit}s)" for part in parts])
     figure.supxlabel(f"Part of the gap (nats per {gap.unit})", fontsize=9)

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from textwrap import wrap
@@ -40,23 +40,22 @@ LATEX = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """A heading and how its cells are set."""
-
-    title: str
-    align: Literal["left", "right"] = "right"
-
-
-@dataclass(frozen=True)
 class Table:
     """Cells as text, one tuple a model, and the notes below them."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
+    columns: Sequence[str]
+    """Headings."""
+    rows: Sequence[tuple[str, ...]]
+    notes: Sequence[str] = ()
     best: frozenset[tuple[int, int]] = frozenset()
     """Row and column of the cells in bold."""
     title: str = ""
+    left: Collection[int] = (0,)
+    """The columns whose cells are set on the left."""
+
+    def aligned(self) -> list[tuple[str, Literal["left", "right"]]]:
+        """Each heading, and where its column is set."""
+        return [(title, "left" if k in self.left else "right") for k, title in enumerate(self.columns)]
 
 
 def best_in(
@@ -94,41 +93,37 @@ def terminal(table: Table) -> "RichTable":
     result = RichTable(
         box=SIMPLE_HEAD, padding=0, title=Text(table.title) if table.title else None, title_justify="left"
     )
-    for k, column in enumerate(table.columns):
+    for k, (title, align) in enumerate(table.aligned()):
         # Headings break; a number never does.
         width = max(HEADING, *(len(row[k]) for row in table.rows))
-        result.add_column(Text("\n".join(wrap(column.title, width))), justify=column.align, no_wrap=True)
+        result.add_column(Text("\n".join(wrap(title, width))), justify=align, no_wrap=True)
     for k, row in enumerate(table.rows):
         result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
     return result
 
 
 def print_tables(tables: Sequence[Table], form: Form = "terminal") -> None:
-    """Print tables for people, or as text for a document."""
-    if form == "terminal":
-        for table in tables:
-            print_one(table)
-    else:
+    """Print tables for people, or as text for a document. One wider than the terminal is printed whole, and its
+    lines wrap."""
+    if form != "terminal":
         print("\n".join(map(markdown if form == "markdown" else latex, tables)), end="")
-
-
-def print_one(table: Table) -> None:
-    """Print a table and its notes; one wider than the terminal is printed whole, and the terminal wraps its lines."""
+        return
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    drawn = terminal(table)
-    needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
-    Console(width=max(console.width, needed)).print(drawn)
-    if table.notes:
-        console.print(Text("\n".join(table.notes)))
+    for table in tables:
+        drawn = terminal(table)
+        needed = console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+        Console(width=max(console.width, needed)).print(drawn)
+        if table.notes:
+            console.print(Text("\n".join(table.notes)))
 
 
 def markdown(table: Table) -> str:
     """A GitHub table with the notes below it."""
-    titles = [in_markdown(column.title) for column in table.columns]
-    rule = ["---" if column.align == "left" else "---:" for column in table.columns]
+    titles = [in_markdown(title) for title in table.columns]
+    rule = ["---" if align == "left" else "---:" for _, align in table.aligned()]
     lines = [
         titles,
         rule,
@@ -146,13 +141,13 @@ def latex(table: Table) -> str:
     def line(cells: Sequence[str]) -> str:
         return " & ".join(cells) + r" \\"
 
-    columns = "".join(column.align[0] for column in table.columns)
+    columns = "".join(align[0] for _, align in table.aligned())
     rows = [
         *([f"% {_in_latex(table.title)}"] if table.title else []),
         "% \\usepackage{booktabs}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        line([_in_latex(column.title) for column in table.columns]),
+        line([_in_latex(title) for title in table.columns]),
         r"\midrule",
         *(line([rf"\textbf{{{c}}}" if best else c for c, best in row]) for row in _marked(table, _in_latex)),
         r"\bottomrule",

@@ -21,7 +21,7 @@ from argap.reports.page import template
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
 from argap.reports.tables import main_tables, slices_table
-from argap.reports.tokens import ShownWindow, show_window
+from argap.reports.tokens import show_window
 
 if TYPE_CHECKING:
     from argap.reports.figures import Drawn
@@ -49,7 +49,7 @@ class PartsTable:
     """Rows under a heading of their own; a single group has the heading ""."""
     total: list[str]
     """Empty for slices, which may overlap."""
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         rule=examples.rule if examples else "",
         known=percent(KNOWN, 0),
         dropped=len(examples.windows) - len(examples.known) if examples else 0,
-        windows=_windows(examples, gap.reference),
+        windows=[show_window(window, gap.reference) for window in (() if examples is None else examples.known)],
         slices=_slices_table(gap) if gap.slices else None,
         breakdowns=[
             (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
@@ -103,11 +103,6 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         unit=gap.unit,
         provenance=provenance(gap),
     )
-
-
-def _windows(examples: Examples | None, reference: str) -> list[ShownWindow]:
-    """The example windows whose hit the reference knows."""
-    return [show_window(window, reference) for window in (() if examples is None else examples.known)]
 
 
 def _printable(gap: Gap) -> list[list[GapRow]]:
@@ -149,7 +144,7 @@ def _slices_table(gap: Gap) -> PartsTable:
             f"{value}\n{interval}" if value != DASH else value for value, interval in ((part, ends), (due, due_ends))
         ]
         groups.setdefault(model, []).append([name, n, share, ppl, delta, *below, hits])
-    titles = [column.title for column in table.columns if column.title != "95% interval"]
+    titles = [title for title in table.columns if title != "95% interval"]
     return PartsTable("Slices", "Slice", titles[2:], list(groups.items()), [], table.notes)
 
 

@@ -26,7 +26,7 @@ from argap.reports.drawing import (
     short_ticks,
     style,
 )
-from argap.reports.formats import Column, Table, csv_of, markdown
+from argap.reports.formats import Table, csv_of, markdown
 from argap.reports.hover import tell
 from argap.reports.numbers import DASH, percent, perplexity
 from argap.reports.task_figures import write_tasks
@@ -74,7 +74,6 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
 def seeds_table(seeds: pd.DataFrame) -> Table:
     """The table of `across_seeds`, in percent."""
     titles = ("N", "D", "Model", "Width", "Seeds", "Accuracy", "Standard deviation", "Range")
-    columns = tuple(Column(title, "left" if title == "Model" else "right") for title in titles)
     rows = []
     for row in seeds.to_dict("records"):
         mean, deviation, lowest, highest = (
@@ -84,7 +83,7 @@ def seeds_table(seeds: pd.DataFrame) -> Table:
         head = (str(row["length"]), str(row["pairs"]), str(row["name"]), str(row["width"]), str(row["seeds"]))
         rows.append((*head, mean, deviation, f"{lowest}–{highest}"))
     note = "Test accuracy in percent over seeds, each at the learning rate that was best on its validation set."
-    return Table(columns, tuple(rows), (note,))
+    return Table(titles, rows, (note,), left=(2,))
 
 
 @style()

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import FormatError
 from argap.records import Bin, Gap, Interval, Part
-from argap.reports.drawing import FAINT, INK, Look, grid
+from argap.reports.drawing import FAINT, INK, Look, grid, note
 from argap.reports.numbers import nats, nats_interval, percent, short, threshold_text
 
 FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
@@ -75,15 +75,9 @@ def draw_bars(
     for at, value, pair in zip(x, values, ends, strict=True):
         if delta <= 0 or abs(value) < LABELLED * delta:
             continue
-        axes.annotate(
-            percent_of(value, delta).removesuffix("%" if small else ""),
-            (at, value if pair is None else pair[value > 0]),  # beyond the whisker
-            xytext=(0, 2 if value > 0 else -2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom" if value > 0 else "top",
-            fontsize=7 if small else 8,
-        )
+        text, end = percent_of(value, delta), value if pair is None else pair[value > 0]  # beyond the whisker
+        off, va = (2, "bottom") if value > 0 else (-2, "top")
+        note(axes, text.removesuffix("%" if small else ""), (at, end), (0, off), 7 if small else 8, ha="center", va=va)
 
 
 def threshold_position(gap: Gap) -> float:
@@ -103,17 +97,8 @@ def draw_threshold(axes: Axes, gap: Gap) -> None:
 def name_the_hits(axes: Axes, gap: Gap) -> None:
     """Label the side of the line at τ where the AR hits are."""
     assert gap.threshold is not None
-    axes.annotate(
-        f"AR hits ◂ τ = {threshold_text(gap.threshold)}",
-        (threshold_position(gap), 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(-4, -2),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        fontsize=8,
-        color=FAINT,
-    )
+    text, at = f"AR hits ◂ τ = {threshold_text(gap.threshold)}", (threshold_position(gap), 1)
+    note(axes, text, at, (-4, -2), xycoords=("data", "axes fraction"), ha="right", va="top", color=FAINT)
 
 
 def set_frequency_ticks(axes: Axes, gap: Gap) -> None:

@@ -1,7 +1,7 @@
 """The check of the paper's printed percentages (`argap.paper`) as tables."""
 
 from argap.paper import HEADLINE, GapCheck, Range, check_closed, check_gaps, check_headline
-from argap.reports.formats import Column, Table
+from argap.reports.formats import Table
 from argap.reports.numbers import percent, percent_range
 
 
@@ -11,7 +11,7 @@ def check_tables() -> list[Table]:
 
 
 def _gaps(checks: list[GapCheck]) -> Table:
-    columns = (*_left("Table", "Scale", "Model"), *map(Column, ("Printed", "Its row", "AR hits", "Agrees")))
+    columns = ("Table", "Scale", "Model", "Printed", "Its row", "AR hits", "Agrees")
     rows = [
         (
             str(check.row.table),
@@ -36,11 +36,12 @@ def _gaps(checks: list[GapCheck]) -> Table:
         f"The abstract's {HEADLINE}% is the mean of the {len(average.rows)} rows of H3, Hyena and RWKV in table 4: "
         f"{percent(average.printed)} as printed, {_range(average.recomputed)} with the row above recomputed.",
     )
-    return Table(columns, tuple(rows), notes, title="% of gap due to AR, as printed and as its row gives it")
+    title = "% of gap due to AR, as printed and as its row gives it"
+    return Table(columns, rows, notes, title=title, left=range(3))
 
 
 def _closed() -> Table:
-    columns = (*_left("Scale", "Model", "Tokens", "Measure"), *map(Column, ("Printed", "Its rows", "Agrees")))
+    columns = ("Scale", "Model", "Tokens", "Measure", "Printed", "Its rows", "Agrees")
     rows = [
         (
             check.claim.scale,
@@ -53,11 +54,8 @@ def _closed() -> Table:
         )
         for check in check_closed()
     ]
-    return Table(columns, tuple(rows), (), title="Share of BaseConv's gap to attention that is closed (table 2)")
-
-
-def _left(*titles: str) -> list[Column]:
-    return [Column(title, "left") for title in titles]
+    title = "Share of BaseConv's gap to attention that is closed (table 2)"
+    return Table(columns, rows, title=title, left=range(4))
 
 
 def _yes(agrees: bool) -> str:

@@ -16,7 +16,7 @@ from argap.recall.examples import COPY
 from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Failures, Score
-from argap.reports.formats import Column, Table, best_in
+from argap.reports.formats import Table, best_in
 from argap.reports.html import inline_svg
 from argap.reports.interactive import PageData, data_block, script
 from argap.reports.numbers import DASH, mean_nll, percent
@@ -45,7 +45,7 @@ class ShownExample:
 def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
     """One row a model and task; the notes are protocol, data and flips. The best of each task is in bold, the reference
     left out. ``survived``: also the share of prompts that contain the gold."""
-    titles = ["Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold NLL", "Examples"]
+    titles = ["Model", "Task", "Contains", "± s.e.", "95% interval", "Whole word", "Chance", "Gold NLL", "Examples"]
     rows = []
     for row in result.rows:
         ends = DASH if row.ci95 is None else "–".join(map(_score, row.ci95))
@@ -57,8 +57,7 @@ def recall_table(result: RecallResult, *, survived: bool = False) -> Table:
     best = best_in(rows, {2: [row and row.contains for row in compared]}, highest=True, groups=tasks)
     best |= best_in(rows, {7: [row and row.gold_nll for row in compared]}, groups=tasks)
     titles += ["Gold in prompt"] * survived
-    columns = (Column("Model", "left"), Column("Task", "left"), *map(Column, titles))
-    return Table(columns, tuple(map(tuple, rows)), tuple(_scope(result)), best)
+    return Table(titles, tuple(map(tuple, rows)), tuple(_scope(result)), best, left=(0, 1))
 
 
 def tasks_table(result: RecallResult) -> Table:
@@ -71,7 +70,7 @@ def tasks_table(result: RecallResult) -> Table:
     columns = {k: [compared.get((model, task)) for model in models] for k, task in enumerate(tasks, 1)}
     note = "Percent of the answers that contain the gold, and its standard error over examples."
     best = best_in(rows, columns, highest=True)
-    return Table((Column("Model", "left"), *map(Column, tasks)), tuple(rows), (note,), best)
+    return Table(("Model", *tasks), rows, (note,), best)
 
 
 def failures_table(result: RecallResult) -> Table:
@@ -82,8 +81,8 @@ def failures_table(result: RecallResult) -> Table:
         "likely one, and the answer went on differently; copied: the answer is another part of the prompt; invented: "
         "it is not in the prompt."
     )
-    titles = ("Gold not in prompt", "Left", "Empty", "Copied", "Invented")
-    return Table((Column("Model", "left"), Column("Task", "left"), *map(Column, titles)), rows, (note,))
+    titles = ("Model", "Task", "Gold not in prompt", "Left", "Empty", "Copied", "Invented")
+    return Table(titles, rows, (note,), left=(0, 1))
 
 
 def _counts(failures: Failures | None) -> list[str]:
@@ -109,8 +108,7 @@ def upstream_table(by_model: dict[str, dict[str, Any]]) -> Table:
                     stderr = values.get(key.replace(metric, f"{metric}_stderr", 1))
                     spread = f"{stderr:.4f}" if isinstance(stderr, float) else DASH
                     rows.append((model, task, str(version), metric, f"{value:.4f}", spread))
-    columns = [Column(title, "left") for title in ("Model", "Task", "Version", "Metric")]
-    return Table((*columns, Column("Value"), Column("± s.e.")), tuple(rows), ())
+    return Table(("Model", "Task", "Version", "Metric", "Value", "± s.e."), rows, left=range(4))
 
 
 def published(path: Path) -> Table:
@@ -125,8 +123,7 @@ def published(path: Path) -> Table:
     if not columns:
         raise ArgapError(f"`paper` {path}: empty; expected a CSV of published figures with a header")
     head, *rows = zip(*columns, strict=True)
-    titles = tuple(Column(title, "left" if k == 0 else "right") for k, title in enumerate(head))
-    return Table(titles, tuple(rows), (), title=f"Published ({path.name})")
+    return Table(head, rows, title=f"Published ({path.name})")
 
 
 def write_recall_page(folder: Path) -> Path:

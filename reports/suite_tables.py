@@ -8,7 +8,7 @@ import pandas as pd
 from argap.cells import PREFIX
 from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
-from argap.reports.formats import Column, Table, best_in, csv_of
+from argap.reports.formats import Table, best_in, csv_of
 from argap.reports.numbers import DASH, mean_nll, percent, percent_range, short, threshold_text
 from argap.reports.tables import (
     closed_table,
@@ -54,7 +54,7 @@ def further_tables(result: SizeResult, labels: dict[str, str]) -> dict[str, Tabl
 
 def cost_table(result: SizeResult) -> Table:
     """Parameters, FLOPs, state size and training throughput of every model in the gap table."""
-    titles = ("Params", "GFLOPs", "State", "Tokens/s in training", "Training loss at the end")
+    titles = ("Model", "Params", "GFLOPs", "State", "Tokens/s in training", "Training loss at the end")
     rows = []
     for model in result.gap.models:
         member = result.member(model)
@@ -65,7 +65,7 @@ def cost_table(result: SizeResult) -> Table:
         f"Forward operations and state (elements a sequence) of a window of {result.seq_len:,} tokens; trained on "
         f"{first.trained.tokens:,} tokens on {first.train.device}."
     )
-    return Table((Column("Model", "left"), *map(Column, titles)), tuple(rows), (note,))
+    return Table(titles, rows, (note,))
 
 
 def recall_table(result: SizeResult) -> Table | None:
@@ -80,7 +80,7 @@ def recall_table(result: SizeResult) -> Table | None:
         other = nll.get((model, pairs, "other"))  # None where the pairs leave nothing between them
         return f"{nll[model, pairs, 'ar']:.2f} ({DASH if other is None else f'{other:.2f}'})"
 
-    columns = (Column("Model", "left"), *(Column(f"{pairs} pairs") for pairs in scores.pairs))
+    columns = ("Model", *(f"{pairs} pairs" for pairs in scores.pairs))
     rows = [(model, *(cell(model, pairs) for pairs in scores.pairs)) for model in scores.models]
     values = {
         column: [None if model == result.reference else nll[model, pairs, "ar"] for model in scores.models]
@@ -92,7 +92,7 @@ def recall_table(result: SizeResult) -> Table | None:
         f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
         f"{scores.between}. Models without a row were not measured."
     )
-    return Table(columns, tuple(rows), (note,), best_in(rows, values))
+    return Table(columns, rows, (note,), best_in(rows, values))
 
 
 def threshold_table(result: SizeResult) -> Table:
@@ -123,7 +123,7 @@ def threshold_table(result: SizeResult) -> Table:
     if bare:
         missing = ", ".join(threshold_text(point.threshold) for point in bare)
         notes.append(f"No interval at τ = {missing}: the files have no sums by document there.")
-    return Table((Column("Model", "left"), *map(Column, titles)), tuple(rows), (*notes, *notes_of(marks, "AR hits")))
+    return Table(("Model", *titles), rows, (*notes, *notes_of(marks, "AR hits")))
 
 
 def rare_table(result: SizeResult) -> Table | None:
@@ -145,7 +145,6 @@ def rare_table(result: SizeResult) -> Table | None:
     sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
     if not sizes:
         return None
-    columns = (Column("Model", "left"), *map(Column, sizes))
     models = result.gap.models
     nll = {
         (model, name): -cells[PREFIX + model].to_numpy()[chosen[name]].sum() / size
@@ -164,13 +163,12 @@ def rare_table(result: SizeResult) -> Table | None:
         f"NLL in nats (over {result.reference}'s) by how often training saw the bigram and whether the window repeats "
         f"it; {counts} tokens."
     )
-    return Table(columns, tuple(rows), (note,), best_in(rows, dict(enumerate(compared, 1))))
+    return Table(("Model", *sizes), rows, (note,), best_in(rows, dict(enumerate(compared, 1))))
 
 
 def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
     """This suite's percentages next to those published in the Zoology paper for the same mixers."""
     scales = ("70M", "125M", "360M", "1.4B")
-    columns = (Column("Model", "left"), Column("Here"), *(Column(f"Paper, {scale}") for scale in scales))
     checks = {(check.row.model, check.row.scale): check for check in check_gaps()}
     rows, doubts = [], []
     for row in result.gap.compared:
@@ -189,7 +187,7 @@ def paper_table(result: SizeResult, labels: dict[str, str]) -> Table:
         "% of gap due to AR as arXiv 2312.04927 prints it (tables 4 and 5), or, in parentheses, as the perplexities of "
         "its table 2 imply it; models of other sizes, trained on other text. In parentheses under Here: unresolved."
     )
-    return Table(columns, tuple(rows), (note, *doubts))
+    return Table(("Model", "Here", *(f"Paper, {scale}" for scale in scales)), rows, (note, *doubts))
 
 
 def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Table:
@@ -198,13 +196,13 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     ``trajectory``: with `argap.suite.trajectory.COLUMNS`; ``gap`` says what the hits are, and the unit.
     """
     models = [reference, *(name for name in trajectory["model"].unique() if name != reference)]
-    columns, cells = [Column("Training tokens")], {}
+    columns, cells = ["Training tokens"], {}
     for model in models:
-        columns += [Column(f"{model}: {gap.hits}"), Column(f"other {gap.unit}s")]
+        columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
         for _, row in trajectory.loc[trajectory["model"] == model].iterrows():
             cells[model, row["tokens"]] = [mean_nll(row["nll_ar_hits"]), mean_nll(row["nll_other"])]
         if model != reference:
-            columns.append(Column(f"gap due to {'AR' if gap.index else 'repeats'}"))
+            columns.append(f"gap due to {'AR' if gap.index else 'repeats'}")
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
             for tokens in trajectory.loc[trajectory["model"] == model, "tokens"]:
                 share = shares.get(tokens, float("nan"))
@@ -221,7 +219,7 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
         for tokens in sorted(trajectory["tokens"].unique())
     )
     note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
-    return Table(tuple(columns), rows, (note,))
+    return Table(columns, rows, (note,), left=())
 
 
 def suite_csv(results: list[SizeResult]) -> str:

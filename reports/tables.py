@@ -6,12 +6,11 @@ unresolved: it must not be claimed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from argap.intervals import FEW
 from argap.records import ClosedShare, Delta, Gap, GapRow, GapShare, ModelOnSlice, SliceResult, Unit
-from argap.reports.formats import MARKS, Column, Form, Table, best_in, csv_of, print_tables
+from argap.reports.formats import MARKS, Table, best_in, csv_of
 from argap.reports.numbers import (
     DASH,
     loss,
@@ -41,7 +40,7 @@ def gap_table(gap: Gap) -> Table:
     """One row a model: parameters, the three slices, and the share of the gap due to AR with its interval."""
     marks = marks_of(row.gap_due_to_ar for row in gap.rows)
     hits, due = ("AR hits", "% of gap due to AR") if gap.index else ("Repeated", "% of gap due to repeats")
-    titles = ("Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
+    titles = ("Model", "Params", "Overall", hits, f"Other {gap.unit}s", due, "95% interval")
     rows = tuple(
         (
             row.model,
@@ -57,12 +56,11 @@ def gap_table(gap: Gap) -> Table:
         *_few_documents(gap),
         *notes_of(marks, gap.hits),
     )
-    columns = (Column("Model", "left"), *map(Column, titles))
     losses = {
         column: [None if row.reference else getattr(row, name).nll for row in gap.rows]
         for column, name in enumerate(("overall", "ar_hits", "other"), 2)
     }
-    return Table(columns, rows, notes, best_in(rows, losses))
+    return Table(titles, rows, notes, best_in(rows, losses))
 
 
 def closed_table(gap: Gap) -> Table | None:
@@ -71,7 +69,7 @@ def closed_table(gap: Gap) -> Table | None:
     if not closed:
         return None
     base = next(iter(closed.values())).base
-    columns = (Column("Model", "left"), Column("Gap closed, overall"), Column(f"Gap closed, {gap.hits}"))
+    columns = ("Model", "Gap closed, overall", f"Gap closed, {gap.hits}")
     rows = tuple((model, _closed_cell(share.overall), _closed_cell(share.ar_hits)) for model, share in closed.items())
     note = f"Share of the gap of {base} to {gap.reference} that is closed, in perplexity (in NLL)."
     overall = [share.overall and share.overall.ppl for share in closed.values()]
@@ -85,8 +83,10 @@ def slices_table(
     threshold: int | None,
     models: Sequence[str] | None = None,
     unit: Unit = "token",
+    notes: Sequence[str] = (),
 ) -> Table:
-    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts."""
+    """One row for each model and slice; ``models``: some of them; ``unit``: what ``n`` counts; ``notes``: printed below
+    those that the table needs."""
     chosen = [k for k, model in enumerate(slices[0].models) if models is None or model.model in models]
     marks = marks_of(each.models[k].gap_due_to for k in chosen for each in slices)
     pairs = [(each, each.models[k]) for k in chosen for each in slices]
@@ -95,22 +95,20 @@ def slices_table(
     if threshold is not None:
         hits += f" and seen at most {threshold_text(threshold)} times in training"
     reference = next(model.model for model in slices[0].models if model.reference)
-    notes = [
+    needed = [
         f"ΔNLL in nats{' per byte' if unit == 'byte' else ''} on the slice's {unit}s, to {reference}; part of gap: "
         f"share × ΔNLL; AR hits: the share of the slice's {unit}s that are {hits}. Slices may overlap.",
         *notes_of(marks, f"slice's {unit}s"),
-        *(f"{each.name}: {_where(each)}" for each in slices if each.where),
+        *(
+            f"{each.name}: {each.title and each.title + '. '}{each.where}{each.note and f' ({each.note})'}"
+            for each in slices
+            if each.where
+        ),
     ]
-    counted = (f"{unit.capitalize()}s", "Share", loss_name(unit))
-    titles = (Column("Model", "left"), Column("Slice", "left"), *map(Column, (*counted, *SLICE_TITLES)))
+    titles = ("Model", "Slice", f"{unit.capitalize()}s", "Share", loss_name(unit), *SLICE_TITLES)
     values = [None if model.reference else model.nll for _, model in pairs]
     best = best_in(rows, {4: values}, groups=[each.name for each, _ in pairs])
-    return Table(titles, tuple(rows), tuple(notes), best)
-
-
-def _where(each: SliceResult) -> str:
-    title = f"{each.title}. " if each.title else ""
-    return f"{title}{each.where}{f' ({each.note})' if each.note else ''}"
+    return Table(titles, rows, (*needed, *notes), best, left=(0, 1))
 
 
 def _slice_cells(each: SliceResult, model: ModelOnSlice, marks: dict[str, str], unit: Unit) -> tuple[str, ...]:
@@ -137,20 +135,6 @@ def tables_of(gap: Gap) -> list[Table]:
 def main_tables(gap: Gap) -> list[Table]:
     """Those that follow τ."""
     return [table for table in (gap_table(gap), closed_table(gap)) if table is not None]
-
-
-def print_slices(
-    slices: Sequence[SliceResult],
-    *,
-    threshold: int | None,
-    models: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
-    unit: Unit,
-    form: Form,
-) -> None:
-    """Print the table and its notes, further ones last."""
-    table = slices_table(slices, threshold=threshold, models=models, unit=unit)
-    print_tables([replace(table, notes=(*table.notes, *notes))], form)
 
 
 def csv_text(gap: Gap) -> str:
@@ -227,10 +211,9 @@ def _scope(gap: Gap) -> str:
 
 
 def _few_documents(gap: Gap) -> list[str]:
-    if gap.documents is None or gap.effective_documents is None or gap.effective_documents >= FEW:
+    # A single one has no interval, and the table says so.
+    if gap.documents in (None, 1) or gap.effective_documents is None or gap.effective_documents >= FEW:
         return []
-    if gap.documents == 1:
-        return []  # which has no interval, and the table says so
     return [
         f"{gap.documents:,} documents, worth {int(gap.effective_documents)} of equal size: with fewer than {FEW} the "
         "intervals are too narrow."

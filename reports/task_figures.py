@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 
 from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, grid, panel_rows, plain, save, style
-from argap.reports.formats import Column, Table, csv_of, markdown
+from argap.reports.formats import Table, csv_of, markdown
 from argap.reports.numbers import DASH
 from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED, SOURCE, PublishedScores, published_scores
 from argap.synthetics.selection import best_by_validation
@@ -63,8 +63,7 @@ def _published(member: str, task: str) -> float | None:
 def task_table(best: pd.DataFrame) -> Table:
     """One row per model, each followed by the published row of its mixer; then the published rows of other mixers."""
     tasks, models = list(dict.fromkeys(best["task"])), dict(zip(best["model"], best["name"], strict=True))
-    columns = [Column("Model", "left"), Column("Figures", "left")]
-    columns += [Column(task.replace("_", " ")) for task in (*tasks, "average")]
+    columns = ("Model", "Figures", *(task.replace("_", " ") for task in (*tasks, "average")))
     left = list(PUBLISHED) if _of_mad(tasks) else []
     rows = []
     for model, member in models.items():
@@ -76,7 +75,7 @@ def task_table(best: pd.DataFrame) -> Table:
             left.remove(row)
             rows.append(_published_cells(row, tasks))
     rows += [_published_cells(row, tasks) for row in left]
-    return Table(tuple(columns), tuple(rows), (NOTE, NOT_THE_SAME) if _of_mad(tasks) else (NOTE,))
+    return Table(columns, rows, (NOTE, NOT_THE_SAME) if _of_mad(tasks) else (NOTE,), left=(0, 1))
 
 
 def _of_mad(tasks: list[str]) -> bool:

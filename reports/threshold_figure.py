@@ -16,6 +16,7 @@ from argap.reports.drawing import (
     grid,
     highlight,
     name_lines,
+    note,
     plain,
     style,
 )
@@ -94,15 +95,8 @@ def share_by_threshold(gap: Gap) -> Figure:
 def _name_marks(axes: Axes, marks: list[int]) -> None:
     """``τ = 1,250`` at the foot of each line."""
     for mark in marks:
-        axes.annotate(
-            f"τ = {threshold_text(mark)}",
-            (mark, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=FAINT,
-        )
+        text = f"τ = {threshold_text(mark)}"
+        note(axes, text, (mark, 0), (3, 3), xycoords=("data", "axes fraction"), color=FAINT)
 
 
 def _raw(due: GapShare) -> float:

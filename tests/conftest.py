@@ -66,11 +66,11 @@ def word_tokenizer(words: list[str], *, unknown: str, eos: str | None = None) ->
 
 
 def index_of(documents: Iterable[Any], folder: Path, tokenizer: Any, /, **options: Any) -> Any:
-    """The index of documents of token ids of a tokenizer; ``options`` as for `build_index`."""
-    from argap.bigram_index.build import build_index
+    """The index of documents of token ids of a tokenizer; ``options`` as for `build`."""
+    from tests.bigram_index.conftest import build
 
     made = {"tokenizer": tokenizer.name, "tokenizer_fingerprint": tokenizer.fingerprint, "sources": ["train"]}
-    return build_index(documents, folder, vocab_size=tokenizer.vocab_size, **made | options)
+    return build(folder, documents, vocab_size=tokenizer.vocab_size, **made | options)
 
 
 def drawn_model(config: Any, seed: int = 0) -> Any:

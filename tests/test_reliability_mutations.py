@@ -74,10 +74,15 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def tries(count: int, *, fresh: bool) -> settings:
-    """The settings of ``count`` tries, from a fixed seed unless ``fresh``."""
+FRESH = pytest.mark.parametrize("fresh", [False, pytest.param(True, marks=pytest.mark.slow)])
+RECORDS = ["hybrid/run.json", "attention/run.json", "labels/labels.json"]
+
+
+def tries(count: int, files: int, *, fresh: bool, of_asked: int = 1) -> settings:
+    """The settings of each file's part of ``count`` tries from a fixed seed, or, ``fresh``, of those asked for."""
+    count = int(os.environ.get("ARGAP_TRIES", "2000")) // of_asked if fresh else count
     return settings(
-        max_examples=count,
+        max_examples=max(1, count // files),
         derandomize=not fresh,
         database=None,
         deadline=None,
@@ -85,13 +90,15 @@ def tries(count: int, *, fresh: bool) -> settings:
     )
 
 
-def assert_read_or_refused(result: Path, folder: Path, name: str, run: settings) -> None:
-    out = Path(shutil.copytree(result, folder / "out"))
+@FRESH
+@pytest.mark.parametrize("name", READERS)
+def test_an_altered_file_is_read_or_refused_in_one_line(result: Path, tmp_path: Path, name: str, fresh: bool) -> None:
+    out = Path(shutil.copytree(result, tmp_path / "out"))
     path = out / name
     original, whole = path.read_bytes(), READERS[name](out)
     refused = []
 
-    @run
+    @tries(TRIES, len(READERS), fresh=fresh)
     @given(st.randoms(use_true_random=True))
     def altered(rng: Random) -> None:
         path.write_bytes(original)
@@ -107,19 +114,21 @@ def assert_read_or_refused(result: Path, folder: Path, name: str, run: settings)
 
     altered()
     assert len(refused) > 5
-    assert sorted(p.name for p in folder.iterdir()) == ["out"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
 
-def assert_compared_or_refused(
-    result: Path, folder: Path, name: str, run: settings, capsys: Any, monkeypatch: Any
+@FRESH
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_command_ends_with_the_result_or_one_line(
+    result: Path, tmp_path: Path, name: str, fresh: bool, capsys: Any, monkeypatch: Any
 ) -> None:
-    out = Path(shutil.copytree(result, folder / "out"))
-    monkeypatch.chdir(folder)
+    out = Path(shutil.copytree(result, tmp_path / "out"))
+    monkeypatch.chdir(tmp_path)
     path, original = out / name, (out / name).read_bytes()
-    command = ["compare", str(out / "hybrid"), "--ref", str(out / "attention"), "--out", str(folder / "again")]
+    command = ["compare", str(out / "hybrid"), "--ref", str(out / "attention"), "--out", str(tmp_path / "again")]
     monkeypatch.setattr(sys, "argv", ["argap", *command])
 
-    @run
+    @tries(COMMANDS, len(RECORDS), fresh=fresh, of_asked=10)
     @given(st.randoms(use_true_random=True))
     def altered(rng: Random) -> None:
         path.write_bytes(original)
@@ -130,39 +139,6 @@ def assert_compared_or_refused(
         assert left.value.code == 0 or (left.value.code == 1 and len(said) == 1), (how, said)
 
     altered()
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_an_altered_file_is_read_or_refused_in_one_line(result: Path, tmp_path: Path, name: str) -> None:
-    assert_read_or_refused(result, tmp_path, name, tries(TRIES // len(READERS), fresh=False))
-
-
-RECORDS = ["hybrid/run.json", "attention/run.json", "labels/labels.json"]
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_the_command_ends_with_the_result_or_one_line(
-    result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tries(COMMANDS // len(RECORDS), fresh=False)
-    assert_compared_or_refused(result, tmp_path, name, run, capsys, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", READERS)
-def test_any_number_of_fresh_mutations(result: Path, tmp_path: Path, name: str) -> None:
-    count = int(os.environ.get("ARGAP_TRIES", "2000"))
-    assert_read_or_refused(result, tmp_path, name, tries(max(1, count // len(READERS)), fresh=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECORDS)
-def test_any_number_of_commands_on_fresh_mutations(
-    result: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    count = int(os.environ.get("ARGAP_TRIES", "2000")) // 10
-    run = tries(max(1, count // len(RECORDS)), fresh=True)
-    assert_compared_or_refused(result, tmp_path, name, run, capsys, monkeypatch)
 
 
 def test_each_part_is_changed_in_turn(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from argap.cli import (
     view,
 )
 from argap.cli.guard import fail, keeping_interrupts
+from argap.cli.options import Commands
 
 RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 """Parameters of the library whose flag has another name."""
@@ -41,7 +42,7 @@ RENAMED = {"reference": "--ref", "as_json": "--json", "model_name": "--model"}
 VALUES = {"str": "TEXT", "int": "N", "integer": "N", "float": "X", "path": "PATH", "Path": "PATH"}
 """How help shows a value of each type, by the names of all supported versions of typer."""
 
-app = typer.Typer(
+app = Commands(
     name="argap",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from argap.cli.index_output import parse_tokens
-from argap.cli.options import Json
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.output import Output
 from argap.errors import ArgapError
 
 
@@ -22,29 +21,21 @@ def discover(
     limit_tokens: Annotated[
         str, typer.Option(metavar="N", help="Tokens beyond which documents are drawn at random; all: read every one.")
     ] = "50M",
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Find the conditions that explain a model's gap; a tree grown on half of the documents, figures of the other.
 
     The conditions can be pasted into argap slice --where. A slice that was found is a hypothesis.
     """
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     limit = None if limit_tokens == "all" else int(parse_tokens(limit_tokens, "limit_tokens"))
     from argap.discover import HYPOTHESIS
     from argap.discover import discover as find
-    from argap.records import as_json as plain
+    from argap.reports.tables import slices_table
     from argap.result import open_result
 
     opened = open_result(result)
     found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
-    if as_json:
-        slices = {"slices": [plain(each) for each in found.slices], "note": HYPOTHESIS}
-        print_json(slices | {"sample": None if found.sample is None else plain(found.sample)})
-        return
-    from argap.reports.tables import print_slices
-
     source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
     notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
     if (drawn := found.sample) is not None:
@@ -53,14 +44,9 @@ def discover(
             f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens), drawn at random "
             f"with seed {drawn.seed}; --limit-tokens all reads every one.",
         )
-    print_slices(
-        [found.whole, *found.slices],
-        threshold=opened.threshold,
-        models=[model],
-        notes=notes,
-        unit=opened.record.unit,
-        form=form,
-    )
+    shown, unit = [found.whole, *found.slices], opened.record.unit
+    table = slices_table(shown, threshold=opened.threshold, models=[model], unit=unit, notes=notes)
+    output.show({"slices": found.slices, "note": HYPOTHESIS, "sample": found.sample}, [table])
 
 
 def _share(text: str) -> float:

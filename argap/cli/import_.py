@@ -1,11 +1,12 @@
 """``argap import``: log-probs made elsewhere become a run."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from argap.cli.options import LimitDocumentTokens, LimitTokens, Overwrite, Packing, SeqLen, TextColumn
+from argap.cli.options import Overwrite, Windows
 
 
 def import_(
@@ -19,11 +20,8 @@ def import_(
     index: Annotated[
         str | None, typer.Option(metavar="DIR", help="Bigram index: also write the labels, to OUT/labels.")
     ] = None,
-    seq_len: SeqLen = None,
-    packing: Packing = None,
-    limit_tokens: LimitTokens = None,
-    limit_document_tokens: LimitDocumentTokens = None,
-    text_column: TextColumn = None,
+    *,
+    windows: Windows,
     overwrite: Overwrite = False,
 ) -> None:
     """Make a run of log-probs from elsewhere, which argap compare takes beside scored ones.
@@ -34,13 +32,6 @@ def import_(
     from argap.importing import import_run
     from argap.records import EvaluationSpec
 
-    spec = EvaluationSpec(
-        data=tuple(data),
-        seq_len=seq_len,
-        packing=packing,
-        limit_tokens=limit_tokens,
-        text_column=text_column,
-        limit_document_tokens=limit_document_tokens,
-    )
+    spec = EvaluationSpec(data=tuple(data), **asdict(windows))
     run = import_run(file, out, tokenizer=tokenizer, spec=spec, name=name, index=index, overwrite=overwrite)
     typer.echo(f"{run.folder}: {run.record.evaluation.scored:,} log-probs of {run.model}")

@@ -2,36 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from argap.cli.options import Json
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.output import Output
 
 if TYPE_CHECKING:
     from argap.kernels.registry import Op
     from argap.reports.formats import Table
 
 
-def kernels(as_json: Json = False, latex: Latex = False, markdown: Markdown = False) -> None:
+def kernels(output: Output) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from argap.kernels.registry import OPS, describe
-    from argap.reports.formats import print_tables
+    from argap.reports.formats import Table
 
-    ops = [describe(name) for name in OPS]
-    if as_json:
-        print_json({"device": _device_name(), "ops": [op.to_json() for op in ops]})
-    else:
-        print_tables([_ops(ops), _launches(ops)], form)
-
-
-def _ops(ops: "list[Op]") -> "Table":
-    from argap.reports.formats import Column, Table
-
-    columns = tuple(Column(title, "left") for title in ("Op", "Runs", "Computes"))
-    return Table(columns, tuple((op.name, op.runs, op.about) for op in ops), (), title=f"On {_device_name()}")
+    ops, device = [describe(name) for name in OPS], _device_name()
+    rows = [(op.name, op.runs, op.about) for op in ops]
+    table = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))
+    output.show({"device": device, "ops": [op.to_json() for op in ops]}, [table, _launches(ops)])
 
 
 def _launches(ops: "list[Op]") -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
 
     rows = [
         (
@@ -45,9 +35,9 @@ def _launches(ops: "list[Op]") -> "Table":
         for op in ops
         for row in op.configurations
     ]
-    columns = (*(Column(title, "left") for title in ("Kernel", "Device", "Shape", "Blocks")), Column("Warps"))
+    columns = ("Kernel", "Device", "Shape", "Blocks", "Warps", "Stages")
     notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
-    return Table((*columns, Column("Stages")), tuple(rows), notes, title="Launch configurations")
+    return Table(columns, rows, notes, title="Launch configurations", left=range(4))
 
 
 def _device_name() -> str:

@@ -5,17 +5,16 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.options import Json, Threshold
-from argap.cli.output import Latex, Markdown, form_of, print_gap
+from argap.cli.options import Threshold
+from argap.cli.output import Output
 
 
 def label(
     result: Annotated[Path, typer.Argument(help="Folder that `argap score` wrote.")],
     index: Annotated[str, typer.Option(metavar="DIR", help="Bigram index of the training text.")],
     threshold: Threshold = "1250",
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Count each scored bigram in --index and rewrite labels/, gap.json and cells.parquet; no model is run.
 
@@ -24,5 +23,4 @@ def label(
     from argap.comparison import label_result
     from argap.threshold import parse_threshold
 
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
-    print_gap(label_result(result, index, threshold=parse_threshold(threshold)), as_json=as_json, form=form)
+    output.show_gap(label_result(result, index, threshold=parse_threshold(threshold)))

@@ -1,33 +1,42 @@
 """``argap models``: list architectures, show the cost of a model, measure its speed."""
 
+from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, Json, TrustRemoteCode
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.options import Commands, Device, Json, TrustRemoteCode
+from argap.cli.output import Output, print_json
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
     from argap.reports.formats import Table
     from argap.reports.speed import SpeedResult
 
-app = typer.Typer(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
+app = Commands(help="Show parameters, FLOPs and state size of models.", no_args_is_help=True)
 
-WidthOption = Annotated[
-    int | None, typer.Option("--hidden-size", min=1, help="Width of a named architecture.", show_default="256")
-]
-LayersOption = Annotated[
-    int | None, typer.Option("--layers", min=1, help="Layers of a named architecture.", show_default="6")
-]
-VocabOption = Annotated[
-    int | None,
-    typer.Option("--vocab-size", min=1, help="Vocabulary size of a named architecture.", show_default="8192"),
-]
-SizeOption = Annotated[
-    str | None, typer.Option("--size", help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")
-]
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a named architecture."""
+
+    hidden_size: Annotated[
+        int | None, typer.Option(min=1, help="Width of a named architecture.", show_default="256")
+    ] = None
+    layers: Annotated[int | None, typer.Option(min=1, help="Layers of a named architecture.", show_default="6")] = None
+    vocab_size: Annotated[
+        int | None, typer.Option(min=1, help="Vocabulary size of a named architecture.", show_default="8192")
+    ] = None
+    size: Annotated[str | None, typer.Option(help="A size from the paper instead: 70m, 125m, 360m or 1.4b.")] = None
+
+    @property
+    def backbone(self) -> "Backbone":
+        from argap.models.describe import backbone_at
+
+        sizes = {"hidden_size": self.hidden_size, "num_hidden_layers": self.layers, "vocab_size": self.vocab_size}
+        return backbone_at(self.size, **sizes)
 
 
 @app.command(short_help="Measure tokens per second and peak memory.")
@@ -49,9 +58,8 @@ def bench(
     backend: Annotated[
         Literal["auto", "fla", "native"], typer.Option(help="Operators of training, as for `argap train`.")
     ] = "auto",
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Measure tokens per second and peak memory by length and batch size, and plot them.
 
@@ -59,12 +67,10 @@ def bench(
     speed.json as soon as it is measured. A repeated command, or one that asks for further shapes, keeps the figures in
     OUT that the same versions measured on the same device with the same settings.
     """
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     from functools import partial
 
     from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases
-    from argap.reports.formats import print_tables
     from argap.reports.speed import draw_speed, read_speed, write_speed
 
     device = resolve_device(device)
@@ -74,49 +80,32 @@ def bench(
     rows = measure_all(cases, read_speed(cases[0], out), partial(write_speed, out=out))
     result = write_speed(rows, out)
     draw_speed(result, out)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables([_bench_table(result)], form)
+    output.show(result, [_bench_table(result)])
+    if not output.as_json:
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
 
 
 @app.command("list")
 def list_models(
-    hidden_size: WidthOption = None,
-    layers: LayersOption = None,
-    vocab_size: VocabOption = None,
-    size: SizeOption = None,
+    size: Size,
     seq_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens per window.", show_default="1024; with --size 2048")
     ] = None,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """List the named architectures at one size, by default the demo's."""
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
-    from dataclasses import asdict
-
-    from argap.models.describe import backbone_at, describe_architecture
+    from argap.models.describe import describe_architecture
     from argap.models.presets import ARCHITECTURES
-    from argap.reports.formats import print_tables
 
-    backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
-    rows = [describe_architecture(name, backbone, size=size, seq_len=seq_len) for name in ARCHITECTURES]
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    else:
-        print_tables([_table(rows, backbone, size)], form)
+    rows = [describe_architecture(name, size.backbone, size=size.size, seq_len=seq_len) for name in ARCHITECTURES]
+    output.show([asdict(row) for row in rows], [_table(rows, size.backbone, size.size)])
 
 
 @app.command(short_help="Show a model's parameters, FLOPs, state and layers.")
 def show(
     model: Annotated[str, typer.Argument(help="Architecture, checkpoint (folder or hub id) or reference.")],
-    hidden_size: WidthOption = None,
-    layers: LayersOption = None,
-    vocab_size: VocabOption = None,
-    size: SizeOption = None,
+    size: Size,
     seq_len: Annotated[
         int | None,
         typer.Option(
@@ -127,16 +116,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one model: parameters, FLOPs and state size for a window, layers and their sources."""
-    from dataclasses import asdict
-
     from argap.checkpoint import find_checkpoint
-    from argap.models.describe import backbone_at, describe_architecture, describe_checkpoint
+    from argap.models.describe import describe_architecture, describe_checkpoint
     from argap.models.presets import ARCHITECTURES
     from argap.references import find_reference
 
-    backbone = backbone_at(size, hidden_size=hidden_size, num_hidden_layers=layers, vocab_size=vocab_size)
-    if size or model in ARCHITECTURES:
-        row = describe_architecture(model, backbone, size=size, seq_len=seq_len)
+    backbone = size.backbone
+    if size.size or model in ARCHITECTURES:
+        row = describe_architecture(model, backbone, size=size.size, seq_len=seq_len)
     else:
         reference = find_reference(model)
         checkpoint = find_checkpoint(reference.checkpoint if reference else model)
@@ -148,17 +135,16 @@ def show(
 
 
 def _bench_table(result: "SpeedResult") -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
 
     title = f"{result.device}, {result.dtype}, width {result.hidden_size}, {result.num_hidden_layers} layers"
-    names = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
-    columns = tuple(Column(name, "left" if name in ("Mode", "Architecture") else "right") for name in names)
-    rows = tuple((row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.figures) for row in result.rows)
-    return Table(columns, rows, (), title=title)
+    columns = ("Mode", "Length", "Batch", "Architecture", "Speed", "Peak memory")
+    rows = [(row.mode, f"{row.length:,}", str(row.batch), row.architecture, *row.figures) for row in result.rows]
+    return Table(columns, rows, title=title, left=(0, 3))
 
 
 def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | None) -> "Table":
-    from argap.reports.formats import Column, Table
+    from argap.reports.formats import Table
     from argap.reports.numbers import parameters
 
     title = (
@@ -177,9 +163,9 @@ def _table(rows: "list[ModelDescription]", backbone: "Backbone", size: str | Non
                 f"{row.train_tflops:.2f}",
                 str(printed.tflops or "") if printed else "",
             ]
-        lines.append((row.name, *cells, _count_mixers(row.mixers or [])))
-    columns = (Column("Name", "left"), *map(Column, titles), Column("Mixers", "left"))
-    return Table(columns, tuple(lines), (), title=title)
+        mixers = Counter(mixer["name"] for mixer in row.mixers or [])  # one per line
+        lines.append((row.name, *cells, "\n".join(f"{count} {name}" for name, count in mixers.most_common())))
+    return Table(("Name", *titles, "Mixers"), lines, title=title, left=(0, len(titles) + 1))
 
 
 def _print_lines(row: "ModelDescription") -> None:
@@ -202,13 +188,6 @@ def _print_lines(row: "ModelDescription") -> None:
     typer.echo(row.name)
     for key, value in lines.items():
         typer.echo(f"  {key:{width}}  {value}")
-
-
-def _count_mixers(mixers: list[dict[str, Any]]) -> str:
-    """``4 base_conv`` and ``2 attention``, one per line."""
-    from collections import Counter
-
-    return "\n".join(f"{count} {name}" for name, count in Counter(mixer["name"] for mixer in mixers).most_common())
 
 
 def _with_options(mixer: dict[str, Any]) -> str:

@@ -1,12 +1,49 @@
-"""Options shared by several commands."""
+"""Options shared by several commands, alone or as groups.
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+A group is a dataclass with an option in each field. A parameter of that type gives a command all of its options, and an
+instance that has checked them before the command begins.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from argap.errors import ArgapError
 from argap.trust import trusting
+
+
+class Commands(typer.Typer):
+    """Commands whose parameters may be groups of options."""
+
+    def command(self, *arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """As `typer.Typer.command`."""
+        register = super().command(*arguments, **options)
+        return lambda command: register(_flat(command))
+
+
+def _flat(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``command`` with the options of its groups as parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+    @wraps(command)
+    def ungrouped(**given: Any) -> Any:
+        made = {name: of(**{each.name: given.pop(each.name) for each in fields(of)}) for name, of in groups.items()}
+        return command(**given, **made)
+
+    parameters = []
+    for name, each in signature(command).parameters.items():
+        of_group = get_type_hints(groups[name], include_extras=True) if name in groups else {}
+        options = {option: (hint, getattr(groups[name], option)) for option, hint in of_group.items()}
+        for option, (hint, default) in (options or {name: (hints[name], each.default)}).items():
+            parameters.append(Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+    ungrouped.__signature__ = signature(command).replace(parameters=parameters)  # pyright: ignore
+    return ungrouped
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -26,13 +63,31 @@ Data = Annotated[
     typer.Option(metavar="PATH", help="Evaluation text: file, folder, hub:NAME, stdlib:heldout. Repeatable."),
 ]
 Index = Annotated[str | None, typer.Option(metavar="DIR", help="Bigram index of the training text.")]
-SeqLen = Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")]
-Packing = Annotated[
-    Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
-]
 LimitTokens = Annotated[int | None, typer.Option(metavar="N", help="Only the first N tokens of the text.")]
-LimitDocumentTokens = Annotated[int | None, typer.Option(metavar="N", help="Only the first N tokens of each document.")]
-TextColumn = Annotated[str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a text is read: fields of `argap.records.EvaluationSpec`."""
+
+    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens a window [2048].")] = None
+    packing: Annotated[
+        Literal["packed", "document"] | None, typer.Option(help="With an EOS between documents, or each on its own.")
+    ] = None
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of JSON lines and Parquet that holds the text [text].")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Windows(Reading):
+    """The same, of a part of the text."""
+
+    limit_tokens: LimitTokens = None
+    limit_document_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the first N tokens of each document.")
+    ] = None
+
 
 Engine = Annotated[str, typer.Option(help="local (this machine), or ray (tasks of a Ray cluster).")]
 Address = Annotated[str | None, typer.Option(help="ray: HOST:PORT of the cluster [this machine alone].")]

@@ -1,24 +1,50 @@
 """What commands print to stdout: JSON for machines, tables for people and papers."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from argap.cli.options import Json
 from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.records import Gap
-    from argap.reports.formats import Form
-
-Latex = Annotated[bool, typer.Option("--latex", help="Print LaTeX for booktabs, the best values in bold.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown, the best values in bold.")]
+    from argap.reports.formats import Form, Table
 
 
-def form_of(*, latex: bool, markdown: bool, as_json: bool) -> "Form":
-    """The form that the flags name. Raises `ArgapError` for more than one; call it before any work."""
-    if latex + markdown + as_json > 1:
-        raise ArgapError("--json, --latex and --markdown: expected one of them at most")
-    return "latex" if latex else "markdown" if markdown else "terminal"
+@dataclass(frozen=True)
+class Output:
+    """The form that a result is printed in. Raises `ArgapError` for more than one."""
+
+    as_json: Json = False
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX for booktabs, the best values in bold.")] = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, the best values in bold.")] = False
+
+    def __post_init__(self) -> None:
+        if self.latex + self.markdown + self.as_json > 1:
+            raise ArgapError("--json, --latex and --markdown: expected one of them at most")
+
+    @property
+    def form(self) -> "Form":
+        """Of tables."""
+        return "latex" if self.latex else "markdown" if self.markdown else "terminal"
+
+    def show(self, value: Any, tables: "Sequence[Table]") -> None:
+        """Print ``value`` as `print_json` does, or the tables that show it to people."""
+        from argap.reports.formats import print_tables
+
+        if self.as_json:
+            print_json(value)
+        else:
+            print_tables(tables, self.form)
+
+    def show_gap(self, gap: "Gap") -> None:
+        """Print a result: the tables of `argap.reports.tables`, or ``gap.json``."""
+        from argap.reports.tables import tables_of
+
+        self.show(gap, tables_of(gap))
 
 
 def print_json(value: Any) -> None:
@@ -28,14 +54,3 @@ def print_json(value: Any) -> None:
     import msgspec
 
     typer.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
-
-
-def print_gap(gap: "Gap", *, as_json: bool, form: "Form") -> None:
-    """Print a result: the tables of `argap.reports.tables`, or ``gap.json``."""
-    if as_json:
-        print_json(gap)
-        return
-    from argap.reports.formats import print_tables
-    from argap.reports.tables import tables_of
-
-    print_tables(tables_of(gap), form)

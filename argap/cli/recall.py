@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from argap.cli.options import Device, Json, Overwrite, TrustRemoteCode
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.options import Device, Overwrite, TrustRemoteCode
+from argap.cli.output import Output
 
 
 def recall(
@@ -76,9 +76,8 @@ def recall(
     paper: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV of published figures to print below the table.")
     ] = None,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Measure recall on SWDE, FDA and SQuAD, and show why answers failed.
 
@@ -93,11 +92,9 @@ def recall(
     from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
     from argap.records import as_json as to_json
-    from argap.reports.formats import print_tables
     from argap.reports.recall import failures_table, published, recall_table, upstream_table, write_recall_page
     from argap.scorer import ScoreOptions
 
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     options = ScoreOptions(dtype, device, batch_size, backend)
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
@@ -134,10 +131,7 @@ def recall(
         )
         result, page = to_json(measured), write_recall_page(out)
         tables = [recall_table(measured), failures_table(measured)]
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(tables if figures is None else [*tables, figures], form)
+    output.show(result, tables if figures is None else [*tables, figures])
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -1,13 +1,14 @@
 """``argap ref``: named references, with the text and index to compare on."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from argap.cli.options import Data, Index, Json, Packing, SeqLen, TextColumn
+from argap.cli.options import Commands, Data, Index, Json, Reading
 from argap.cli.output import print_json
 
-app = typer.Typer(help="Manage named references for comparisons.", no_args_is_help=True)
+app = Commands(help="Manage named references for comparisons.", no_args_is_help=True)
 
 
 @app.command()
@@ -16,9 +17,8 @@ def add(
     checkpoint: Annotated[str, typer.Argument(help="A local folder or a hub id.")],
     data: Data = None,
     index: Index = None,
-    seq_len: SeqLen = None,
-    packing: Packing = None,
-    text_column: TextColumn = None,
+    *,
+    reading: Reading,
 ) -> None:
     """Record a reference, replacing any of the same name."""
     from argap.bigram_index.store import open_index
@@ -31,9 +31,7 @@ def add(
         checkpoint=absolute(checkpoint),
         data=tuple(absolute(d) for d in data or ()),
         index=None if index is None else absolute(index),
-        seq_len=seq_len,
-        packing=packing,
-        text_column=text_column,
+        **asdict(reading),
     )
     find_checkpoint(checkpoint)  # fail now rather than when scoring
     check_spec(reference.evaluation)

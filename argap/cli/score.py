@@ -1,5 +1,6 @@
 """``argap score`` and ``argap compare``: from checkpoints, or from finished runs, to the table."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,18 +11,13 @@ from argap.cli.options import (
     Data,
     Device,
     Index,
-    Json,
-    LimitDocumentTokens,
-    LimitTokens,
     LogTo,
     Overwrite,
-    Packing,
-    SeqLen,
-    TextColumn,
     Threshold,
     TrustRemoteCode,
+    Windows,
 )
-from argap.cli.output import Latex, Markdown, form_of, print_gap
+from argap.cli.output import Output
 
 Reference = Annotated[
     str,
@@ -51,8 +47,8 @@ def score(
     data: Data = None,
     index: Index = None,
     threshold: Threshold = "1250",
-    seq_len: SeqLen = None,
-    packing: Packing = None,
+    *,
+    windows: Windows,
     model_name: Annotated[
         list[str] | None,
         typer.Option("--model", metavar="NAME", help="A server's model, as it knows it; once for each server."),
@@ -81,9 +77,6 @@ def score(
         bool, typer.Option("--device-map", help="Spread models over all GPUs, then the CPU's memory.")
     ] = False,
     batch_size: BatchSize = "auto",
-    limit_tokens: LimitTokens = None,
-    limit_document_tokens: LimitDocumentTokens = None,
-    text_column: TextColumn = None,
     keep: Keep = None,
     rank: Annotated[bool, typer.Option("--rank", help="Also keep the rank of each token in the vocabulary.")] = False,
     token_dtype: Annotated[str | None, typer.Option(help="Type of .bin shards: uint16 or uint32.")] = None,
@@ -97,9 +90,7 @@ def score(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the result.")] = Path("runs/score"),
     overwrite: Overwrite = False,
     log_to: LogTo = None,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    output: Output,
 ) -> None:
     """Score checkpoints and show how much of their gap to --ref is associative recall.
 
@@ -120,7 +111,6 @@ def score(
     from argap.threshold import parse_threshold
     from argap.trackers import check_trackers, log_result
 
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     check_trackers(log_to or ())
     specs = None if slices is None else read_slices(slices)
     with join_torchrun(device) as parallel:
@@ -129,14 +119,7 @@ def score(
             ref,
             out,
             spec=EvaluationSpec(
-                data=tuple(data or ()),
-                seq_len=seq_len,
-                packing=packing,
-                limit_tokens=limit_tokens,
-                text_column=text_column,
-                token_dtype=token_dtype,
-                keep=tuple(keep or ()),
-                limit_document_tokens=limit_document_tokens,
+                data=tuple(data or ()), token_dtype=token_dtype, keep=tuple(keep or ()), **asdict(windows)
             ),
             index=index,
             threshold=parse_threshold(threshold),
@@ -157,7 +140,7 @@ def score(
         )
     if parallel is None or parallel.is_main:
         log_result(gap, log_to or (), out)
-        print_gap(gap, as_json=as_json, form=form)
+        output.show_gap(gap)
 
 
 def compare(
@@ -169,16 +152,13 @@ def compare(
     ] = None,
     slices: SliceFile = None,
     out: Annotated[Path, typer.Option(help="Folder for the result.")] = Path("runs/compare"),
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Compare finished runs on their stored log-probs; no model is run."""
     from argap.comparison import compare_runs
     from argap.slice_library import read_slices
     from argap.threshold import parse_threshold
 
-    form, tau = form_of(latex=latex, markdown=markdown, as_json=as_json), parse_threshold(threshold)
-    specs = None if slices is None else read_slices(slices)
-    gap = compare_runs(runs, ref, out, threshold=tau, base=base, slices=specs)
-    print_gap(gap, as_json=as_json, form=form)
+    tau, specs = parse_threshold(threshold), None if slices is None else read_slices(slices)
+    output.show_gap(compare_runs(runs, ref, out, threshold=tau, base=base, slices=specs))

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from argap.cli.options import Json
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.output import Output
 from argap.errors import ArgapError
 
 
@@ -30,17 +29,16 @@ def slice_(
     record: Annotated[
         bool, typer.Option("--record", help="Record them in the result, in place of others, for `argap report`.")
     ] = False,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """What slices of the tokens contribute to the gap, with intervals; by default the slices that ship (--list)."""
     if list_library:
         _print_library()
         return
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     if result is None:
         raise ArgapError("no result named; give the folder of one, or --list")
+    from argap.reports.tables import slices_table
     from argap.result import open_result
     from argap.slice_library import library, read_slices
     from argap.token_slices import Slice, as_slices, record_slices, score_by, score_slices
@@ -59,12 +57,7 @@ def slice_(
         scored = score_slices(opened.token_table, wanted or as_slices(library()), threshold=tau, empty=not wanted)
     if record:
         record_slices(result, scored[1:])
-    if as_json:
-        print_json({"slices": [*scored[1:]]})
-        return
-    from argap.reports.tables import print_slices
-
-    print_slices(scored, threshold=tau, unit=opened.record.unit, form=form)
+    output.show({"slices": scored[1:]}, [slices_table(scored, threshold=tau, unit=opened.record.unit)])
 
 
 def _print_library() -> None:

@@ -9,6 +9,7 @@ from argap.atomic import write_text
 from argap.cli.options import (
     Address,
     BatchSize,
+    Commands,
     Device,
     Engine,
     Json,
@@ -18,9 +19,9 @@ from argap.cli.options import (
     TrustRemoteCode,
     check_engine,
 )
-from argap.cli.output import Latex, Markdown, form_of, print_json
+from argap.cli.output import Output, print_json
 
-app = typer.Typer(help="Train and compare many models under equal conditions.", no_args_is_help=True)
+app = Commands(help="Train and compare many models under equal conditions.", no_args_is_help=True)
 
 SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file of the suite.")]
 SizeOption = Annotated[list[str] | None, typer.Option("--size", help="Only this size. Repeatable.")]
@@ -99,9 +100,8 @@ def trajectory(
     device: Device = "auto",
     batch_size: BatchSize = "auto",
     overwrite: Overwrite = False,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Score published checkpoints (CKPT@REVISION) along their training, in place of training models."""
@@ -115,7 +115,6 @@ def trajectory(
     from argap.suite.series import load_series, score_series
     from argap.threshold import parse_threshold
 
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     given = load_series(series)
     folder = out or Path("runs") / series.stem
     options = ScoreOptions(device=device, batch_size=parse_batch_size(batch_size))
@@ -128,28 +127,27 @@ def trajectory(
     write_text(folder / "trajectory.md", in_markdown(table))
     figure = recall_along_training(along, list(given.series), given.reference, gap)
     save(figure, folder / "figures", "recall_along_training")
-    typer.echo(
-        along.to_json(orient="records", indent=2) if as_json else (in_latex if form == "latex" else in_markdown)(table)
-    )
+    if output.as_json:
+        typer.echo(along.to_json(orient="records", indent=2))
+    else:  # Markdown is also what a terminal shows
+        typer.echo((in_latex if output.latex else in_markdown)(table))
 
 
 @app.command()
 def table(
     suite: SuiteFile,
     out: OutOption = None,
-    as_json: Json = False,
-    latex: Latex = False,
-    markdown: Markdown = False,
+    *,
+    output: Output,
 ) -> None:
     """Rebuild tables, intervals and figures from the result's files, without running models or loading torch."""
     from argap.reports.suite import write_suite
     from argap.suite.config import load_suite
 
-    form = form_of(latex=latex, markdown=markdown, as_json=as_json)
     loaded = load_suite(suite, to_run=False)
     folder = out or Path("results") / suite.stem
-    text = write_suite(loaded, folder, "latex" if form == "latex" else "markdown")
-    if as_json:
+    text = write_suite(loaded, folder, "latex" if output.latex else "markdown")
+    if output.as_json:
         from argap.suite.result import read_sizes
 
         results = read_sizes(folder, list(loaded.sizes))

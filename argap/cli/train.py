@@ -1,6 +1,7 @@
 """``argap train``: train a checkpoint configured by a YAML file, flags, or both."""
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,24 +11,32 @@ from argap.cli.options import Device, Json, LogTo, Overwrite, Settings, TrustRem
 from argap.cli.output import print_json
 
 
+@dataclass(frozen=True)
+class Flags:
+    """Fields of `argap.train.TrainConfig`."""
+
+    architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None
+    tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or hub id.")] = None
+    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on. Repeatable.")] = None
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None
+    batch_size: Annotated[int | None, typer.Option(help="Windows per step, over all devices.")] = None
+    micro_batch_size: Annotated[int | None, typer.Option(help="Windows per forward pass.")] = None
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Operators: fla (flash-linear-attention), native, or auto: fla on a GPU where it can run."),
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the data order.")] = None
+    save_dtype: Annotated[str | None, typer.Option(help="dtype of the finished model's weights.")] = None
+
+
 def train(
     config: Annotated[Path | None, typer.Argument(help="YAML file; flags override it.", metavar="CONFIG")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run [runs/CONFIG].")] = None,
     settings: Settings = None,
-    architecture: Annotated[str | None, typer.Option(help="Preset: attention, base_conv, ...")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder with a tokenizer.json, or hub id.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="Corpus to train on. Repeatable.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Windows per step, over all devices.")] = None,
-    micro_batch_size: Annotated[int | None, typer.Option(help="Windows per forward pass.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(help="Operators: fla (flash-linear-attention), native, or auto: fla on a GPU where it can run."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the data order.")] = None,
-    save_dtype: Annotated[str | None, typer.Option(help="dtype of the finished model's weights.")] = None,
+    *,
+    flags: Flags,
     tokens: Annotated[
         Path | None, typer.Option(help="Folder of packed tokens to share between runs [OUT/tokens].")
     ] = None,
@@ -46,20 +55,7 @@ def train(
     from argap.train.config import parse_settings
     from argap.train.run import train
 
-    flags = {
-        "architecture": architecture,
-        "tokenizer": tokenizer,
-        "data": data,
-        "seq_len": seq_len,
-        "batch_size": batch_size,
-        "micro_batch_size": micro_batch_size,
-        "steps": steps,
-        "lr": lr,
-        "backend": backend,
-        "seed": seed,
-        "save_dtype": save_dtype,
-    }
-    given = {key: value for key, value in flags.items() if value is not None and value != []}
+    given = {key: value for key, value in asdict(flags).items() if value is not None and value != []}
     resolved = load_config(config, {**given, **parse_settings(settings or [])})
     if out is None:
         if config is None:

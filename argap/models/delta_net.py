@@ -11,6 +11,7 @@ from torch import nn
 
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
 from argap.models.convolution import NoConvolution, ShortConvolution
+from argap.models.feature_maps import ACTIVATIONS
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, State, at_least_float32, split_heads
 from argap.models.recurrence import EPSILON, HeadNorm, delta_rule_flops, delta_rule_step
 
@@ -98,7 +99,7 @@ class DeltaNet(Mixer):
         compute_dtype = at_least_float32(qkv.dtype)
         q, k, v = qkv.to(compute_dtype).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         order = 2 if self.key_norm == "l2" else 1
-        q, k = (F.normalize(_activated(part, self.activation), p=order, dim=-1, eps=SMALLEST_NORM) for part in (q, k))
+        q, k = (F.normalize(ACTIVATIONS[self.activation](part), p=order, dim=-1, eps=SMALLEST_NORM) for part in (q, k))
         return q, k, F.silu(v)
 
     def _rate(self, x: torch.Tensor) -> torch.Tensor:
@@ -108,15 +109,3 @@ class DeltaNet(Mixer):
     def _merge(self, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Outputs of the heads ``[..., H, K]``, normed and mixed, to ``[..., D]``."""
         return self.out(self.norm(y).flatten(-2).to(dtype))
-
-
-def _activated(x: torch.Tensor, name: Activation) -> torch.Tensor:
-    match name:
-        case "silu":
-            return F.silu(x)
-        case "elu":
-            return 1 + F.elu(x)
-        case "relu":
-            return F.relu(x)
-        case "identity":
-            return x

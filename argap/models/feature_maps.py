@@ -6,6 +6,8 @@ key size, F feature size.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,11 +18,18 @@ from transformers.initialization import copy_
 from argap.kernels.taylor_attention import taylor_features
 from argap.models.mixer import longest
 
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "identity": lambda x: x,
+    "elu": lambda x: 1 + F.elu(x),  # arXiv 2006.16236, eq. 7
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
 
 class FeatureMap(nn.Module, ABC):
     """φ for a given key size, maximum sequence length (or None) and number of random features."""
 
-    positive: ClassVar[bool] = True
+    positive: bool = True
     """Whether φ(q)·φ(k) ≥ 0, so that the weights can be normalised by their sum."""
     alike: ClassVar[bool] = True
     """Whether φ is the same for queries and keys."""
@@ -33,27 +42,16 @@ class FeatureMap(nn.Module, ABC):
     def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor: ...
 
 
-class Identity(FeatureMap):
-    """φ(x) = x. Weights can be negative, so their sum cannot normalise the output."""
+class ByElement(FeatureMap):
+    """One of `ACTIVATIONS`. Weights of ``identity`` can be negative, so their sum cannot normalise the output."""
 
-    positive = False
-
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
-        return x
-
-
-class OnePlusElu(FeatureMap):
-    """φ(x) = 1 + elu(x) (arXiv 2006.16236, eq. 7)."""
+    def __init__(self, name: str, key_size: int, max_positions: int | None, random_features: int) -> None:
+        super().__init__(key_size, max_positions, random_features)
+        self.activation = ACTIVATIONS[name]
+        self.positive = name != "identity"
 
     def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
-        return 1 + F.elu(x)
-
-
-class Relu(FeatureMap):
-    """φ(x) = max(x, 0)."""
-
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
-        return F.relu(x)
+        return self.activation(x)
 
 
 class CosFormer(FeatureMap):
@@ -124,10 +122,8 @@ class Performer(FeatureMap):
         return exponent.exp() / math.sqrt(self.size)
 
 
-FEATURE_MAPS: dict[str, type[FeatureMap]] = {
-    "identity": Identity,
-    "elu": OnePlusElu,
-    "relu": Relu,
+FEATURE_MAPS: dict[str, Callable[[int, int | None, int], FeatureMap]] = {
+    **{name: partial(ByElement, name) for name in ("identity", "elu", "relu")},
     "performer": Performer,
     "cosformer": CosFormer,
     "taylor": Taylor,

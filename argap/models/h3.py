@@ -3,8 +3,6 @@
 Legend: B batch, T positions, D width, H heads of size P = D / H, M states of the shift.
 """
 
-from functools import partial
-
 import torch
 from torch import nn
 
@@ -70,7 +68,7 @@ class H3(Mixer):
             product = gated_product(v, self.shift(k), skip=self.shift_skip, skipped=k)
         else:
             product = self._product(self.shift(k) + self.shift_skip * k, v)
-        filters = partial(self._filters, length)
+        filters = lambda: [self._spread(self.ssm.taps(length))]  # noqa: E731  (of each product, [T, H·P·P])
         (convolve,) = self.spectra.convolutions(product, self.ssm, length, filters)
         if self.head_size == 1:
             return self.out(convolve(product, gate=q, skip=skip))
@@ -103,10 +101,6 @@ class H3(Mixer):
         pointwise = batch * length * (width + 5 * products)
         mixing = self.shift.flops(batch, length) + convolution_flops(batch, length, products, length)
         return pointwise + mixing + self.ssm.flops(length)
-
-    def _filters(self, length: int) -> list[torch.Tensor]:
-        """The diagonal model's filter for each product, ``[T, H·P·P]``."""
-        return [self._spread(self.ssm.taps(length))]
 
     def _product(self, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """k vᵀ of each head, flat: ``[..., D]`` twice to ``[..., H·P·P]``."""

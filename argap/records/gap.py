@@ -1,5 +1,6 @@
 """``gap.json``: every model of a comparison against one reference, by slice and by partition."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,10 @@ class SliceResult(Record, frozen=True):
     """The share of its tokens that are AR hits; None where it was not computed, or without tokens."""
     title: str = ""
     note: str = ""
+
+    def among(self, models: Collection[str]) -> "SliceResult":
+        """Only the figures of some models."""
+        return msgspec.structs.replace(self, models=tuple(each for each in self.models if each.model in models))
 
 
 class Sample(Record, frozen=True):

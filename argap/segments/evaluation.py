@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from argap.ahead import gathered
 from argap.corpus import Corpus
 from argap.corpus.document import TextDocument, TokenShard
 from argap.corpus.kept import cut, kept_of
@@ -36,13 +36,6 @@ from argap.tokenizer import Tokenizer
 
 BATCH = 256
 """Documents tokenized at once."""
-
-
-def batched(documents: Iterable[TextDocument], size: int) -> Iterator[list[TextDocument]]:
-    """Lists of ``size`` documents; the last may be shorter. (`itertools.batched` is new in Python 3.12.)"""
-    iterator = iter(documents)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 @dataclass(frozen=True)
@@ -134,18 +127,15 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
     segmented = _segmented(text, tokenizers, segments, windows, limits)
     for t, run in runs.items():
-        _check_same_tokens(run, segmented.sets[t])
+        data = segmented.sets[t]
+        differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
+        if differing.any():
+            document = data.sources[data.document[np.argmax(differing)]]
+            raise MismatchError(
+                f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the "
+                "text, tokenizer and limits of the run"
+            )
     return segmented
-
-
-def _check_same_tokens(run: Run, data: EvaluationSet) -> None:
-    differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
-    if differing.any():
-        document = data.sources[data.document[np.argmax(differing)]]
-        raise MismatchError(
-            f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the text, "
-            "tokenizer and limits of the run"
-        )
 
 
 class _Text(NamedTuple):
@@ -168,7 +158,7 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
     corpora = corpora_of(spec)
     text = _Text([], [], separators, corpora, spec.keep)
     taken = 0
-    for batch in batched(_texts(corpora), BATCH):
+    for batch in gathered(_texts(corpora), BATCH, lambda document: 1):
         names = [document.source for document in batch]
         in_tokens = zip(*(tokenized([d.text for d in batch], each, names) for each in tokenizers), strict=True)
         of_batch = zip(batch, in_tokens, kept_of(batch, tokenizers[0]), strict=True)

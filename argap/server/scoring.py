@@ -20,7 +20,6 @@ from argap.lock import one_writer
 from argap.parquet import read_parquet
 from argap.progress import progress, say
 from argap.records import RunIdentity, RunResult, ServerRecord, SourceRecord
-from argap.resumable import check_resumable
 from argap.runs import (
     Run,
     begin_run,
@@ -59,15 +58,17 @@ class Server(NamedTuple):
         """SHA-256 (hex) over address and model: a server does not say which weights it has."""
         return hashlib.sha256(f"{self.address}\0{self.model}".encode()).hexdigest()
 
-
-def check_server_identity(
-    server: Server, data: EvaluationSet, folder: Path, overwrite: bool, bos: int | None
-) -> RunIdentity:
-    """The identity of the run that `score_server` writes. Raises what it raises for a folder that holds another run;
-    changes nothing."""
-    identity = _identity(server, data, bos)
-    check_resumable(folder, identity, overwrite=overwrite)
-    return identity
+    def identity(self, data: EvaluationSet, bos: int | None) -> RunIdentity:
+        """Of the run that `score_server` writes."""
+        return RunIdentity(
+            checkpoint=self.fingerprint,
+            evaluation_set=data.fingerprint,
+            dtype="unknown",
+            device="server",
+            batch_size="auto",
+            backend="server",
+            bos=bos,
+        )
 
 
 @one_writer("folder")
@@ -91,7 +92,7 @@ def score_server(
     Raises `ArgapError` for a server that gives no log-probs of prompts, or impossible ones, or nothing after several
     tries, and `MismatchError` for other tokens than the text's; finished shards are kept.
     """
-    record = new_record(model_name, str(server.address), source, data.record, _identity(server, data, bos))
+    record = new_record(model_name, str(server.address), source, data.record, server.identity(data, bos))
     run = begin_run(folder, record, overwrite=overwrite)
     shards = dict(enumerate(shards_of(data)))
     missing = missing_shards(folder, data, shards)
@@ -204,18 +205,6 @@ def _decimals(parts: list[Path]) -> int | None:
         ):
             fewest += 1
     return fewest if fewest <= MOST_DECIMALS else None
-
-
-def _identity(server: Server, data: EvaluationSet, bos: int | None) -> RunIdentity:
-    return RunIdentity(
-        checkpoint=server.fingerprint,
-        evaluation_set=data.fingerprint,
-        dtype="unknown",
-        device="server",
-        batch_size="auto",
-        backend="server",
-        bos=bos,
-    )
 
 
 def _check_round_trips(data: EvaluationSet, tokenizer: Tokenizer, where: str) -> None:

@@ -108,11 +108,6 @@ class SeriesFile:
         return {model_name(name, step): (each, each.by_step[step]) for name, each, step in every}
 
     @property
-    def compared_with(self) -> str:
-        """The name of the result's reference: the last checkpoint of the series."""
-        return model_name(self.reference, max(self.of(self.reference).by_step))
-
-    @property
     def settings(self) -> ModelSettings:
         """The settings that each row has for itself."""
         given = {row: series for row, (series, _) in self.checkpoints.items()}
@@ -153,7 +148,8 @@ def score_series(
     from argap.pipeline import score_models
 
     sources = {name: f"{name}={source}" for name, (_, source) in given.checkpoints.items()}
-    reference = sources.pop(given.compared_with)
+    last = max(given.of(given.reference).by_step)
+    reference = sources.pop(model_name(given.reference, last))
     gap = score_models(
         list(sources.values()),
         reference,

@@ -53,20 +53,16 @@ def score_pretrained(
                     measures = msgspec.structs.asdict(_measure(logprob, correct, chosen, test.seed))
                     rows.append(ScoreRow(model=target.name, pairs=pairs, slice=name, **measures))
         del model
+    fill = repr(test.fill) if test.fill else "the end-of-sequence token"
     return PretrainedScores(
         **msgspec.structs.asdict(test),
         format=FORMAT,
-        between=_between(test),
+        between=f"the text {test.text}" if test.text else fill,
         rows=tuple(rows),
         device=str(device),
         dtype=str(dtype),
         **environment(),
     )
-
-
-def _between(test: PretrainedTest) -> str:
-    """What stands between the pairs, in words."""
-    return f"the text {test.text}" if test.text else f"{test.fill!r}" if test.fill else "the end-of-sequence token"
 
 
 def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pairs"], np.ndarray]:

@@ -8,7 +8,7 @@ import msgspec
 
 from argap.atomic import parse_json, write_text
 from argap.errors import FormatError
-from argap.progress import say
+from argap.progress import say, time_left
 from argap.records import as_json
 from argap.trackers import Trackers
 from argap.train.records import EvaluationLine, StepLine
@@ -36,8 +36,7 @@ class TrainLog:
         if isinstance(line, EvaluationLine):
             self.note(f"step {line.step:,}: evaluation loss {line.eval_loss:.4f}")
             return
-        seconds_per_step = line.tokens / line.step / line.tokens_per_s
-        left = _clock(seconds_per_step * (self.total_steps - line.step))
+        left = time_left(line.tokens / line.tokens_per_s, line.step / self.total_steps)
         text = (
             f"step {line.step:,} of {self.total_steps:,}  loss {line.loss:.4f}  "
             f"{line.tokens_per_s:,.0f} tokens/s  {left} left"
@@ -83,9 +82,3 @@ def read_log(path: Path) -> list[StepLine | EvaluationLine]:
                 break
             raise FormatError(f"{path}: line {number}: not a line of a training log ({error})") from None
     return lines
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from argap.atomic import replacing
+from argap.checksums import sha256_of
 from argap.corpus import open_corpus
 from argap.corpus.tokenize import token_documents
 from argap.errors import ArgapError, FormatError
@@ -83,9 +84,8 @@ def open_tokens(folder: Path) -> TokenFile:
     size = path.stat().st_size if path.is_file() else 0
     if size != expected:
         raise FormatError(f"{path}: {size} bytes, expected {expected}; {remedy}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != about.fingerprint:
-            raise FormatError(f"{path}: damaged, its fingerprint is not the one in tokens.json; {remedy}")
+    if sha256_of(path) != about.fingerprint:
+        raise FormatError(f"{path}: damaged, its fingerprint is not the one in tokens.json; {remedy}")
     return TokenFile(folder, about)
 
 

@@ -22,11 +22,12 @@ from argap.records import Breakdowns, Gap, Part, Record, SliceResult
 from argap.restated import cells_at, check_setting, restate, thresholds_of
 from argap.result import Result
 from argap.slice_library import SliceSpec, library
+from argap.slice_sql import hits_of
 from argap.threshold import PAPER_THRESHOLD, resolve_threshold
 from argap.token_columns import BY_MODEL, COLUMNS
 from argap.token_slices import GROUPED, Slice, prepare, score_by, score_slices
 from argap.tokens import TokenTable
-from argap.view.conditions import condition_of, hits_of
+from argap.view.conditions import condition_of
 from argap.view.once import Once
 from argap.view.search import Match, find_text, lost_most
 from argap.view.thresholds import Thresholds, at_every_threshold
@@ -263,7 +264,7 @@ class Answers:
             wanted = [Slice(*each) for each in named]
             with interruptible(interrupt):
                 scored = score_slices(table, wanted, threshold=setting.threshold, empty=empty)
-            return tuple(_among(each, chosen) for each in scored[2:])
+            return tuple(each.among(chosen) for each in scored[2:])
 
         return self._once.get(("slices", tuple(named), setting, tuple(chosen), empty), compute)
 
@@ -330,8 +331,3 @@ class Answers:
         others = [each for each in table.models if each not in models]
         named = any(name in where.lower() for where in conditions for name in BY_MODEL)
         return table.among([*dict.fromkeys(models), *(others if named else ())])
-
-
-def _among(scored: SliceResult, models: Sequence[str]) -> SliceResult:
-    """Only the figures of some models."""
-    return msgspec.structs.replace(scored, models=tuple(each for each in scored.models if each.model in models))

@@ -96,9 +96,7 @@ COMPUTED: dict[str, Compute] = {
 
 def view_app(answers: Answers, *, token: str, port: int) -> Starlette:
     """The application that serves ``answers`` to browsers which know ``token``, at 127.0.0.1 and ``port``."""
-    routes: list[Any] = [
-        Route(f"/api/{name}", _endpoint(_json(compute), answers)) for name, compute in COMPUTED.items()
-    ]
+    routes: list[Any] = [Route(f"/api/{name}", _endpoint(_json(each), answers)) for name, each in COMPUTED.items()]
     routes += [Route(f"/api/keep/{kind}", _endpoint(_file(kind), answers, refused=400)) for kind in KINDS]
     routes += [Route("/api/{rest:path}", _unknown), Mount("/", StaticFiles(directory=PAGE, html=True))]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, port=port)])

@@ -2,11 +2,7 @@
 
 from argap.breakdowns import AR_HITS, REPEATED
 from argap.records import Bin, Gap, Part
-
-
-def hits_of(threshold: int | None) -> str:
-    """The AR hits as a condition; without training counts every repeated bigram."""
-    return "repeated" if threshold is None else f"repeated AND train_count <= {threshold}"
+from argap.slice_sql import hits_of, literal
 
 
 def condition_of(part: Part, by: str, gap: Gap) -> str:
@@ -15,8 +11,7 @@ def condition_of(part: Part, by: str, gap: Gap) -> str:
         hits = hits_of(gap.threshold)
         return hits if part.bin in (AR_HITS, REPEATED) else f"NOT ({hits})"
     if by == "domain":
-        quoted = part.bin.replace("'", "''")
-        return f"domain = '{quoted}'"
+        return f"domain = {literal(part.bin)}"
     bounds = next(each for each in getattr(gap.bins, by) if each.label == part.bin)
     column = {"frequency": "train_count", "distance": "distance", "position": "pos"}[by]
     within = _within(column, bounds)

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
 from argap.records import Part, SliceResult
-from argap.reports.formats import Column, Table, latex, markdown
+from argap.reports.formats import Table, latex, markdown
 from argap.reports.numbers import nats, percent
 from argap.reports.tables import gap_table, slices_table
 from argap.result import slice_frame
+from argap.slice_sql import hits_of
 from argap.token_slices import select
-from argap.view.conditions import hits_of
 
 if TYPE_CHECKING:
     from argap.view.app import Asked
@@ -106,15 +106,14 @@ def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
 
 def parts_table(by: str, parts: Sequence[Part], models: Sequence[str]) -> Table:
     """One row for each part of a partition: tokens, share, and each model's part of its gap, with its interval."""
-    columns = (Column(by.capitalize(), "left"), Column("Tokens"), Column("Share"))
     rows = []
     for part in parts:
         group = {None: "", True: ", repeated", False: ", not repeated"}[part.repeated]
         cells = [_part_cell(part, model) for model in models if model in part.contribution]
         rows.append((part.bin + group, f"{part.n:,}", percent(part.share), *cells))
-    titles = (Column(f"{model}: nats") for model in models if parts and model in parts[0].contribution)
+    titles = (f"{model}: nats" for model in models if parts and model in parts[0].contribution)
     note = "Nats a token: share × ΔNLL. A model's parts add up to its gap; in brackets, 95% intervals."
-    return Table((*columns, *titles), tuple(rows), (note,))
+    return Table((by.capitalize(), "Tokens", "Share", *titles), rows, (note,))
 
 
 def _part_cell(part: Part, model: str) -> str:

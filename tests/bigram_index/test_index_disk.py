@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from argap.bigram_index import build
 from argap.errors import ArgapError
+from tests.bigram_index import conftest
 build.chunk_tokens = lambda memory, vocab_size: int(sys.argv[2])
 documents = np.random.default_rng(0).integers(0, 500, (40, 1000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # what a full disk does: a write fails half-way
 try:
-    build.build_index(documents, Path(sys.argv[1]), vocab_size=500, tokenizer="t",
-                      tokenizer_fingerprint="ab" * 32, sources=["s"])
+    conftest.build(Path(sys.argv[1]), documents, vocab_size=500)
 except ArgapError as error:
     print(error)
 """

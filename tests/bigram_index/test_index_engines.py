@@ -271,10 +271,9 @@ def test_numba_takes_over_above_a_size(monkeypatch):
 
 def test_small_inputs_load_neither_numba_nor_pandas_nor_torch(tmp_path):
     code = (
-        "import sys, numpy as np\n"
-        "from argap.bigram_index.build import build_index\n"
-        "made = dict(vocab_size=3, tokenizer='t', tokenizer_fingerprint='f', sources=['s'])\n"
-        "index = build_index([np.array([1, 2, 1])], sys.argv[1], **made)\n"
+        "import sys\n"
+        "from tests.bigram_index.conftest import build\n"
+        "index = build(sys.argv[1], [[1, 2, 1]])\n"
         "assert index.count([1], [2]).tolist() == [1]\n"
         "print({'numba', 'pandas', 'scipy', 'torch', 'transformers'} & set(sys.modules))"
     )

@@ -26,24 +26,24 @@ def nothing(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A command on a copy of the material."""
+    """A command on a copy of the material; paths and patterns stand in one string, with spaces between."""
 
     name: str
-    command: tuple[str, ...]
-    needs: tuple[str, ...]
+    command: str
+    needs: str
     """Files and folders of the material that it reads or continues."""
-    altered: tuple[str, ...]
-    """Patterns of the files to alter."""
-    sealed: tuple[str, ...] = ()
+    altered: str = ""
+    """Patterns of files to alter, beside those of ``sealed``."""
+    sealed: str = ""
     """Patterns of files with a checksum: altered, they are refused or made again, and never change the result."""
-    outputs: tuple[str, ...] = ()
+    outputs: str = ""
     """Patterns of files that hold the result, beside JSON on stdout."""
     prepare: Callable[[Path], None] = nothing
-    run: Callable[[tuple[str, ...], Path], Ended] = run
+    run: Callable[[str, Path], Ended] = run
 
     def copy(self, material: Path, folder: Path) -> None:
         """A fresh copy of what the command needs, prepared."""
-        for name in self.needs:
+        for name in self.needs.split():
             source = material / name
             if source.is_dir():
                 shutil.copytree(source, folder / name)
@@ -54,13 +54,14 @@ class Case:
 
     def files(self, folder: Path) -> list[Path]:
         """The files to alter, of a copy."""
-        return sorted({path for pattern in self.altered for path in folder.glob(pattern) if path.is_file()})
+        patterns = f"{self.altered} {self.sealed}".split()
+        return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
     def result(self, folder: Path, stdout: str) -> dict[str, Any]:
         """The result, without what differs between two undisturbed runs."""
         found = {
             str(path.relative_to(folder)): contents(path, folder)
-            for pattern in self.outputs
+            for pattern in self.outputs.split()
             for path in sorted(folder.glob(pattern))
         }
         if "--json" in self.command:
@@ -123,370 +124,255 @@ def as_series(folder: Path) -> None:
         shutil.copytree(folder / "model", folder / f"model{step}")
 
 
-SCORE = ("--data", "text/val.jsonl", "--seq-len", "32", "--device", "cpu", "--index", "index", "--json")
-RUNS = ("out/*/checksums.json", "out/*/run.json", "out/*/tokens/*.parquet")
-LABELS = ("out/labels/*.json", "out/labels/*.parquet")
-INDEX = ("index/index.json", "index/*.parquet")
-CHECKPOINT = ("model/config.json", "model/model.safetensors", "model/tokenizer*.json")
-SEALED_RESULT = (*RUNS, *LABELS, "out/gap.json", "out/cells.parquet", "out/examples.json")
-SEGMENTS = (
-    "segments/*/checksums.json", "segments/*/run.json", "segments/*/*/*.parquet", "segments/labels/*",
-)  # fmt: skip
-RECORDED = ("out/gap.json",)
-FRESH = ("fresh/gap.json", "fresh/*/tokens/*.parquet")
+SCORE = "--data text/val.jsonl --seq-len 32 --device cpu --index index --json"
+RUNS = "out/*/checksums.json out/*/run.json out/*/tokens/*.parquet"
+LABELS = "out/labels/*.json out/labels/*.parquet"
+INDEX = "index/index.json index/*.parquet"
+CHECKPOINT = "model/config.json model/model.safetensors model/tokenizer*.json"
+SEALED_RESULT = f"{RUNS} {LABELS} out/gap.json out/cells.parquet out/examples.json"
+SEGMENTS = "segments/*/checksums.json segments/*/run.json segments/*/*/*.parquet segments/labels/*"
+RECORDED = "out/gap.json"
+FRESH = "fresh/gap.json fresh/*/tokens/*.parquet"
 
 CASES = [
     Case(
         "score",
-        ("score", "model", "--ref", "ref", *SCORE, "--out", "fresh", "--slices", "slices.yaml"),
-        ("model", "ref", "text", "index", "slices.yaml"),
-        (*CHECKPOINT, *INDEX, "text/val.jsonl", "slices.yaml", "model/generation_config.json"),
-        INDEX,
-        FRESH,
+        f"score model --ref ref {SCORE} --out fresh --slices slices.yaml",
+        "model ref text index slices.yaml",
+        altered=f"{CHECKPOINT} text/val.jsonl slices.yaml model/generation_config.json",
+        sealed=INDEX,
+        outputs=FRESH,
     ),
     Case(
         "score hf",
-        ("score", "gpt2", "--ref", "ref", *SCORE, "--out", "fresh", "--backend", "hf"),
-        ("gpt2", "ref", "text", "index"),
-        ("gpt2/*.json", "gpt2/model.safetensors"),
-        (),
-        FRESH,
+        f"score gpt2 --ref ref {SCORE} --out fresh --backend hf",
+        "gpt2 ref text index",
+        altered="gpt2/*.json gpt2/model.safetensors",
+        outputs=FRESH,
     ),
     Case(
         "score again",
-        ("score", "model", "--ref", "ref", *SCORE, "--out", "out"),
-        ("model", "ref", "text", "index", "out"),
-        (*RUNS, "out/labels/labels.json"),
-        (*RUNS, "out/labels/labels.json"),
-        (*RECORDED, "out/*/tokens/*.parquet"),
-        half_scored,
+        f"score model --ref ref {SCORE} --out out",
+        "model ref text index out",
+        sealed=f"{RUNS} out/labels/labels.json",
+        outputs=f"{RECORDED} out/*/tokens/*.parquet",
+        prepare=half_scored,
     ),
     Case(
-        "compare",
-        ("compare", "out/model", "--ref", "out/ref", "--out", "fresh", "--json"),
-        ("out",),
-        (*RUNS, *LABELS),
-        (*RUNS, *LABELS),
-        FRESH,
+        "compare", "compare out/model --ref out/ref --out fresh --json", "out", sealed=f"{RUNS} {LABELS}", outputs=FRESH
     ),
     Case(
-        "report",
-        ("report", "out"),
-        ("out",),
-        ("out/gap.json", "out/examples.json", "out/cells.parquet"),
-        ("out/gap.json", "out/examples.json", "out/cells.parquet"),
-        ("out/table.*",),
+        "report", "report out", "out", sealed="out/gap.json out/examples.json out/cells.parquet", outputs="out/table.*"
     ),
     Case(
-        "slice",
-        ("slice", "out", "--slices", "slices.yaml", "--json"),
-        ("out", "slices.yaml"),
-        (*SEALED_RESULT, "slices.yaml"),
-        SEALED_RESULT,
+        "slice", "slice out --slices slices.yaml --json", "out slices.yaml", altered="slices.yaml", sealed=SEALED_RESULT
     ),
-    Case(
-        "discover",
-        ("discover", "out", "--model", "model", "--min-share", "0.05", "--json"),
-        ("out",),
-        SEALED_RESULT,
-        SEALED_RESULT,
-    ),
+    Case("discover", "discover out --model model --min-share 0.05 --json", "out", sealed=SEALED_RESULT),
     Case(
         "discover cells",
-        ("discover", "out", "--model", "model", "--min-share", "0.05", "--json"),
-        ("out",),
-        ("out/gap.json", "out/cells.parquet"),
-        ("out/gap.json", "out/cells.parquet"),
+        "discover out --model model --min-share 0.05 --json",
+        "out",
+        sealed="out/gap.json out/cells.parquet",
         prepare=rows_alone,
     ),
-    Case(
-        "view",
-        ("view", "out", "--no-browser", "--port", "0"),
-        ("out",),
-        SEALED_RESULT,
-        SEALED_RESULT,
-        (ANSWERS,),
-        run=visit,
-    ),
+    Case("view", "view out --no-browser --port 0", "out", sealed=SEALED_RESULT, outputs=ANSWERS, run=visit),
     Case(
         "segments",
-        ("compare", "segments/other", "--ref", "segments/ref", "--out", "fresh", "--json"),
-        ("segments",),
-        SEGMENTS,
-        SEGMENTS,
-        FRESH,
+        "compare segments/other --ref segments/ref --out fresh --json",
+        "segments",
+        sealed=SEGMENTS,
+        outputs=FRESH,
     ),
     Case(
         "segments slice",
-        ("slice", "segments", "--slices", "slices.yaml", "--json"),
-        ("segments", "slices.yaml"),
-        (*SEGMENTS, "segments/gap.json", "slices.yaml"),
-        (*SEGMENTS, "segments/gap.json"),
+        "slice segments --slices slices.yaml --json",
+        "segments slices.yaml",
+        altered="slices.yaml",
+        sealed=f"{SEGMENTS} segments/gap.json",
     ),
     Case(
-        "label",
-        ("label", "out", "--index", "index2", "--json"),
-        ("out", "index2"),
-        (*SEALED_RESULT, "index2/*"),
-        (*SEALED_RESULT, "index2/*"),
-        RECORDED,
+        "label", "label out --index index2 --json", "out index2", sealed=f"{SEALED_RESULT} index2/*", outputs=RECORDED
     ),
     Case(
         "index build",
-        ("index", "build", "text", "--tokenizer", "tokenizer", "--out", "fresh", "--stats"),
-        ("text", "tokenizer"),
-        ("text/*.jsonl", "tokenizer/*"),
-        (),
-        ("fresh/*",),
+        "index build text --tokenizer tokenizer --out fresh --stats",
+        "text tokenizer",
+        altered="text/*.jsonl tokenizer/*",
+        outputs="fresh/*",
     ),
     Case(
         "index merge",
-        ("index", "merge", "index", "index2", "--out", "fresh"),
-        ("index", "index2"),
-        (*INDEX, "index2/*"),
-        (*INDEX, "index2/*"),
-        ("fresh/*",),
+        "index merge index index2 --out fresh",
+        "index index2",
+        sealed=f"{INDEX} index2/*",
+        outputs="fresh/*",
     ),
     Case(
         "index count",
-        ("index", "count", "index", "w1 w2 w3 w1 w2", "--tokenizer", "tokenizer", "--json"),
-        ("index", "tokenizer"),
-        (*INDEX, "tokenizer/*"),
-        INDEX,
+        "index count index 'w1 w2 w3 w1 w2' --tokenizer tokenizer --json",
+        "index tokenizer",
+        altered="tokenizer/*",
+        sealed=INDEX,
     ),
     Case(
         "index from-counts",
-        ("index", "from-counts", "counts.csv", "--tokenizer", "tokenizer", "--out", "fresh"),
-        ("counts.csv", "tokenizer"),
-        ("counts.csv", "tokenizer/*"),
-        (),
-        ("fresh/*",),
+        "index from-counts counts.csv --tokenizer tokenizer --out fresh",
+        "counts.csv tokenizer",
+        altered="counts.csv tokenizer/*",
+        outputs="fresh/*",
     ),
     Case(
         "index from-arpa",
-        ("index", "from-arpa", "model.arpa", "--tokenizer", "tokenizer", "--tokens", "900", "--out", "fresh"),
-        ("model.arpa", "tokenizer"),
-        ("model.arpa",),
-        (),
-        ("fresh/*",),
+        "index from-arpa model.arpa --tokenizer tokenizer --tokens 900 --out fresh",
+        "model.arpa tokenizer",
+        altered="model.arpa",
+        outputs="fresh/*",
     ),
     Case(
         "index of packed files",
-        ("index", "build", "packed", "--tokenizer", "tokenizer", "--out", "fresh"),
-        ("packed", "tokenizer"),
-        ("packed/*",),
-        (),
-        ("fresh/*",),
+        "index build packed --tokenizer tokenizer --out fresh",
+        "packed tokenizer",
+        altered="packed/*",
+        outputs="fresh/*",
     ),
-    Case(
-        "index info",
-        ("index", "info", "index", "--verify", "--json"),
-        ("index",),
-        INDEX,
-        INDEX,
-    ),
+    Case("index info", "index info index --verify --json", "index", sealed=INDEX),
     Case(
         "index profile",
-        ("index", "profile", "index", "text/val.jsonl", "--tokenizer", "tokenizer", "--json"),
-        ("index", "text", "tokenizer"),
-        (*INDEX, "text/val.jsonl"),
-        INDEX,
+        "index profile index text/val.jsonl --tokenizer tokenizer --json",
+        "index text tokenizer",
+        altered="text/val.jsonl",
+        sealed=INDEX,
     ),
     Case(
         "index ngrams",
-        ("index", "ngrams", "text", "--query", "text/val.jsonl", "--tokenizer", "tokenizer", "--out", "ngrams.parquet"),
-        ("text", "tokenizer"),
-        ("text/*.jsonl", "tokenizer/*"),
-        (),
-        ("ngrams.parquet",),
+        "index ngrams text --query text/val.jsonl --tokenizer tokenizer --out ngrams.parquet",
+        "text tokenizer",
+        altered="text/*.jsonl tokenizer/*",
+        outputs="ngrams.parquet",
     ),
     Case(
         "convert",
-        ("convert", "pickled", "fresh", "--tokenizer", "tokenizer"),
-        ("pickled", "tokenizer"),
-        ("pickled/*", "tokenizer/*"),
-        (),
-        ("fresh/*",),
+        "convert pickled fresh --tokenizer tokenizer",
+        "pickled tokenizer",
+        altered="pickled/* tokenizer/*",
+        outputs="fresh/*",
     ),
-    Case(
-        "convert published",
-        ("convert", "published", "fresh"),
-        ("published",),
-        ("published/*",),
-        (),
-        ("fresh/*",),
-    ),
-    Case(
-        "references",
-        ("ref", "list", "--json"),
-        ("home",),
-        ("home/references.json",),
-    ),
+    Case("convert published", "convert published fresh", "published", altered="published/*", outputs="fresh/*"),
+    Case("references", "ref list --json", "home", altered="home/references.json"),
     Case(
         "score a reference",
-        ("score", "model", "--ref", "mine", "--device", "cpu", "--out", "fresh", "--json"),
-        ("home", "model"),
-        ("home/references.json",),
-        (),
-        FRESH,
+        "score model --ref mine --device cpu --out fresh --json",
+        "home model",
+        altered="home/references.json",
+        outputs=FRESH,
     ),
     Case(
         "import",
-        ("import", "logprobs.jsonl", "--tokenizer", "tokenizer", "--data", "text/val.jsonl", "--packing", "document"),
-        ("logprobs.jsonl", "tokenizer", "text"),
-        ("logprobs.jsonl", "tokenizer/*", "text/val.jsonl"),
-        (),
-        ("runs/import/*/tokens/*.parquet",),
+        "import logprobs.jsonl --tokenizer tokenizer --data text/val.jsonl --packing document",
+        "logprobs.jsonl tokenizer text",
+        altered="logprobs.jsonl tokenizer/* text/val.jsonl",
+        outputs="runs/import/*/tokens/*.parquet",
     ),
     Case(
         "import a table",
-        ("import", "logprobs.parquet", "--tokenizer", "tokenizer", "--data", "text/val.jsonl", "--packing", "document"),
-        ("logprobs.parquet", "tokenizer", "text"),
-        ("logprobs.parquet",),
-        (),
-        ("runs/import/*/tokens/*.parquet",),
+        "import logprobs.parquet --tokenizer tokenizer --data text/val.jsonl --packing document",
+        "logprobs.parquet tokenizer text",
+        altered="logprobs.parquet",
+        outputs="runs/import/*/tokens/*.parquet",
     ),
     Case(
         "train",
-        ("train", "train.yaml", "--out", "fresh", "--device", "cpu"),
-        ("train.yaml", "text", "tokenizer"),
-        ("train.yaml", "text/train.jsonl", "tokenizer/*"),
-        (),
-        ("fresh/model.safetensors", "fresh/log.jsonl"),
+        "train train.yaml --out fresh --device cpu",
+        "train.yaml text tokenizer",
+        altered="train.yaml text/train.jsonl tokenizer/*",
+        outputs="fresh/model.safetensors fresh/log.jsonl",
     ),
     Case(
         "train again",
-        ("train", "train.yaml", "--out", "model", "--device", "cpu"),
-        ("train.yaml", "text", "tokenizer", "model"),
-        ("model/train.json", "model/log.jsonl", "model/checkpoints/*/*", "model/tokens/*/*"),
-        ("model/train.json", "model/checkpoints/*/*", "model/tokens/*/*"),
-        ("model/model.safetensors",),
-        cut_short,
+        "train train.yaml --out model --device cpu",
+        "train.yaml text tokenizer model",
+        altered="model/log.jsonl",
+        sealed="model/train.json model/checkpoints/*/* model/tokens/*/*",
+        outputs="model/model.safetensors",
+        prepare=cut_short,
     ),
     Case(
         "sweep",
-        ("synthetics", "sweep", "sweep.yaml", "--out", "fresh", "--device", "cpu"),
-        ("sweep.yaml",),
-        ("sweep.yaml",),
-        (),
-        ("fresh/runs/*.json",),
+        "synthetics sweep sweep.yaml --out fresh --device cpu",
+        "sweep.yaml",
+        altered="sweep.yaml",
+        outputs="fresh/runs/*.json",
     ),
     Case(
         "sweep again",
-        ("synthetics", "sweep", "sweep.yaml", "--out", "sweep", "--device", "cpu"),
-        ("sweep.yaml", "sweep"),
-        ("sweep/sweep.json", "sweep/runs/*.json"),
-        ("sweep/sweep.json", "sweep/runs/*.json"),
-        ("sweep/runs/*.json",),
-        half_swept,
+        "synthetics sweep sweep.yaml --out sweep --device cpu",
+        "sweep.yaml sweep",
+        sealed="sweep/sweep.json sweep/runs/*.json",
+        outputs="sweep/runs/*.json",
+        prepare=half_swept,
     ),
-    Case(
-        "sweep plot",
-        ("synthetics", "plot", "sweep", "--json"),
-        ("sweep",),
-        ("sweep/sweep.json", "sweep/runs/*.json"),
-        ("sweep/sweep.json", "sweep/runs/*.json"),
-    ),
+    Case("sweep plot", "synthetics plot sweep --json", "sweep", sealed="sweep/sweep.json sweep/runs/*.json"),
     Case(
         "suite",
-        ("suite", "run", "suite.yaml", "--work", "work", "--out", "result", "--device", "cpu"),
-        ("suite.yaml", "text", "tokenizer", "work"),
-        ("suite.yaml", "work/tiny/*/train.json", "work/tiny/runs/*/run.json", "work/tiny/runs/*/tokens/*.parquet"),
-        ("work/tiny/runs/*/run.json", "work/tiny/runs/*/tokens/*.parquet"),
-        ("result/tiny/gap.json",),
+        "suite run suite.yaml --work work --out result --device cpu",
+        "suite.yaml text tokenizer work",
+        altered="suite.yaml work/tiny/*/train.json",
+        sealed="work/tiny/runs/*/run.json work/tiny/runs/*/tokens/*.parquet",
+        outputs="result/tiny/gap.json",
     ),
     Case(
         "suite table",
-        ("suite", "table", "suite.yaml", "--out", "result", "--json"),
-        ("suite.yaml", "result"),
-        ("suite.yaml", "result/tiny/*.json", "result/tiny/*.parquet", "result/tiny/logs/*"),
-        ("result/tiny/gap.json", "result/tiny/members.json", "result/tiny/*.parquet"),
-        ("result/table.*",),
+        "suite table suite.yaml --out result --json",
+        "suite.yaml result",
+        altered="suite.yaml result/tiny/*.json result/tiny/logs/*",
+        sealed="result/tiny/gap.json result/tiny/members.json result/tiny/*.parquet",
+        outputs="result/table.*",
     ),
     Case(
         "suite status",
-        ("suite", "status", "suite.yaml", "--work", "work", "--json"),
-        ("suite.yaml", "work"),
-        ("suite.yaml", "work/tiny/*/train.json", "work/tiny/*/log.jsonl", "work/tiny/runs/*/run.json"),
+        "suite status suite.yaml --work work --json",
+        "suite.yaml work",
+        altered="suite.yaml work/tiny/*/train.json work/tiny/*/log.jsonl work/tiny/runs/*/run.json",
     ),
     Case(
         "suite page",
-        ("report", "result/tiny"),
-        ("result",),
-        ("result/tiny/*.json", "result/tiny/*.parquet", "result/tiny/logs/*"),
-        ("result/tiny/gap.json", "result/tiny/*.parquet"),
-        ("result/tiny/table.*",),
+        "report result/tiny",
+        "result",
+        altered="result/tiny/*.json result/tiny/logs/*",
+        sealed="result/tiny/gap.json result/tiny/*.parquet",
+        outputs="result/tiny/table.*",
     ),
     Case(
         "suite trajectory",
-        ("suite", "trajectory", "series.yaml", "--out", "fresh", "--device", "cpu", "--json"),
-        ("series.yaml", "model", "ref", "text", "index"),
-        ("series.yaml",),
-        (),
-        ("fresh/trajectory.parquet",),
-        as_series,
+        "suite trajectory series.yaml --out fresh --device cpu --json",
+        "series.yaml model ref text index",
+        altered="series.yaml",
+        outputs="fresh/trajectory.parquet",
+        prepare=as_series,
     ),
     Case(
         "synthetics score",
-        (
-            "synthetics",
-            "score",
-            "model",
-            "--pairs",
-            "2",
-            "--examples",
-            "2",
-            "--length",
-            "32",
-            "--device",
-            "cpu",
-            "--out",
-            "fresh",
-            "--json",
-        ),
-        ("model",),
-        CHECKPOINT,
-        (),
-        ("fresh/scores.json",),
+        "synthetics score model --pairs 2 --examples 2 --length 32 --device cpu --out fresh --json",
+        "model",
+        altered=CHECKPOINT,
+        outputs="fresh/scores.json",
     ),
     Case(
         "recall beside a gap",
-        (
-            "recall",
-            "model",
-            "--ref",
-            "ref",
-            "--tasks",
-            "swde",
-            "--data",
-            "questions.jsonl",
-            "--out",
-            "fresh",
-            "--gap",
-            "out",
-            "--index",
-            "index",
-            "--paper",
-            "paper.csv",
-            "--json",
-        ),
-        ("model", "ref", "questions.jsonl", "out", "index", "paper.csv"),
-        ("out/gap.json", "paper.csv", *INDEX),
-        ("out/gap.json", *INDEX),
-        ("fresh/recall.json",),
+        "recall model --ref ref --tasks swde --data questions.jsonl --out fresh --gap out --index index "
+        "--paper paper.csv --json",
+        "model ref questions.jsonl out index paper.csv",
+        altered="paper.csv",
+        sealed=f"out/gap.json {INDEX}",
+        outputs="fresh/recall.json",
     ),
     Case(
         "recall",
-        ("recall", "model", "--ref", "ref", "--tasks", "swde", "--data", "questions.jsonl", "--out", "recall"),
-        ("model", "ref", "questions.jsonl", "recall"),
-        ("questions.jsonl", "recall/*/*/run.json", "recall/*/*/samples/*", "recall/*/*/checksums.json"),
-        ("recall/*/*/run.json", "recall/*/*/samples/*", "recall/*/*/checksums.json"),
-        ("recall/recall.json",),
+        "recall model --ref ref --tasks swde --data questions.jsonl --out recall",
+        "model ref questions.jsonl recall",
+        altered="questions.jsonl",
+        sealed="recall/*/*/run.json recall/*/*/samples/* recall/*/*/checksums.json",
+        outputs="recall/recall.json",
     ),
-    Case(
-        "models show",
-        ("models", "show", "model", "--json"),
-        ("model",),
-        ("model/config.json", "model/model.safetensors"),
-    ),
+    Case("models show", "models show model --json", "model", altered="model/config.json model/model.safetensors"),
 ]

@@ -3,6 +3,7 @@
 import importlib
 import os
 import resource
+import shlex
 import signal
 import sys
 import time
@@ -49,7 +50,7 @@ def preload() -> None:
             print(f"not imported: {name}", file=sys.stderr)
 
 
-def start(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> int:
+def start(command: str, folder: Path, longest: float = LONGEST) -> int:
     """Fork a process that runs ``argap COMMAND`` in ``folder``; returns its id. Its output is in two files there.
 
     ``longest``: seconds of processor time after which it is ended.
@@ -90,10 +91,10 @@ def _is_in_command(error: BaseException) -> bool:
     return any("argap/cli/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
-def _main(command: tuple[str, ...]) -> int:
+def _main(command: str) -> int:
     from argap.cli import main
 
-    sys.argv = ["argap", *command]
+    sys.argv = ["argap", *shlex.split(command)]
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  (ends with the process)
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     try:
@@ -135,6 +136,6 @@ def wait(
     return Ended(code, said[0], said[1], seconds, spoke > 0 and seconds - spoke < SILENCE)
 
 
-def run(command: tuple[str, ...], folder: Path, longest: float = LONGEST) -> Ended:
+def run(command: str, folder: Path, longest: float = LONGEST) -> Ended:
     """The whole command, undisturbed."""
     return wait(start(command, folder, longest), folder, longest=longest)

@@ -39,7 +39,7 @@ def attempt(case: Case, expected: dict[str, Any], rng: Random, material: Path, f
 def run_altered(case: Case, expected: dict[str, Any], folder: Path, path: Path, how: str) -> Try:
     """Run the command in ``folder``, where ``path`` is altered."""
     name = str(path.relative_to(folder))
-    sealed = UNSEALED not in how and any(path.match(pattern) for pattern in case.sealed)
+    sealed = UNSEALED not in how and any(path.match(pattern) for pattern in case.sealed.split())
     outside = sorted(other.name for other in folder.parent.iterdir())
     ended = case.run(case.command, folder)
     outcome = classify(case, ended, expected, folder, sealed=sealed)

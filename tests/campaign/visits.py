@@ -45,7 +45,7 @@ def _answer(request: urllib.request.Request) -> Any:
         return {"failed": str(error)}
 
 
-def visit(command: tuple[str, ...], folder: Path) -> Ended:
+def visit(command: str, folder: Path) -> Ended:
     """Serve, ask, interrupt. A refusal that the page shows counts as the command's."""
     process = start(command, folder)
     visitor = _Visitor(process, folder)

@@ -1,6 +1,5 @@
 """Every reader returns the documents written, and names the error in a broken file."""
 
-import gzip
 import json
 
 import numpy as np
@@ -24,16 +23,17 @@ def domains(corpus) -> list[str]:
     return [item.domain for item in corpus]
 
 
+def write(path, text: str) -> None:
+    """Write a file, compressed as its name says."""
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    with pa.output_stream(str(path), compression=compression) as file:
+        file.write(text.encode())
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_json_lines_plain_and_compressed(tmp_path, suffix):
     path = tmp_path / f"rows{suffix}"
-    if suffix.endswith(".gz"):
-        path.write_bytes(gzip.compress(LINES.encode()))
-    elif suffix.endswith(".zst"):
-        with pa.output_stream(str(path), compression="zstd") as file:
-            file.write(LINES.encode())
-    else:
-        path.write_text(LINES)
+    write(path, LINES)
     corpus = open_corpus(path)
     assert texts(corpus) == [row["text"] for row in ROWS]
     assert domains(corpus) == ["sea", "pond"]
@@ -112,10 +112,11 @@ def test_escapes_of_whole_characters_are_read_as_they_are(tmp_path):
     assert corpus.tally.invalid_utf8 == 0
 
 
-def test_a_line_that_is_nested_too_deeply_is_named(tmp_path):
+@pytest.mark.parametrize(("broken", "said"), [("{broken", ""), ("[" * 10**5, r" \(nested too deeply\)")])
+def test_a_broken_json_line_is_named(tmp_path, broken, said):
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "whole"}\n' + "[" * 10**5 + "\n")
-    with pytest.raises(FormatError, match=r"rows\.jsonl, line 2: not JSON \(nested too deeply\)"):
+    path.write_text(f"{LINES}{broken}\n")
+    with pytest.raises(FormatError, match=rf"rows\.jsonl, line 3: not JSON{said}"):
         texts(open_corpus(path))
 
 
@@ -155,22 +156,11 @@ def test_a_missing_text_column_lists_the_columns(tmp_path, suffix):
     assert texts(open_corpus(path, text_column="content")) == ["a"]
 
 
-def test_a_broken_json_line_is_named(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(LINES + "{broken\n")
-    with pytest.raises(FormatError, match=r"rows\.jsonl, line 3: not JSON"):
-        texts(open_corpus(path))
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_truncated_archive_is_named(tmp_path, suffix):
     path = tmp_path / f"rows.jsonl{suffix}"
     lines = "".join(json.dumps({"text": str(np.random.default_rng(i).bytes(64))}) + "\n" for i in range(500))
-    if suffix == ".gz":
-        path.write_bytes(gzip.compress(lines.encode()))
-    else:
-        with pa.output_stream(str(path), compression="zstd") as file:
-            file.write(lines.encode())
+    write(path, lines)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(FormatError, match=r"rows\.jsonl.*truncated or unreadable after line"):
         texts(open_corpus(path))

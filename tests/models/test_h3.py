@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from argap.errors import ArgapError
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.h3 import H3
 from tests.models.conftest import redraw
@@ -68,5 +67,3 @@ def test_states_may_be_as_many_as_positions() -> None:
     mixer = H3(8, 10, head_size=2, shift_states=None, states=None)
     assert len(mixer.shift.weight) == 10
     assert mixer.ssm.frequency.shape == (4, 5)  # conjugate pairs
-    with pytest.raises(ArgapError, match="needs the longest sequence"):
-        H3(8, states=None)

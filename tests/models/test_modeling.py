@@ -17,6 +17,7 @@ from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.models.base_conv import BaseConv
 from argap.models.configuration import MixerSpec, as_spec
 from argap.models.presets import ARCHITECTURES, build_config
+from tests.models.conftest import assert_all_learn
 
 VOCAB, LONGEST = 48, 32
 SIZE: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 32, "max_position_embeddings": LONGEST}
@@ -98,10 +99,7 @@ def test_the_loss_is_the_mean_nll_of_the_next_tokens(model: ArgapForCausalLM) ->
 def test_all_parameters_learn(model: ArgapForCausalLM) -> None:
     ids = some_ids(4, LONGEST)
     model(ids, labels=ids).loss.backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        assert torch.isfinite(parameter.grad).all(), name
-        assert parameter.grad.abs().max() > 0, name
+    assert_all_learn(model)
 
 
 @torch.no_grad()

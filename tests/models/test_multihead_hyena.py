@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from argap.errors import ArgapError
 from argap.models.multihead_hyena import MultiheadHyena
-from argap.models.registry import build_mixer
 from tests.models.conftest import redraw
 
 
@@ -49,16 +47,3 @@ def test_a_key_of_one_distance_is_recalled_by_hand() -> None:
     x = torch.tensor([[[1.0, 0.0], [0.0, 3.0], [2.0, 0.0]]], dtype=torch.float64)
     # Position 2: keys and values (1, 0), (0, 3), (2, 0), query (2, 0): 2·1·(1, 0) + 0 + 2·2·(2, 0).
     assert mixer(x)[0].tolist() == [[1.0, 0.0], [0.0, 27.0], [10.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("positions", "options", "said"),
-    [
-        (None, {}, "its filters need the longest sequence"),
-        (8, {"heads": 3}, "width 8 does not split into 3 heads"),
-        (8, {"filter_depth": 1}, "filter_depth 1; expected at least 2"),
-    ],
-)
-def test_what_cannot_be_built_is_refused(positions: int | None, options: dict[str, int], said: str) -> None:
-    with pytest.raises(ArgapError, match=f"multihead_hyena: {said}"):
-        build_mixer({"name": "multihead_hyena", **options}, 8, positions)

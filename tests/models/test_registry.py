@@ -107,14 +107,17 @@ def test_a_mixer_of_ones_own_trains_saves_and_loads(tmp_path: Path) -> None:
     assert loaded.model.blocks[1].mixer.scale == 0.5
 
 
-@torch.no_grad()
-def test_a_mixer_that_needs_token_ids_gets_them() -> None:
-    model = model_of("own_mixers:OddTokens").double()
+def assert_steps_as_it_runs(model: ArgapForCausalLM) -> None:
     ids = torch.randint(32, (2, 10))
     state = model.init_state(2)
     for t in range(10):
         logits, state = model.step(ids[:, t], state)
         torch.testing.assert_close(logits, model(ids).logits[:, t])
+
+
+@torch.no_grad()
+def test_a_mixer_that_needs_token_ids_gets_them() -> None:
+    assert_steps_as_it_runs(model_of("own_mixers:OddTokens").double())
 
 
 @torch.no_grad()
@@ -127,11 +130,7 @@ def test_the_mixer_of_the_documentation_steps_as_it_runs(tmp_path: Path) -> None
     by_hand = mixer.get_submodule("out")(mixer.get_submodule("into")(0.8 * x[:, 0] + x[:, 1]))
     torch.testing.assert_close(mixer(x)[:, 1], by_hand)
     assert mixer.flops(2, 4) == 2 * (2 * 2 * 4 * 16**2) + 2 * (2 * 4**2 * 16)  # two maps; the T² weights
-    ids = torch.randint(32, (2, 10))
-    state = model.init_state(2)
-    for t in range(10):
-        logits, state = model.step(ids[:, t], state)
-        torch.testing.assert_close(logits, model(ids).logits[:, t])
+    assert_steps_as_it_runs(model)
 
 
 def test_a_mixer_without_a_step_says_so() -> None:

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from argap.errors import ArgapError
 from argap.models.retnet import Norm, RetNet
 from tests.models.conftest import redraw
 
@@ -65,5 +64,3 @@ def test_without_recall_across_chunks_every_chunk_is_a_sequence_of_its_own() -> 
         expected = torch.cat([whole(part) for part in x.split(4, dim=1)], dim=1)
         torch.testing.assert_close(chunked(x), expected, rtol=0, atol=1e-12)
     assert (chunked(x) - whole(x)).abs()[:, 4:].max() > 1e-3
-    with pytest.raises(ArgapError, match="cross_chunk false needs a chunk_size"):
-        RetNet(WIDTH, heads=HEADS, chunk_size=None, cross_chunk=False)

@@ -343,10 +343,7 @@ def test_published_figures_that_are_no_csv_are_named(tmp_path, content: bytes) -
 def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
     (tmp_path / "f.csv").write_text("model,fda\nbased,24.4\nnote\n")
     table = published(tmp_path / "f.csv")
-    assert ([column.title for column in table.columns], table.rows) == (
-        ["model", "fda"],
-        (("based", "24.4"), ("note", "")),
-    )
+    assert (table.columns, table.rows) == (("model", "fda"), [("based", "24.4"), ("note", "")])
     assert markdown(table) == (
         "**Published (f.csv)**\n\n| model | fda |\n| --- | ---: |\n| based | 24.4 |\n| note |  |\n"
     )

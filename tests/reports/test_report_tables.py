@@ -90,7 +90,7 @@ def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
     assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
-    assert [column.title for column in table.columns][2:5] == ["Overall", "AR hits", "Other bytes"]
+    assert table.columns[2:5] == ("Overall", "AR hits", "Other bytes")
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")
     row = by_hand.rows[0]
     assert row.overall.nll is not None

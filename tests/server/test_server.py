@@ -176,55 +176,43 @@ def changed(edit: Any) -> Any:
     return fault
 
 
+def answered(status: int, kind: str, text: str) -> Any:
+    """A fault that answers everything alike."""
+    return lambda number, body, good: (status, kind, text)
+
+
+OF_IDS = {
+    "HTML where JSON was expected, 3 times": answered(200, "text/html", "<html>hi"),
+    "no answer, the server closed the connection, 3 times": answered(0, "", ""),
+    "an empty answer, 3 times": answered(200, "", ""),
+    "no log-probs of the prompt in its answer;": answered(200, "", '{"choices": [{}]}'),
+    "an answer without choices": answered(200, "", "[]"),
+    r"`\$\.choices\[0\]\.index`": answered(200, "", '{"choices": [{"index": "a"}]}'),
+    r"Expected `object.*`\$\.usage`": answered(200, "", '{"choices": [], "usage": []}'),
+    "no JSON where JSON was expected, 3 times": answered(200, "", "[" * 10**5),
+    "Expected `int`": changed(lambda c: c["prompt_logprobs"][3].update({"x": {"rank": 1}})),
+    "Expected `int": changed(lambda c: c["prompt_logprobs"][3].update({str(2**31): {"rank": 1}})),
+    r"status 400 \(x\); expected a": answered(400, "", '{"error": {"message": "x" }}'),
+    "status 302, a redirect": answered(302, "", "http://127.0.0.1:1/"),
+    "status 404": answered(404, "", "{}"),
+    "log-probs for .* tokens": changed(lambda c: c["prompt_logprobs"].pop()),
+    "found 7": changed(lambda c: c["prompt_logprobs"].__setitem__(3, {"7": {}})),
+    "no prompt_logprobs": changed(lambda c: c.pop("prompt_logprobs")),
+}
+"""What is said of each fault of a server that takes token ids."""
+ECHOED = {
+    "`float.*got `bool`": changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, True)),
+    "found ' zebra'; is .* its token": changed(lambda c: c["logprobs"]["tokens"].__setitem__(2, " zebra")),
+    "position 2: log-prob None": changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)),
+    "position 2: log-prob 0.5": changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)),
+    "tokens and one or more new": changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),
+}
+"""The same of a server that echoes the prompt."""
+
+
 @pytest.mark.parametrize(
-    ("dialect", "fault", "said"),
-    [
-        ("prompt_logprobs", lambda n, b, g: (200, "text/html", "<html>hi"), "HTML where JSON was expected, 3 times"),
-        ("prompt_logprobs", lambda n, b, g: (0, "", ""), "no answer, the server closed the connection, 3 times"),
-        ("prompt_logprobs", lambda n, b, g: (200, "", ""), "an empty answer, 3 times"),
-        (
-            "prompt_logprobs",
-            lambda n, b, g: (200, "", '{"choices": [{}]}'),
-            "no log-probs of the prompt in its answer;",
-        ),
-        ("prompt_logprobs", lambda n, b, g: (200, "", "[]"), "an answer without choices"),
-        (
-            "prompt_logprobs",
-            lambda n, b, g: (200, "", '{"choices": [{"index": "a"}]}'),
-            r"`\$\.choices\[0\]\.index`",
-        ),
-        (
-            "prompt_logprobs",
-            lambda n, b, g: (200, "", '{"choices": [], "usage": []}'),
-            r"Expected `object.*`\$\.usage`",
-        ),
-        ("prompt_logprobs", lambda n, b, g: (200, "", "[" * 10**5), "no JSON where JSON was expected, 3 times"),
-        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"][3].update({"x": {"rank": 1}})), "Expected `int`"),
-        (
-            "prompt_logprobs",
-            changed(lambda c: c["prompt_logprobs"][3].update({str(2**31): {"rank": 1}})),
-            "Expected `int",
-        ),
-        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, True)), "`float.*got `bool`"),
-        ("prompt_logprobs", lambda n, b, g: (400, "", '{"error": {"message": "x" }}'), r"status 400 \(x\); expected a"),
-        ("prompt_logprobs", lambda n, b, g: (302, "", "http://127.0.0.1:1/"), "status 302, a redirect"),
-        ("prompt_logprobs", lambda n, b, g: (404, "", "{}"), "status 404"),
-        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"].pop()), "log-probs for .* tokens"),
-        ("prompt_logprobs", changed(lambda c: c["prompt_logprobs"].__setitem__(3, {"7": {}})), "found 7"),
-        ("prompt_logprobs", changed(lambda c: c.pop("prompt_logprobs")), "no prompt_logprobs"),
-        (
-            "echo",
-            changed(lambda c: c["logprobs"]["tokens"].__setitem__(2, " zebra")),
-            "found ' zebra'; is .* its token",
-        ),
-        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, None)), "position 2: log-prob None"),
-        ("echo", changed(lambda c: c["logprobs"]["token_logprobs"].__setitem__(2, 0.5)), "position 2: log-prob 0.5"),
-        (
-            "echo",
-            changed(lambda c: [c["logprobs"][k].pop(n) for k in LISTS for n in (0, 0)]),
-            "tokens and one or more new",
-        ),
-    ],
+    ("dialect", "said", "fault"),
+    [("prompt_logprobs", *each) for each in OF_IDS.items()] + [("echo", *each) for each in ECHOED.items()],
 )
 def test_a_bad_answer_is_one_line(server, place, tmp_path, dialect: str, fault: Any, said: str) -> None:
     server.completions.dialect, server.completions.fault = dialect, fault
@@ -279,7 +267,7 @@ def test_the_key_is_sent_and_never_written(server, place, tmp_path, monkeypatch,
     errors = []
     for answer in (401, 400, 500):
         quoted = (answer, "application/json", json.dumps({"error": {"message": f"Incorrect API key {KEY} provided"}}))
-        server.completions.fault = lambda number, body, good, quoted=quoted: quoted
+        server.completions.fault = answered(*quoted)
         with pytest.raises(ArgapError) as refused:
             score(server, place, tmp_path / f"out{answer}")
         errors.append(f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}")
@@ -293,7 +281,7 @@ def test_the_key_is_sent_and_never_written(server, place, tmp_path, monkeypatch,
 
 def test_a_server_that_asks_for_a_key_names_the_variable(server, place, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("ARGAP_API_KEY", raising=False)
-    server.completions.fault = lambda number, body, good: (401, "", "{}")
+    server.completions.fault = answered(401, "", "{}")
     with pytest.raises(ArgapError, match="asks for a key; set ARGAP_API_KEY"):
         score(server, place, tmp_path / "out")
     monkeypatch.setenv("ARGAP_API_KEY", "a\nb")
@@ -327,13 +315,10 @@ def test_models_and_servers_are_counted(server, place, tmp_path) -> None:
 
 
 def test_a_server_is_a_reference_too(server, place, tmp_path) -> None:
-    given: dict[str, Any] = {
-        "data": place / "text.jsonl",
-        "seq_len": 32,
-        "device": "cpu",
-        "tokenizer": str(place / "t"),
-    }
-    result = argap.score(place / "reference", server.url, model_name="tiny", out=tmp_path / "out", **given)
+    given: dict[str, Any] = {"data": place / "text.jsonl", "seq_len": 32, "tokenizer": str(place / "t")}
+    result = argap.score(
+        place / "reference", server.url, model_name="tiny", device="cpu", out=tmp_path / "out", **given
+    )
     assert (result.reference, result.models) == ("tiny", ["tiny", "reference"])
 
 

@@ -30,12 +30,10 @@ def test_nll_on_rare_bigrams():
     gap: Any = SimpleNamespace(bins=SimpleNamespace(frequency=bins), models=["ref", "m"], reference="ref")
     table = rare_table(SizeResult(Path("x"), gap, cells, ()))
     assert table is not None
-    assert [column.title for column in table.columns[1:]] == [
-        "Never seen, repeated", "Never seen, not repeated", "Seen once, repeated"
-    ]  # fmt: skip
-    assert table.rows == (
+    assert table.columns[1:] == ("Never seen, repeated", "Never seen, not repeated", "Seen once, repeated")
+    assert table.rows == [
         ("ref", "2.00", "4.50", "2.00"),
         ("m", "2.50 (+0.50)", "4.00 (−0.50)", "2.00 (+0.00)"),
-    )
+    ]
     assert "4, 2, 3 tokens" in table.notes[0]
     assert rare_table(SizeResult(Path("x"), gap, cells.query("frequency == 2"), ())) is None

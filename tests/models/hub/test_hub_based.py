@@ -69,14 +69,10 @@ def save(folder: Path, weights: dict[str, torch.Tensor], **options: Any) -> Path
     return folder
 
 
-def test_logits_are_those_of_a_plain_reading(tmp_path, weights, native, ids) -> None:
-    found = native(save(tmp_path, weights))(ids).logits
-    torch.testing.assert_close(found.double(), by_hand(exact(weights), ids), rtol=0, atol=1e-4)
-
-
-def test_steps_are_those_of_a_plain_reading(tmp_path, weights, native, stepped, ids) -> None:
-    model = native(save(tmp_path, weights))
-    torch.testing.assert_close(stepped(model, ids).double(), by_hand(exact(weights), ids), rtol=0, atol=1e-4)
+def test_logits_and_steps_are_those_of_a_plain_reading(tmp_path, weights, native, stepped, ids) -> None:
+    model, expected = native(save(tmp_path, weights)), by_hand(exact(weights), ids)
+    torch.testing.assert_close(model(ids).logits.double(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids).double(), expected, rtol=0, atol=1e-4)
 
 
 def exact(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """What cannot be read is refused by one line that names it, and what can be is read from any file layout."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,40 +31,31 @@ def mamba(tmp_path) -> Path:
     return tmp_path
 
 
-def rewrite(folder: Path, **weights: torch.Tensor | None) -> None:
-    """Set weights of the file, or remove them; ``__`` stands for the dot."""
-    stored = load_file(folder / WEIGHTS)
-    for name, weight in weights.items():
-        key = name.replace("__", ".")
-        if weight is None:
-            del stored[key]
-        else:
-            stored[key] = weight
-    save_file(stored, folder / WEIGHTS, metadata={"format": "pt"})
+def rewrite(folder: Path, name: str, weight: torch.Tensor | None) -> None:
+    """Set a weight of the file, or remove it."""
+    stored = load_file(folder / WEIGHTS) | ({} if weight is None else {name: weight})
+    kept = {each: value for each, value in stored.items() if weight is not None or each != name}
+    save_file(kept, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def test_a_missing_weight_is_named(mamba, native) -> None:
-    rewrite(mamba, backbone__layers__0__mixer__A_log=None)
-    with pytest.raises(ArgapError, match=r"1 weights are missing .* first is backbone\.layers\.0\.mixer\.A_log"):
-        native(mamba)
-
-
-def test_a_weight_left_over_is_named(mamba, native) -> None:
-    rewrite(mamba, backbone__layers__0__mixer__in_proj__bias=torch.zeros(64))
-    with pytest.raises(ArgapError, match=r"1 weights are not part of .* backbone\.layers\.0\.mixer\.in_proj\.bias"):
-        native(mamba)
-
-
-def test_a_weight_of_another_shape_is_named(mamba, native) -> None:
-    rewrite(mamba, backbone__norm_f__weight=torch.zeros(17))
-    with pytest.raises(ArgapError, match=r"backbone\.norm_f\.weight gives model\.norm\.weight the shape \(17,\).*16"):
+@pytest.mark.parametrize(
+    ("name", "weight", "said"),
+    [
+        ("backbone.layers.0.mixer.A_log", None, r"1 weights are missing .* first is {}"),
+        ("backbone.layers.0.mixer.in_proj.bias", torch.zeros(64), r"1 weights are not part of .* {}"),
+        ("backbone.norm_f.weight", torch.zeros(17), r"{} gives model\.norm\.weight the shape \(17,\).*16"),
+    ],
+)
+def test_a_missing_another_and_a_misshapen_weight_are_named(mamba, native, name, weight, said) -> None:
+    rewrite(mamba, name, weight)
+    with pytest.raises(ArgapError, match=said.format(re.escape(name))):
         native(mamba)
 
 
 def test_the_heads_copy_of_a_tied_embedding_is_passed_over(mamba, native) -> None:
     ids = torch.tensor([[1, 2, 3]])
     before = native(mamba)(ids).logits
-    rewrite(mamba, lm_head__weight=load_file(mamba / WEIGHTS)["backbone.embeddings.weight"].clone())
+    rewrite(mamba, "lm_head.weight", load_file(mamba / WEIGHTS)["backbone.embeddings.weight"].clone())
     assert torch.equal(native(mamba)(ids).logits, before)
 
 

@@ -51,15 +51,11 @@ def checkpoint(original, tmp_path_factory) -> Path:
 
 
 @torch.no_grad()
-def test_logits_are_those_of_their_plain_operators(original, checkpoint, native, ids) -> None:
-    expected = by_hand(original, ids)
+def test_logits_and_steps_are_those_of_their_plain_operators(original, checkpoint, native, stepped, ids) -> None:
+    model, expected = native(checkpoint), by_hand(original, ids)
     assert expected.std() > 0.3
-    torch.testing.assert_close(native(checkpoint)(ids).logits, expected, rtol=0, atol=1e-4)
-
-
-@torch.no_grad()
-def test_steps_are_those_of_their_plain_operators(original, checkpoint, native, stepped, ids) -> None:
-    torch.testing.assert_close(stepped(native(checkpoint), ids), by_hand(original, ids), rtol=0, atol=1e-4)
+    torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids), expected, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
@@ -214,14 +210,7 @@ def test_on_a_cpu_their_kernels_are_one_line(tmp_path, model_type: str, backend:
 
 
 def test_their_mamba2_is_read_by_transformers_own(tmp_path, fla_models) -> None:
-    sizes = {
-        "vocab_size": 61,
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "head_dim": 32,
-        "num_heads": 4,
-        "state_size": 16,
-    }
+    sizes = {**SMALL, "head_dim": 32, "num_heads": 4, "state_size": 16}
     original = fla_models.Mamba2ForCausalLM(fla_models.Mamba2Config(**sizes, expand=2, n_groups=1))
     original.save_pretrained(tmp_path)
     model = load_model(find_checkpoint(tmp_path), dtype=torch.float32, device="cpu")

@@ -54,19 +54,14 @@ def checkpoint(request, tmp_path_factory, shaken):
 
 
 @torch.no_grad()
-def test_logits_are_those_of_transformers(checkpoint, native, ids) -> None:
+def test_logits_and_steps_are_those_of_transformers(checkpoint, native, stepped, ids) -> None:
     original = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", backend="hf")
     assert isinstance(original, (MambaForCausalLM, RwkvForCausalLM))
     expected = original(input_ids=ids, use_cache=False).logits
     assert expected.std() > 0.3  # not all alike
-    torch.testing.assert_close(native(checkpoint)(ids).logits, expected, rtol=0, atol=1e-4)
-
-
-@torch.no_grad()
-def test_steps_are_those_of_transformers(checkpoint, native, stepped, ids) -> None:
-    original = load_model(find_checkpoint(checkpoint), dtype=torch.float32, device="cpu", backend="hf")
-    expected = original(input_ids=ids, use_cache=False).logits
-    torch.testing.assert_close(stepped(native(checkpoint), ids), expected, rtol=0, atol=1e-4)
+    model = native(checkpoint)
+    torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(stepped(model, ids), expected, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()
