@@ -1,0 +1,152 @@
+"""Figures in tables of the pages are those of the committed files, rounded to the decimals that are shown."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from argap.synthetics.selection import best_runs
+from argap.synthetics.sweep import load_sweep
+
+ROOT = Path(__file__).parent.parent
+MQAR = ROOT / "results" / "mqar"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("results/*/README.md")]
+MEMBERS = {
+    "BaseConv, 2 layers": "base_conv", "BaseConv, 4 layers": "base_conv", "Hyena, 4 layers": "hyena",
+    "autocorrelation": "base_conv_autocorrelation", "programmatic": "base_conv_programmatic",
+    "2 heads, no convolution": "delta_net", "2 heads, convolution": "delta_net, convolution",
+    "DeltaNet, convolution": "delta_net",
+}  # fmt: skip
+"""Names on the page of MQAR that are not a member's in lower case."""
+
+
+def tables(text: str) -> Iterator[list[list[str]]]:
+    """The cells of every table, its header first; an empty first cell repeats the one above."""
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in block.splitlines()]
+        rows = [row for row in rows if not set("".join(row)) <= set("-:| ")]
+        for above, row in itertools.pairwise(rows):
+            row[0] = row[0] or above[0]
+        yield rows
+
+
+def table(page: Path, *header: str) -> list[list[str]]:
+    """The rows of the one table whose header starts with these cells."""
+    (rows,) = (rows for rows in tables(page.read_text()) if rows[0][: len(header)] == list(header))
+    return rows[1:]
+
+
+def shown(cell: str, *values: float) -> bool:
+    """Whether a cell's numbers are these values, each rounded to its own decimals; half may go either way."""
+    numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", cell)
+    return len(numbers) == len(values) and all(
+        abs(float(number.replace(",", "")) - value) <= 0.5000001 * 10 ** -len(number.partition(".")[2])
+        for number, value in zip(numbers, values, strict=True)
+    )
+
+
+Check = tuple[str, *tuple[float, ...]]
+"""A cell and what it should show."""
+
+
+def unlike(checks: Iterable[Check]) -> list[Check]:
+    return [(cell, *values) for cell, *values in checks if not shown(cell, *values)]
+
+
+@cache
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The rows of a file of ``benchmarks/results``."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
+
+
+def of_model(name: str, model: str) -> dict[str, Any]:
+    return next(row for row in rows_of(name) if row["model"] == model)
+
+
+@pytest.mark.parametrize("name", ["figure2-small", "deltanet-small", "figure2-published", "figure2-filters-small"])
+def test_accuracy_against_width(name):
+    section = (MQAR / "README.md").read_text().split(f"\n## {name}:")[1].split("\n## ")[0]
+    header, *rows = next(tables(section))
+    widths = [int(cell.removeprefix("width ")) for cell in header[2:]]
+    best = best_runs(pd.read_parquet(MQAR / name / "runs.parquet")).set_index(["length", "name", "width"])
+    cells = {
+        (int(size.split(",")[0]), MEMBERS.get(label, label.lower()), width): cell
+        for size, label, *accuracies in rows
+        for width, cell in zip(widths, accuracies, strict=True)
+        if cell != "—"
+    }
+    assert cells.keys() == set(best.index)
+    values = dict(zip(best.index, best[["accuracy", "steps"]].to_numpy().tolist(), strict=True))
+    shares = {key: (100 * accuracy, steps) for key, (accuracy, steps) in values.items()}
+    assert unlike((cell, *shares[key][: 1 + cell.count("(")]) for key, cell in cells.items()) == []
+
+
+def test_counts_of_finished_runs():
+    counts = {
+        (len(list(runs.glob("*.json"))), len(load_sweep(ROOT / "suites/mqar" / f"{runs.parent.name}.yaml").configs()))
+        for runs in MQAR.glob("*/runs")
+    }
+    wrong = []
+    for page in PAGES:
+        text = " ".join(page.read_text().split())
+        said = re.findall(r"\b(\d+) of (?:the )?(\d+)(?: runs|\))", text)
+        said += [(n, n) for n in re.findall(r"\ball (\d+) runs", text)]
+        wrong += [(page.name, *pair) for pair in said if tuple(map(int, pair)) not in counts]
+    assert wrong == []
+
+
+def test_whole_models():
+    def checks() -> Iterator[Check]:
+        for model, path, trunk, ours, speedup, errors in table(PERFORMANCE, "Hugging Face models"):
+            row = of_model("score", model)
+            hf, argap = row["HF path"], row["argap"]
+            yield from ((path, hf["ms"]), (trunk, row["trunk of HF"]["ms"]), (ours, argap["ms"]))
+            yield from ((speedup, hf["ms"] / argap["ms"]), (errors, hf["error_nats"], argap["error_nats"]))
+        for model, plain, ours, device, errors in table(PERFORMANCE, "native models, 360m"):
+            unfused, argap = of_model("score", model)["unfused"], of_model("score", model)["argap"]
+            yield from ((plain, unfused["ms"]), (ours, argap["ms"]))
+            yield (device, argap["device_ms"]) if "device_ms" in argap else (device,)
+            yield errors, unfused["error_nats"], argap["error_nats"]
+
+    assert unlike(checks()) == []
+
+
+def test_peers_are_of_the_same_run():
+    def checks() -> Iterator[Check]:
+        for label, peer, trunk, ours, speedup, _ in table(PERFORMANCE, "model", "the peer's log-probs, ms"):
+            model, _, tool = label.partition(", ")
+            fla = tool == "flash-linear-attention"
+            row = of_model("score-peers", f"FLA {model}" if fla else model)
+            whole = row["FLA path" if fla else "torch.compile"]["ms"]
+            yield from ((peer, whole), (trunk, row["trunk of FLA" if fla else "trunk under torch.compile"]["ms"]))
+            yield from ((ours, row["argap"]["ms"]), (speedup, whole / row["argap"]["ms"]))
+
+    assert unlike(checks()) == []
+
+
+def test_answers_of_the_viewer():
+    answers = next(row for row in rows_of("view") if row["amount"] == 10**8)["answers"]
+    times = [time for name, time in answers.items() if name not in ("overview", "in the background")]
+    rows = zip(table(PERFORMANCE, "", "CPU, s", "seconds"), times, strict=True)
+    assert unlike(check for (_, *cells), (wall, cpu) in rows for check in zip(cells, (cpu, wall), strict=True)) == []
+
+
+def test_time_and_memory_under_load():
+    inputs = {"documents": "documents", "bytes": "one document", "packed": "scored", "scored": "tokens"}
+
+    def checks() -> Iterator[Check]:
+        for label, amount, cpu, memory in table(ROOT / "docs" / "reliability.md", "input", "amount"):
+            key = "view" if "argap view" in label else inputs[label.split()[0]]
+            n = int(amount.replace(",", ""))
+            row = next(row for row in rows_of("scale") if (row["input"], row["amount"]) == (key, n))
+            yield cpu, row["cpu_seconds"]
+            yield (memory, row["bytes"] / 2**20) if "bytes" in row else (memory,)
+
+    assert unlike(checks()) == []
