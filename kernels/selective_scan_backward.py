@@ -46,7 +46,7 @@ LAUNCHES = LaunchTable(
         }
     },
 )
-STORED_EVERY = 64
+STORED_EVERY = 32
 """L: positions from one stored state to the next; a multiple of BT and BA and of twice the forward kernel's BT."""
 
 Gradients = tuple[torch.Tensor, ...]

@@ -60,14 +60,21 @@ def unlike(checks: Iterable[Check]) -> list[Check]:
     return [(cell, *values) for cell, *values in checks if not shown(cell, *values)]
 
 
+def last_loss(log: Path, steps: int = 300) -> float:
+    """The mean training loss of the last ``steps``."""
+    lines = pd.read_json(log, lines=True)
+    return float(lines.loc[lines["step"] > lines["step"].max() - steps, "loss"].mean())
+
+
 @cache
 def rows_of(name: str) -> list[dict[str, Any]]:
     """The rows of a file of ``benchmarks/results``."""
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
 
 
-def of_model(name: str, model: str) -> dict[str, Any]:
-    return next(row for row in rows_of(name) if row["model"] == model)
+def of_model(name: str, model: str, *others: str) -> dict[str, Any]:
+    """The row of ``model`` in the first of the files that has one."""
+    return next(row for file in (name, *others) for row in rows_of(file) if row["model"] == model)
 
 
 @pytest.mark.parametrize("name", ["figure2-small", "deltanet-small", "figure2-published", "figure2-filters-small"])
@@ -123,12 +130,53 @@ def test_peers_are_of_the_same_run():
         for label, peer, trunk, ours, speedup, _ in table(PERFORMANCE, "model", "the peer's log-probs, ms"):
             model, _, tool = label.partition(", ")
             fla = tool == "flash-linear-attention"
-            row = of_model("score-peers", f"FLA {model}" if fla else model)
+            row = of_model("score-peers-fla", f"FLA {model}" if fla else model, "score-peers")
             whole = row["FLA path" if fla else "torch.compile"]["ms"]
             yield from ((peer, whole), (trunk, row["trunk of FLA" if fla else "trunk under torch.compile"]["ms"]))
             yield from ((ours, row["argap"]["ms"]), (speedup, whole / row["argap"]["ms"]))
 
     assert unlike(checks()) == []
+
+
+def test_training_over_lengths_and_generation():
+    def checks() -> Iterator[Check]:
+        rates = {(row["row"].split()[0], row["shape"]): row for row in rows_of("train-lengths")}
+        for shape, *cells in table(PERFORMANCE, "windows × length"):
+            windows, length = shape.replace(",", "").split(" × ")
+            for model, cell in zip(("attention", "delta_net", "gla", "retnet"), cells, strict=True):
+                row = rates[model, f"B {windows}, T {length}"]
+                yield cell, *((row["tokens_per_s"], row["ratio"])[: 1 + cell.count("(")])
+        speeds = {(row["architecture"], str(row["batch"])): row["tokens_per_s"] for row in rows_of("generation")}
+        for batch, *cells in table(PERFORMANCE, "sequences", "attention"):
+            for model, cell in zip(("attention", "based", "based_post", "mamba"), cells, strict=True):
+                found = speeds[model, batch]
+                yield cell, *((found, found / speeds["attention", batch])[: 1 + cell.count("(")])
+
+    assert unlike(checks()) == []
+
+
+def test_table_2_in_training_loss():
+    place = ROOT / "results" / "table2-mini"
+    losses = {path.stem: last_loss(path) for path in (*place.glob("7m/logs/*.jsonl"), *place.glob("training/*.jsonl"))}
+    reference, base = losses["attention"], losses["base_conv"]
+
+    def checks() -> Iterator[Check]:
+        for label, loss, behind, closed, _ in table(place / "README.md", "model", "training loss"):
+            found = losses[label.split("`")[1] if "`" in label else label]
+            yield loss, found
+            yield (behind,) if behind == "—" else (behind, found - reference)
+            yield (closed,) if closed == "—" else (closed, 100 * (base - found) / (base - reference))
+
+    assert unlike(checks()) == []
+
+
+def test_training_loss_of_mambas_own_block():
+    place = ROOT / "results" / "table1-7m"
+    logs = [place / "training/mamba_block.jsonl", *(place / f"7m/logs/{name}.jsonl" for name in ("mamba", "attention"))]
+    block, llama, attention = map(last_loss, logs)
+    text = " ".join((place / "README.md").read_text().split())
+    assert f"its loss is {block:.3f}, Mamba's in Llama's block {llama:.3f} and attention's {attention:.3f}," in text
+    assert f"Mamba's own block is {llama - block:.3f} nats ahead" in (ROOT / "docs" / "fidelity.md").read_text()
 
 
 def test_answers_of_the_viewer():
