@@ -11,9 +11,10 @@ import pandas as pd
 
 from argap.bins import bins_of, frequency_bins
 from argap.breakdowns import By
-from argap.cells import PREFIX, sum_by
+from argap.cells import PREFIX, hits_and_others, sum_by
 from argap.errors import ArgapError
 from argap.records import Gap
+from argap.slices import slices_of_cells
 from argap.summary import gap_rows
 
 
@@ -61,10 +62,11 @@ def restate(gap: Gap, cells: pd.DataFrame, *, threshold: int | None, reference: 
     if (threshold, reference) == (gap.threshold, gap.reference):
         return gap
     base = next((row.closed.base for row in gap.rows if row.closed), None)
+    cells = cells_at(cells, gap, threshold)
+    whole, *others = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
     rows = gap_rows(
-        cells_at(cells, gap, threshold),
-        reference=reference,
-        threshold=threshold,
+        whole,
+        {each.name: each for each in others},
         base=None if base == reference else base,
         parameters={row.model: row.parameters for row in gap.rows if row.parameters is not None},
         runs={row.model: row.run for row in gap.rows},

@@ -1,5 +1,6 @@
 """GAP: from cells to the rows of the Zoology paper's Table 1, one for each model, with their parts."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -57,7 +58,7 @@ def summarize(
     whole, *others = slices_of_cells(cells, masks, reference)
     scored = {each.name: each for each in others}
     _, n = documents_of(cells)
-    rows = _rows(whole, scored, base, parameters or {}, runs or {})
+    rows = gap_rows(whole, scored, base, parameters or {}, runs or {})
     return Gap(
         format=GAP_FORMAT,
         rows=tuple(rows),
@@ -79,29 +80,13 @@ def summarize(
 
 
 def gap_rows(
-    cells: pd.DataFrame,
-    *,
-    reference: str,
-    threshold: int | None,
-    base: str | None,
-    parameters: dict[str, int],
-    runs: dict[str, str],
-) -> list[GapRow]:
-    """The rows of ``gap.json``, the reference's first, from cells with at least ``document``, ``repeated`` and
-    ``frequency``. Raises `ArgapError` where ``base`` is not one of the models."""
-    if base is not None:
-        check_base(base, models_of(cells))
-    whole, *others = slices_of_cells(cells, hits_and_others(cells, threshold), reference)
-    return _rows(whole, {each.name: each for each in others}, base, parameters, runs)
-
-
-def _rows(
     whole: SliceResult,
-    scored: dict[str, SliceResult],
+    scored: Mapping[str, SliceResult],
     base: str | None,
-    parameters: dict[str, int],
-    runs: dict[str, str],
+    parameters: Mapping[str, int],
+    runs: Mapping[str, str],
 ) -> list[GapRow]:
+    """The rows of ``gap.json``, the reference's first, from all tokens and the slices of `hits_and_others`."""
     on_hits, other = scored["ar_hits"], scored["other"]
     overall, ar, rest = ({m.model: m for m in part.models} for part in (whole, on_hits, other))
     reference = next(name for name, model in overall.items() if model.reference)

@@ -277,7 +277,10 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the Rust library raises bare Exception
         raise FormatError(f"{folder / 'tokenizer.json'}: not a readable tokenizer ({error})") from None
-    made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=_bos_of_folder(folder, backend))
+    # Of the BOS ``config.json`` may carry the default of another vocabulary.
+    named = _setting(folder / "tokenizer_config.json", "bos_token")
+    bos = backend.token_to_id(named) if isinstance(named, str) else None
+    made = Tokenizer(backend, name=name, eos=_eos_of_folder(folder, backend), bos=bos)
     if not made.vocabulary:
         raise FormatError(f"{folder / 'tokenizer.json'}: its vocabulary is empty")
     if made.vocab_size > (most := len(made.vocabulary) + GAPS):
@@ -327,12 +330,6 @@ def _setting(file: Path, key: str) -> Any:
     """The value of ``key`` in a file of JSON, of an AddedToken written out its text; None where it is not there."""
     value = read_json(file).get(key) if file.is_file() else None
     return value.get("content") if isinstance(value, dict) else value
-
-
-def _bos_of_folder(folder: Path, backend: Any) -> int | None:
-    """The BOS id that ``tokenizer_config.json`` names; ``config.json`` may carry the default of another vocabulary."""
-    named = _setting(folder / "tokenizer_config.json", "bos_token")
-    return backend.token_to_id(named) if isinstance(named, str) else None
 
 
 def _eos_of_folder(folder: Path, backend: Any) -> int | None:

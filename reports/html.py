@@ -70,6 +70,8 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
     """
     code, digest = script()
     more = {} if further is None else further.figures
+    # Of many models the smallest gap first; as many as fit across a printed page share a table of parts.
+    rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
     return template("report.html.j2").render(
         script=code,
@@ -95,7 +97,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         windows=[show_window(window, gap.reference) for window in (() if examples is None else examples.known)],
         slices=_slices_table(gap) if gap.slices else None,
         breakdowns=[
-            (title, [_parts_table(gap, parts, title, rows) for rows in _printable(gap)])
+            (title, [_parts_table(gap, parts, title, rows[k : k + MANY]) for k in range(0, max(1, len(rows)), MANY)])
             for by, title in BREAKDOWNS.items()
             if (parts := getattr(gap.breakdowns, by)) and gap.reference in parts[0].nll
         ],
@@ -103,13 +105,6 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         unit=gap.unit,
         provenance=provenance(gap),
     )
-
-
-def _printable(gap: Gap) -> list[list[GapRow]]:
-    """The models compared whose gap is finite, in groups that fit across a printed page; of many, the smallest gap
-    first."""
-    rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
-    return [rows[k : k + MANY] for k in range(0, max(1, len(rows)), MANY)]
 
 
 def inline_svg(path: Path, name: str) -> Markup:

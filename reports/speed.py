@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from argap.atomic import write_json
 from argap.models.speed import Speed, SpeedCase
 from argap.records import Record, as_json, read_record
-from argap.reports.drawing import WIDTH, decades, grid, legend_above, looks, plain, save, style
+from argap.reports.drawing import WIDTH, decades, grid, legend_above, looks, plain, style
 from argap.resumable import environment
 
 TITLES = {"training": "Training", "generation": "Generation"}
@@ -51,11 +51,6 @@ def write_speed(rows: list[Speed], out: Path) -> SpeedResult:
     result = _result(rows[0], rows)
     write_json(out / FILE, as_json(result), seal=False)
     return result
-
-
-def draw_speed(result: SpeedResult, out: Path) -> None:
-    """Save the figure in ``out``."""
-    save(speed(result), out, "speed")
 
 
 def _result(case: SpeedCase, rows: list[Speed]) -> SpeedResult:

@@ -71,7 +71,8 @@ def bench(
 
     from argap.device import resolve_device, resolve_dtype
     from argap.models.speed import measure_all, speed_cases
-    from argap.reports.speed import draw_speed, read_speed, write_speed
+    from argap.reports.drawing import save
+    from argap.reports.speed import read_speed, speed, write_speed
 
     device = resolve_device(device)
     size = {"hidden_size": hidden_size, "num_hidden_layers": layers, "vocab_size": vocab_size}
@@ -79,7 +80,7 @@ def bench(
     cases = speed_cases(architectures, training=train, generation=generate, **size, **options)
     rows = measure_all(cases, read_speed(cases[0], out), partial(write_speed, out=out))
     result = write_speed(rows, out)
-    draw_speed(result, out)
+    save(speed(result), out, "speed")
     output.show(result, [_bench_table(result)])
     if not output.as_json:
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")

@@ -18,7 +18,7 @@ from argap.runs import Run, check_same_set, open_run, read_logprobs, read_token_
 from argap.segments.evaluation import SegmentedText, open_text_of_runs
 from argap.segments.runs import check_tokens, labels_of_text
 from argap.threshold import PAPER_THRESHOLD, Threshold
-from argap.tokenizer import Tokenizer, tokenizer_in_memory
+from argap.tokenizer import tokenizer_in_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,7 +86,10 @@ class RecallGap:
         self._batch_size: int | Literal["auto"] = batch_size
         self._text: SegmentedText | None = None
         if own is not None and own.fingerprint != run.record.evaluation.tokenizer_fingerprint:
-            self._text, self._bos = _segmented(run, own), None  # the id is one of the reference's tokens
+            check_tokens([run])
+            spec = EvaluationSpec().over(run.record.source)
+            self._bos = None  # the id is one of the reference's tokens
+            self._text = open_text_of_runs(spec, [tokenizer_of(run), own], {0: run})
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
             folder = labels_of([run])
@@ -151,12 +154,6 @@ class RecallGap:
             gap_ar_hits=float(share) * on_hits,
             gap_due_to_ar=gap_due_to_ar(-on_hits, -gap, float(share)).value,
         )
-
-
-def _segmented(run: Run, tokenizer: Tokenizer) -> SegmentedText:
-    check_tokens([run])
-    spec = EvaluationSpec().over(run.record.source)
-    return open_text_of_runs(spec, [tokenizer_of(run), tokenizer], {0: run})
 
 
 def _data_of(run: Run, labels: Labels) -> EvaluationSet:

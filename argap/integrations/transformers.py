@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from argap.errors import ArgapError
-from argap.integrations.recall_gap import GapFigures, RecallGap
+from argap.integrations.recall_gap import RecallGap
 from argap.threshold import PAPER_THRESHOLD, Threshold
 
 PREFIX = "eval_argap_"
@@ -100,9 +100,4 @@ class GapCallback(TrainerCallback):
         model: Any = self._trainer.accelerator.unwrap_model(self._trainer.model)
         figures = self._gap.measure(model)
         self._measured = state.global_step
-        self._trainer.log(logs_of(figures))
-
-
-def logs_of(figures: GapFigures) -> dict[str, float]:
-    """What is logged: the figures that there are, by name."""
-    return {PREFIX + name: value for name, value in figures._asdict().items() if value is not None}
+        self._trainer.log({PREFIX + name: value for name, value in figures._asdict().items() if value is not None})

@@ -64,7 +64,9 @@ class MultiheadHyena(Mixer):
         ``[B, T, 2, D]``."""
         q, k, v = self.short(mapped).unflatten(-1, (3, self.heads, -1)).unbind(dim=2)
         products = (k[..., :, None] * v[..., None, :]).flatten(2)
-        (convolve,) = self.spectra.convolutions(products, self.filter, self.taps, lambda: [self._filter(k.shape[1])])
+        channels = k.shape[-1] ** 2  # of a head, which have the same filter
+        filters = lambda: [self.filter(k.shape[1]).repeat_interleave(channels, dim=-1)]  # noqa: E731
+        (convolve,) = self.spectra.convolutions(products, self.filter, self.taps, filters)
         memory = convolve(products).view(*k.shape, k.shape[-1])
         memory = memory + self.skip[:, None, None] * products.view_as(memory)
         y = (q[..., None, :] @ memory.to(q.dtype))[..., 0, :]
@@ -103,8 +105,3 @@ class MultiheadHyena(Mixer):
         channels = self.out.in_features**2 // self.heads
         convolved = convolution_flops(batch, length, channels, self.taps) + 5 * batch * length * channels
         return self.short.flops(batch, length) + self.filter.flops(length) + convolved
-
-    def _filter(self, taps: int) -> torch.Tensor:
-        """The first ``taps`` of the filters, each for the C² products of its head, ``[≤ taps, D·C]``."""
-        size = self.out.in_features // self.heads
-        return self.filter(taps).repeat_interleave(size**2, dim=-1)

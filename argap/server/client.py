@@ -180,7 +180,8 @@ class Client:
     def _read(self, response: http.client.HTTPResponse, answer: bytes) -> Any:
         status = response.status
         if status in self.again:
-            raise Transient(f"status {status}{self.said(answer)}", _seconds(response.getheader("Retry-After")))
+            after = response.getheader("Retry-After") or ""  # in seconds, or a date
+            raise Transient(f"status {status}{self.said(answer)}", float(after) if after.isdecimal() else 0.0)
         if status in (401, 403):  # what the server says may quote the key
             given = "refuses the key of" if self._key else "asks for a key; set"
             raise ServerRefusal(f"{self.address}: status {status}, the server {given} {KEY}", status)
@@ -229,8 +230,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, http.client.RemoteDisconnected):
         return "no answer, the server closed the connection"
     return " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
-
-
-def _seconds(header: str | None) -> float:
-    """``Retry-After`` in seconds; 0 for its other form, a date."""
-    return float(header) if header and header.isdecimal() else 0.0

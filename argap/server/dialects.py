@@ -112,7 +112,9 @@ class Dialect(NamedTuple):
                 f"{where}: read {own + added} tokens, {own} were sent in {len(windows)} windows; does it cut the "
                 "prompt, or have another tokenizer?"
             )
-        choices = _choices(answer, len(windows), where)
+        choices = sorted(answer.choices, key=lambda choice: choice.index)  # in the order of the prompts
+        if [choice.index for choice in choices] != list(range(len(windows))):
+            raise MismatchError(f"{where}: {len(choices)} choices for {len(windows)} prompts; use `batch_size=1`")
         read = _of_ids if self.logprobs == "prompt_logprobs" else _of_texts
         if self.sends is not None:
             pairs = zip(choices, windows, strict=True)
@@ -159,14 +161,6 @@ def tokens_added(answer: Answer, windows: Sequence[Sequence[int]]) -> int | None
     """Tokens that the server read beyond those of ``windows``; None where it does not count them."""
     read = (answer.usage.prompt_tokens if answer.usage else None) or 0
     return read - sum(map(len, windows)) if read > 0 else None
-
-
-def _choices(answer: Answer, count: int, where: str) -> list[Choice]:
-    """The choices of an answer in the order of the prompts."""
-    choices = sorted(answer.choices, key=lambda choice: choice.index)
-    if [choice.index for choice in choices] != list(range(count)):
-        raise MismatchError(f"{where}: {len(choices)} choices for {count} prompts; use `batch_size=1`")
-    return choices
 
 
 def _of_ids(choice: Choice, ids: Sequence[int], tokenizer: Tokenizer, where: str) -> Scored:

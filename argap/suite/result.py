@@ -127,7 +127,10 @@ class SizeResult:
         far as the files have documents there: the ``curve.parquet`` of an older argap has none."""
         sums = self._sums
         highs, last = thresholds_of(self.gap), float(sums["high"].to_numpy().max())
-        known = self._at([tau for tau in highs if tau <= last], self._binned())
+        ends = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
+        repeated = self.cells.loc[self.cells["repeated"]]
+        binned = repeated.assign(high=ends[repeated["frequency"]])
+        known = self._at([tau for tau in highs if tau <= last], binned)
         if "document" in sums:
             known |= self._at([tau for tau in self.marks if tau not in known], sums)
         others = share_by_threshold(sums, self.totals, self.reference)
@@ -139,12 +142,6 @@ class SizeResult:
     def _sums(self) -> pd.DataFrame:
         """``curve.parquet``."""
         return self._table("curve", "high", "n", *(PREFIX + model for model in self.gap.models))
-
-    def _binned(self) -> pd.DataFrame:
-        """The repeated cells with the upper end of their frequency bin as ``high``."""
-        highs = np.array([np.inf if each.high is None else each.high for each in self.gap.bins.frequency])
-        sums = self.cells.loc[self.cells["repeated"]]
-        return sums.assign(high=highs[sums["frequency"]])
 
     def _at(self, thresholds: Sequence[int], sums: pd.DataFrame) -> dict[int, ThresholdShare]:
         """Points with intervals, from sums by document up to ``high``."""

@@ -110,20 +110,14 @@ def read_runs(out: Path) -> pd.DataFrame:
     if (out / "runs").is_dir():
         runs = collect_runs(read_sweep(out), out)
     elif path.is_file():
-        runs = _read_parquet(path)
+        runs = read_frame(path)
+        if missing := [column for column in COLUMNS if column not in runs]:
+            lacks = f"the column {missing[0]} is missing; `argap synthetics sweep` writes one"
+            raise FormatError(f"{path}: not a table of runs, {lacks}")
     else:
         raise ArgapError(f"{path}: no such file; {sweep} writes it")
     if runs.empty:
         raise ArgapError(f"{out}: no run of the sweep is finished; {sweep} trains them")
-    return runs
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    runs = read_frame(path)
-    if missing := [column for column in COLUMNS if column not in runs]:
-        raise FormatError(
-            f"{path}: not a table of runs, the column {missing[0]} is missing; `argap synthetics sweep` writes one"
-        )
     return runs
 
 

@@ -74,7 +74,11 @@ def train(
         model = build_model(config, load_tokenizer(config.tokenizer))
         backend = _set_backend(config, before, model, parallel.device)
         data, evaluation = _pack(config, tokens or out / "tokens", parallel)
-        _check_same_data(out, before, data)
+        if before and before.data.fingerprint != data.fingerprint:
+            raise MismatchError(
+                f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
+                f"{data.fingerprint[:12]}; {ANOTHER}"
+            )
         return _train(config, backend, model, out, parallel, data, evaluation, log_to)
 
 
@@ -104,14 +108,15 @@ def _train(
 ) -> TrainRecord:
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
-    trainer = Trainer(model, config, parallel)
+    trainer, device = Trainer(model, config, parallel), parallel.device
+    on_cpu = f"{device.type}, {torch.get_num_threads()} threads"
     record = TrainRecord(
         format=FORMAT,
         config=config.as_json(),
         data=data.about,
         eval_data=evaluation.about if evaluation else None,
         parameters=sum(p.numel() for p in model.parameters()),
-        device=_device_name(parallel),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu,
         processes=parallel.world,
         **environment(),
         finished=None,
@@ -122,7 +127,10 @@ def _train(
     parallel.wait()
     log = None
     if parallel.is_main:
-        log = _begin(out, config, record, position, log_to)
+        write_record(out / "train.json", record)
+        save_tokenizer(config.tokenizer, out)
+        trackers = Trackers(log_to, out, record.config, first_step=position.step)
+        log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
         epochs = config.total_steps * config.batch_size / windows.count
         say(_in_words(record, config, epochs, position))
     try:
@@ -151,14 +159,6 @@ def _train(
         write_record(out / "train.json", record)
     parallel.wait()
     return record
-
-
-def _begin(out: Path, config: TrainConfig, record: TrainRecord, position: Position, log_to: Sequence[str]) -> TrainLog:
-    """Write what the folder has from the first step on, and open the log."""
-    write_record(out / "train.json", record)
-    save_tokenizer(config.tokenizer, out)
-    trackers = Trackers(log_to, out, record.config, first_step=position.step)
-    return TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
 
 
 def _in_words(record: TrainRecord, config: TrainConfig, epochs: float, position: Position) -> str:
@@ -201,14 +201,6 @@ def _check_model(out: Path) -> None:
         raise ArgapError(f"{out}: holds a model but no train.json; choose another `out`")
 
 
-def _check_same_data(out: Path, before: TrainRecord | None, data: TokenFile) -> None:
-    if before and before.data.fingerprint != data.fingerprint:
-        raise MismatchError(
-            f"{out}: was trained on tokens {before.data.fingerprint[:12]}, the data are now "
-            f"{data.fingerprint[:12]}; {ANOTHER}"
-        )
-
-
 def _discard(out: Path) -> None:
     """Remove an earlier run from ``out``. Packed tokens stay: their name identifies their content.
 
@@ -244,9 +236,3 @@ def _result(out: Path, config: TrainConfig, end: Position, parallel: Parallel) -
         wall_time_s=end.seconds,
         peak_memory_bytes=torch.cuda.max_memory_allocated(parallel.device) if on_cuda else None,
     )
-
-
-def _device_name(parallel: Parallel) -> str:
-    if parallel.device.type == "cuda":
-        return torch.cuda.get_device_name(parallel.device)
-    return f"{parallel.device.type}, {torch.get_num_threads()} threads"
