@@ -15,9 +15,10 @@ from argap.atomic import read_json, write_json
 
 VOLATILE = {
     "date", "seconds", "seconds per step", "tokens per second", "tokens_per_s", "wall_time_s", "git", "versions",
-    "device", "checksum",
+    "device", "checksum", "group",
 }  # fmt: skip
-"""Keys of JSON files that differ between two undisturbed runs."""
+"""Keys of JSON files that differ between two undisturbed runs, or that say how often a run was resumed: ``group`` of a
+sweep's runs counts those trained side by side."""
 
 
 def nothing(folder: Path) -> None:
