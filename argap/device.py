@@ -59,7 +59,7 @@ def growing_keys() -> Iterator[None]:
     """Inside, `torch.nn.functional.scaled_dot_product_attention` does not choose cuDNN.
 
     On GPUs of compute capability 9.0 and 10.0 torch prefers cuDNN, which plans anew for each number of keys: token by
-    token, every step would wait for a plan. The other kernels take keys of any number. Not measured on a GPU yet.
+    token, every step would wait for a plan. The other kernels take keys of any number.
     """
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

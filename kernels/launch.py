@@ -16,7 +16,7 @@ its first element, ``x[1]``, ``x[2]``, … are its strides in elements.
 Legend: B batch, H heads, T positions, K key size, V value size.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
@@ -48,19 +48,21 @@ def runs_kernels(*tensors: torch.Tensor | None) -> bool:
     Never under `torch.compile`, which rebuilds the launches that it traces; the delta rule's then reads outside its
     inputs. A compiled model runs the references, which the compiler fuses.
     """
-    given = [x for x in tensors if x is not None]
-    if triton is None or torch.compiler.is_compiling() or not all(x.is_cuda for x in given):
-        return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in given))
+    return not torch.compiler.is_compiling() and _on_gpu(tensors) and not _needs_gradient(tensors)
 
 
 def trains_kernels(*tensors: torch.Tensor | None) -> bool:
     """Whether an op on ``tensors`` that has a backward kernel runs its kernels: all are on a GPU and a gradient is
     needed. Also under `torch.compile`, to which the launches must be hidden in an operator of `torch.library`."""
-    given = [x for x in tensors if x is not None]
-    if triton is None or not all(x.is_cuda for x in given):
-        return False
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    return _on_gpu(tensors) and _needs_gradient(tensors)
+
+
+def _on_gpu(tensors: Iterable[torch.Tensor | None]) -> bool:
+    return triton is not None and all(x.is_cuda for x in tensors if x is not None)
+
+
+def _needs_gradient(tensors: Iterable[torch.Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors if x is not None)
 
 
 @dataclass(frozen=True)

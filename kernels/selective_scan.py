@@ -28,7 +28,7 @@ from argap.kernels.launch import (
     unit_stride,
 )
 from argap.kernels.recurrence import linear_scan
-from argap.kernels.selective_scan_backward import STORED_EVERY, selective_scan_backward, softplus
+from argap.kernels.selective_scan_backward import STORED_EVERY, position, selective_scan_backward, softplus
 
 # By the states of a channel. A thread has one channel with all its states and B and C of a whole tile, so BE is 32 per
 # warp, and more than 16 states leave no room for further positions in a tile.
@@ -318,18 +318,11 @@ def _take_tile(b_u, b_step, b_z, b_B, b_C, m_t, BE: tl.constexpr):
 @jit
 def _scan_tile(b_u, b_delta, b_z, b_B, b_C, b_A, b_h, b_skip, gate, p_y, o_t, m_te):
     # 4. A tile, position by position; then skip and gate. Returns the state after it.
-    nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)  # −0: Triton takes -0.0 for 0.0
     b_du = b_delta * b_u
     b_y = b_skip[None, :] * b_u
     for i in tl.static_range(b_u.shape[0]):  # pyright: ignore[reportGeneralTypeIssues]
-        # x + −0 = x, so the compiler drops these sums.
-        m_i = (o_t == i)[:, None]
-        b_Bi = tl.sum(tl.where(m_i[:, :, None], b_B, nothing[:, :, None]), 0)
-        b_Ci = tl.sum(tl.where(m_i[:, :, None], b_C, nothing[:, :, None]), 0)
-        b_deltai = tl.sum(tl.where(m_i, b_delta, nothing), 0)
-        b_dui = tl.sum(tl.where(m_i, b_du, nothing), 0)
-        b_h = tl.exp2(b_deltai[None, :] * b_A) * b_h + b_dui[None, :] * b_Bi
-        b_y = tl.where(m_i, b_y + tl.sum(b_h * b_Ci, 0)[None, :], b_y)
+        b_h = tl.exp2(position(b_delta, i)[None, :] * b_A) * b_h + position(b_du, i)[None, :] * position(b_B, i)
+        b_y = tl.where((o_t == i)[:, None], b_y + tl.sum(b_h * position(b_C, i), 0)[None, :], b_y)
     if gate is not None:
         b_y *= b_z / (1 + tl.exp(-b_z))
     tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=m_te)

@@ -186,7 +186,7 @@ def _backward_kernel(
             for i in tl.static_range(BA):
                 if i % BT == 0:
                     tl.store(p_scratch + ((i_a * BA + i) // BT) * (N * E), b_h, mask=m_h)
-                b_h = tl.exp2(_at(b_delta, i)[None, :] * b_A) * b_h + _at(b_du, i)[None, :] * _at(b_B, i)
+                b_h = tl.exp2(position(b_delta, i)[None, :] * b_A) * b_h + position(b_du, i)[None, :] * position(b_B, i)
         tl.debug_barrier()
 
         # 3. The same tiles from the last to the first.
@@ -231,9 +231,11 @@ def _backward_kernel(
             for i in tl.static_range(BT):
                 m_i = (o_t == i)[:, None]
                 b_states = tl.where(m_i[:, :, None], b_h[None, :, :], b_states)
-                b_h = tl.exp2(_at(b_delta, i)[None, :] * b_A) * b_h + _at(b_input, i)[None, :] * _at(b_B, i)
-                b_p = tl.where(m_i, b_p + tl.sum(b_h * _at(b_C, i), 0)[None, :], b_p)
-                b_sum = _sum_channels(b_h * _at(b_dp, i)[None, :])
+                b_h = tl.exp2(position(b_delta, i)[None, :] * b_A) * b_h + position(b_input, i)[None, :] * position(
+                    b_B, i
+                )
+                b_p = tl.where(m_i, b_p + tl.sum(b_h * position(b_C, i), 0)[None, :], b_p)
+                b_sum = _sum_channels(b_h * position(b_dp, i)[None, :])
                 tl.store(p_dC + (start + i).to(tl.int64) * N, b_sum, mask=(o_n < N) & (start + i < T))
 
             # 5. The gradient of the states, position by position from the last.
@@ -241,13 +243,13 @@ def _backward_kernel(
             b_ddecay = tl.zeros([BT, BE], dtype=tl.float32)  # A · r
             for i in tl.static_range(BT - 1, -1, -1):
                 m_i = (o_t == i)[:, None]
-                b_dh += _at(b_C, i) * _at(b_dp, i)[None, :]
-                b_sum = _sum_channels(b_dh * _at(b_input, i)[None, :])
+                b_dh += position(b_C, i) * position(b_dp, i)[None, :]
+                b_sum = _sum_channels(b_dh * position(b_input, i)[None, :])
                 tl.store(p_dB + (start + i).to(tl.int64) * N, b_sum, mask=(o_n < N) & (start + i < T))
-                b_dinput = tl.where(m_i, tl.sum(b_dh * _at(b_B, i), 0)[None, :], b_dinput)
-                b_dh *= tl.exp2(_at(b_delta, i)[None, :] * b_A)
-                b_r = b_dh * _at(b_states, i)
-                b_dA += _at(b_delta, i)[None, :] * b_r
+                b_dinput = tl.where(m_i, tl.sum(b_dh * position(b_B, i), 0)[None, :], b_dinput)
+                b_dh *= tl.exp2(position(b_delta, i)[None, :] * b_A)
+                b_r = b_dh * position(b_states, i)
+                b_dA += position(b_delta, i)[None, :] * b_r
                 b_ddecay = tl.where(m_i, tl.sum(b_A * b_r, 0)[None, :], b_ddecay)
 
             # 6. What remains is by position and channel.
@@ -284,8 +286,9 @@ def _step_size(b_step, start, T, o_t):
 
 
 @jit
-def _at(b_x, i: tl.constexpr):
-    # Position i of a tile [BT, …]. x + −0 = x, so the compiler drops this sum; Triton takes -0.0 for 0.0.
+def position(b_x, i: tl.constexpr):
+    """Position i of a tile ``[BT, …]``."""
+    # x + −0 = x, so the compiler drops this sum; Triton takes -0.0 for 0.0.
     nothing = tl.full([1, 1], -(2**31), tl.int32).to(tl.float32, bitcast=True)
     o_t = tl.arange(0, b_x.shape[0])
     if len(b_x.shape) == 3:
