@@ -113,8 +113,11 @@ MEASUREMENTS = {
 
 def best_of(work, repeats: int):
     """Minimum wall and CPU time (all threads) over ``repeats`` runs, in seconds, and the last result."""
-    runs = [timed(work) for _ in range(repeats)]
-    return Took(*(min(column) for column in zip(*(took for took, _ in runs), strict=True))), runs[-1][1]
+    best, result = timed(work)
+    for _ in range(repeats - 1):  # holds no result but the last: memory is measured, too
+        took, result = timed(work)
+        best = Took(*map(min, best, took))
+    return best, result
 
 
 def rates(took: Took, what: str, number: int) -> dict:
