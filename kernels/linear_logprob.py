@@ -2,9 +2,9 @@
 
 The language-model head is the widest product of a scorer: for 16,384 tokens of GPT-2 the ``[tokens, vocabulary]``
 logits take 3.3 GB in float32. Here a program keeps one tile of them in registers and stores, for each row of the tile,
-only the largest logit and the sum of exponentials relative to it (on request also the id of the largest, and what the
-entropy needs). A second, small kernel joins the tiles of a row and takes the target's logit. No atomics and no locks:
-the same input gives the same bits.
+only the largest logit and the sum of exponentials relative to it (on request also the id of the largest). A
+second, small kernel joins the tiles of a row and takes the target's logit. No atomics and no locks: the same input
+gives the same bits.
 
 Legend: N rows (tokens), D hidden size, V vocabulary, BN × BV a tile of logits.
 """
@@ -55,8 +55,6 @@ class LogProb(NamedTuple):
     """float32, nats."""
     top1: torch.Tensor | None = None
     """int64, the most likely id; the lowest of equals."""
-    entropy: torch.Tensor | None = None
-    """float32, nats: −Σ p log p over the vocabulary."""
 
 
 def linear_logprob(
@@ -68,7 +66,6 @@ def linear_logprob(
     *,
     scale: float = 1.0,
     top1: bool = False,
-    entropy: bool = False,
 ) -> LogProb:
     """``log_softmax(scale · (hidden @ weight.T + bias))`` at ``target``, with logits in float32.
 
@@ -80,7 +77,6 @@ def linear_logprob(
         softcap: c, which replaces each scaled logit z by c·tanh(z / c) (Gemma 2, arXiv 2408.00118, section 2).
         scale: factor of the logits.
         top1: also return the most likely id.
-        entropy: also return the entropy.
 
     Raises:
         ArgapError: the kernels would run, but ``weight`` has no unit stride along D.
@@ -90,8 +86,8 @@ def linear_logprob(
     """
     on_tensor_cores = (torch.float16, torch.bfloat16, torch.float32)
     if runs_kernels(hidden, weight, target, bias) and hidden.dtype == weight.dtype and hidden.dtype in on_tensor_cores:
-        return _forward(hidden, weight, target, bias, softcap, scale, top1, entropy)
-    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1, entropy=entropy)
+        return _forward(hidden, weight, target, bias, softcap, scale, top1)
+    return linear_logprob_reference(hidden, weight, target, bias, softcap, scale=scale, top1=top1)
 
 
 def linear_logprob_reference(
@@ -103,7 +99,6 @@ def linear_logprob_reference(
     *,
     scale: float = 1.0,
     top1: bool = False,
-    entropy: bool = False,
 ) -> LogProb:
     """`linear_logprob` in PyTorch, one tile of logits at a time, in float32 or wider."""
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
@@ -114,7 +109,7 @@ def linear_logprob_reference(
         rows = slice(start, start + REFERENCE_ROWS)
         h, row_ids = hidden[rows].to(dtype), ids[rows]
         lse = h.new_full((len(h),), -math.inf)
-        max_logit, top_id, target_logit, mean_logit = lse, torch.zeros_like(row_ids), lse, torch.zeros_like(lse)
+        max_logit, top_id, target_logit = lse, torch.zeros_like(row_ids), lse
         for first in range(0, len(weight), REFERENCE_IDS):
             block = slice(first, first + REFERENCE_IDS)
             logits = F.linear(h, weight[block].to(dtype), None if bias is None else bias[block].to(dtype))
@@ -123,20 +118,16 @@ def linear_logprob_reference(
             in_tile = (row_ids >= first) & (row_ids < first + logits.shape[1])
             own_logit = logits.gather(1, (row_ids - first).where(in_tile, 0)[:, None])[:, 0]
             target_logit = own_logit.where(in_tile, target_logit)
-            previous_lse, tile_lse = lse, torch.logsumexp(logits, dim=1)
-            lse = torch.logaddexp(previous_lse, tile_lse)
+            lse = torch.logaddexp(lse, torch.logsumexp(logits, dim=1))
             if top1:
                 tile_max = logits.amax(dim=1)
                 larger = (tile_max > max_logit).nonzero()[:, 0]  # argmax is slow, and these get fewer from tile to tile
                 top_id[larger] = first + logits[larger].argmax(dim=1)
                 max_logit = torch.maximum(max_logit, tile_max)
-            if entropy:
-                mean_logit = mean_logit * (previous_lse - lse).exp()
-                mean_logit = mean_logit + ((logits - lse[:, None]).exp() * logits).sum(1)
-        parts.append((target_logit - lse, top_id, lse - mean_logit))
-    logprob, top_id, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        parts.append((target_logit - lse, top_id))
+    logprob, top_id = (torch.cat(column) for column in zip(*parts, strict=True))
     logprob = logprob.float().where(in_vocabulary, math.nan)
-    return LogProb(logprob, top_id if top1 else None, entropies.float() if entropy else None)
+    return LogProb(logprob, top_id if top1 else None)
 
 
 def _forward(
@@ -147,7 +138,6 @@ def _forward(
     softcap: float | None,
     scale: float,
     top1: bool,
-    entropy: bool,
 ) -> LogProb:
     """`linear_logprob` by its kernels."""
     if weight.stride(1) != 1:
@@ -158,13 +148,9 @@ def _forward(
     N, V = len(hidden), len(weight)
     hidden, target, bias = unit_stride(hidden), unit_stride(target), unit_stride(bias)
     launch = LAUNCHES.at(hidden.device, f"{8 * hidden.element_size()} bits")
-    result = LogProb(
-        hidden.new_empty(N, dtype=torch.float32),
-        torch.empty_like(target) if top1 else None,
-        hidden.new_empty(N, dtype=torch.float32) if entropy else None,
-    )
+    result = LogProb(hidden.new_empty(N, dtype=torch.float32), torch.empty_like(target) if top1 else None)
     BN, NV = launch.blocks["BN"], triton.cdiv(V, launch.blocks["BV"])
-    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1 + entropy)) // BN) * BN
+    rows_at_once = max(1, SCRATCH_BYTES // (NV * 4 * (2 + top1)) // BN) * BN
     for start in range(0, N, rows_at_once):
         rows = slice(start, start + rows_at_once)
         outputs = [None if x is None else x[rows] for x in result]
@@ -186,11 +172,10 @@ def _launch(
     (N, D), V = hidden.shape, len(weight)
     BN, BV, BD = (launch.blocks[name] for name in ("BN", "BV", "BD"))
     NV = triton.cdiv(V, BV)
-    logprob, top1, entropy = outputs
+    logprob, top1 = outputs
     # 1. Scratch for the results of every tile and row.
     max_z, sum_exp = (hidden.new_empty(NV, N, dtype=torch.float32) for _ in range(2))
     argmax = None if top1 is None else torch.empty_like(max_z, dtype=torch.int32)
-    sum_z_exp = None if entropy is None else torch.empty_like(max_z)
     # 2. What both kernels take; see `argap.kernels.logit_tiles.to_bits` for rate and cap.
     constants: dict[str, Any] = {"D": D, "CAPPED": softcap is not None, "LOWEST": LOWEST}
     rate, cap = scale * math.log2(math.e), 0.0
@@ -202,14 +187,14 @@ def _launch(
     tile_kernel[(programs,)](
         _descriptor(hidden, BN, BD) if by_copy_engine else hidden,
         _descriptor(weight, BV, BD) if by_copy_engine else weight,
-        *(bias, max_z, sum_exp, argmax, sum_z_exp, N, V, hidden.stride(0), weight.stride(0), rate, cap),
+        *(bias, max_z, sum_exp, argmax, N, V, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         COPY_ENGINE=by_copy_engine,
         **launch.arguments(),
     )
     row_launch = ROW_LAUNCHES.at(hidden.device, "any")
     row_kernel[(triton.cdiv(N, row_launch.blocks["BR"]),)](
-        *(hidden, weight, target, bias, max_z, sum_exp, argmax, sum_z_exp, logprob, top1, entropy),
+        *(hidden, weight, target, bias, max_z, sum_exp, argmax, logprob, top1),
         *(N, V, NV, hidden.stride(0), weight.stride(0), rate, cap),
         **constants,
         LN_2=math.log(2),

@@ -28,7 +28,6 @@ def tile_kernel(
     max_z,
     sum_exp,
     argmax,
-    sum_z_exp,
     N,
     V,
     s_hidden,
@@ -68,14 +67,13 @@ def tile_kernel(
                 b_h = tl.load(hidden + o_n[:, None] * s_hidden + o_d[None, :], mask=m_h, other=0.0)
                 b_w = tl.load(weight + o_v[:, None] * s_weight + o_d[None, :], mask=m_w, other=0.0)
             b_logits = tl.dot(b_h, b_w.T, b_logits, input_precision="tf32x3")
-        # 3. Reduce them to what the row needs: the largest, Σ exp, and where asked for the argmax and Σ z exp.
+        # 3. Reduce them to what the row needs: the largest, Σ exp, and where asked for the argmax.
         o_ids = i_v * BV + tl.arange(0, BV)
         if bias is not None:
             b_logits += tl.load(bias + o_ids, mask=o_ids < V, other=0.0).to(tl.float32)[None, :]
         b_z = tl.where((o_ids < V)[None, :], to_bits(b_logits, rate, cap, CAPPED), LOWEST)
         b_max = tl.max(b_z, 1)
-        b_rel = b_z - b_max[:, None]
-        b_exp = tl.exp2(b_rel)
+        b_exp = tl.exp2(b_z - b_max[:, None])
         o_n = start_n + tl.arange(0, BN)
         m_n = o_n < N
         o_out = i_v.to(tl.int64) * N + o_n
@@ -83,8 +81,6 @@ def tile_kernel(
         tl.store(sum_exp + o_out, tl.sum(b_exp, 1), mask=m_n)
         if argmax is not None:
             tl.store(argmax + o_out, tl.min(tl.where(b_z == b_max[:, None], o_ids[None, :], 2147483647), 1), mask=m_n)
-        if sum_z_exp is not None:
-            tl.store(sum_z_exp + o_out, tl.sum(b_exp * b_rel, 1), mask=m_n)
 
 
 @jit
@@ -96,10 +92,8 @@ def row_kernel(
     max_z,
     sum_exp,
     argmax,
-    sum_z_exp,
     logprob,
     top1,
-    entropy,
     N,
     V,
     NV,
@@ -140,18 +134,13 @@ def row_kernel(
         m = (start + o_v < NV)[:, None] & m_n[None, :]
         b_max = tl.maximum(b_max, tl.max(tl.load(max_z + o_in, mask=m, other=LOWEST), 0))
     b_sum = tl.zeros([BR], dtype=tl.float32)
-    b_sum_z = tl.zeros([BR], dtype=tl.float32)
     b_top1 = tl.full([BR], 2147483647, dtype=tl.int32)
     for start in range(0, NV, BT):
         o_in = (start + o_v)[:, None] * N + o_n[None, :]
         m = (start + o_v < NV)[:, None] & m_n[None, :]
         b_tile_max = tl.load(max_z + o_in, mask=m, other=LOWEST)
-        b_rel = b_tile_max - b_max[None, :]
-        b_scale = tl.exp2(b_rel)
         b_tile_sum = tl.load(sum_exp + o_in, mask=m, other=0.0)
-        b_sum += tl.sum(b_scale * b_tile_sum, 0)
-        if sum_z_exp is not None:
-            b_sum_z += tl.sum(b_scale * (tl.load(sum_z_exp + o_in, mask=m, other=0.0) + b_rel * b_tile_sum), 0)
+        b_sum += tl.sum(tl.exp2(b_tile_max - b_max[None, :]) * b_tile_sum, 0)
         if argmax is not None:
             b_ids = tl.load(argmax + o_in, mask=m & (b_tile_max == b_max[None, :]), other=2147483647)
             b_top1 = tl.minimum(b_top1, tl.min(b_ids, 0))
@@ -163,6 +152,3 @@ def row_kernel(
     tl.store(logprob + o_n, tl.where(m_target, b_logprob, float("nan")), mask=m_n)
     if argmax is not None:
         tl.store(top1 + o_n, b_top1.to(tl.int64), mask=m_n)
-    if sum_z_exp is not None:
-        b_entropy = (b_lse - b_sum_z / b_sum) * LN_2
-        tl.store(entropy + o_n, tl.where(b_entropy < 0, 0.0, b_entropy), mask=m_n)

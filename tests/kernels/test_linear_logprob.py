@@ -1,4 +1,4 @@
-"""The head: log-probs, best ids and entropies against float64, by the reference and by the kernels."""
+"""The head: log-probs and best ids against float64, by the reference and by the kernels."""
 
 import math
 from typing import Any
@@ -22,8 +22,7 @@ def exact(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     logprobs = logits.log_softmax(-1)
-    entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return LogProb(logprobs.gather(-1, target[:, None])[:, 0], logits.argmax(-1), entropy)
+    return LogProb(logprobs.gather(-1, target[:, None])[:, 0], logits.argmax(-1))
 
 
 def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any:
@@ -31,7 +30,7 @@ def by_kernel(hidden, weight, target, bias=None, softcap=None, scale=1.0) -> Any
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)  # torch then fills what it allocates
     try:
-        return module._forward(hidden, weight, target, bias, softcap, scale, True, True)
+        return module._forward(hidden, weight, target, bias, softcap, scale, True)
     finally:
         torch.use_deterministic_algorithms(before)
 
@@ -48,8 +47,6 @@ def assert_close(found: Any, expected: Any):
     torch.testing.assert_close(found.logprob.double(), expected.logprob, atol=1e-4, rtol=0)
     if found.top1 is not None:
         assert torch.equal(found.top1, expected.top1)
-    if found.entropy is not None:
-        torch.testing.assert_close(found.entropy.double(), expected.entropy, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
@@ -62,14 +59,12 @@ def test_the_reference_agrees_with_float64_in_any_tiling(n, softcap, scale, bias
     monkeypatch.setattr(module, "REFERENCE_IDS", 40)  # 40, 40 and 21 of 101
     hidden, weight, target = drawn(n, 32, 101, dtype)
     b = torch.randn(101).to(dtype) if bias else None
-    found = linear_logprob(hidden, weight, target, b, softcap, scale=scale, top1=True, entropy=True)
+    found = linear_logprob(hidden, weight, target, b, softcap, scale=scale, top1=True)
     assert_close(found, exact(hidden, weight, target, b, softcap, scale))
 
 
 def test_what_is_not_asked_for_is_not_given():
-    found = linear_logprob(*drawn(3, 8, 10, torch.float32))
-    assert found.top1 is None
-    assert found.entropy is None
+    assert linear_logprob(*drawn(3, 8, 10, torch.float32)).top1 is None
 
 
 def test_large_logits_do_not_overflow():
@@ -129,7 +124,6 @@ def test_logits_of_plus_and_minus_80(dtype, device):
     expected = torch.tensor([-math.log(150), -math.log(150) - 160], device=device)
     torch.testing.assert_close(found.logprob, expected, atol=1e-4, rtol=0)
     assert found.top1.tolist() == [0, 0]
-    torch.testing.assert_close(found.entropy, torch.full_like(expected, math.log(150)), atol=1e-4, rtol=0)
 
 
 def test_equal_logits_and_a_certain_one(device):
@@ -141,7 +135,6 @@ def test_equal_logits_and_a_certain_one(device):
     torch.testing.assert_close(found.logprob, torch.tensor([-math.log(300), 0.0], device=device))
     assert found.top1.tolist() == [0, 299]
     assert (found.logprob <= 0).all()
-    torch.testing.assert_close(found.entropy, torch.tensor([math.log(300), 0.0], device=device), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("function", [by_kernel, linear_logprob_reference])
@@ -176,7 +169,7 @@ def test_real_heads_in_little_memory(n, size, vocabulary):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    found: Any = linear_logprob(hidden, weight, target, top1=True, entropy=True)
+    found: Any = linear_logprob(hidden, weight, target, top1=True)
     outputs = sum(x.nbytes for x in found if x is not None)
     assert torch.cuda.max_memory_allocated() - before - outputs < 64 * 2**20
     some = slice(0, n, n // 200)
