@@ -83,14 +83,14 @@ def threshold_share(threshold: int, hits: SliceResult) -> ThresholdShare:
 
 
 def _groups(cells: pd.DataFrame, bins: Bins, by: By, threshold: int | None) -> dict[Key, np.ndarray]:
-    """The cells of each group of a partition; none by frequency without training counts."""
+    """The cells of each group of a partition; none by a key that the cells lack, as the frequency without counts."""
     if by == "slice":
         hits = ar_hits(cells, threshold)
         return {(REPEATED if threshold is None else AR_HITS, None): hits, (OTHER, None): ~hits}
     if by == "domain":
         code, names = pd.factorize(cells["domain"].astype(object), sort=True)
         return {(str(name), None): code == k for k, name in enumerate(names)}
-    if by == "frequency" and threshold is None:
+    if by not in cells:
         return {}
     number = cells[by].to_numpy()
     if by == "frequency":

@@ -5,9 +5,10 @@ taken per (domain, distance band) and per document, so that a single hard page c
 are extremes, not a sample.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from argap.bins import distance_bins
@@ -192,11 +193,7 @@ class ExampleChooser:
             ar_hit=tuple(of.ar_hit[rows].tolist()),
             distance=tuple(labels.distance[rows].tolist()),
             train_count=None if labels.train_count is None else tuple(labels.train_count[rows].tolist()),
-            logprob={  # JSON has neither NaN nor infinity: without a score, and of probability 0
-                m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist())
-                for m, each in of.scores.items()
-            },
-            top1_correct={m: tuple((each.top1[rows] == of.tokens[rows]).tolist()) for m, each in of.scores.items()},
+            **scores_in(rows, of.tokens, of.scores),
             focus=row - rows.start,
             earlier=None if near else self._snippet(row - distance, first, of),
         )
@@ -231,6 +228,43 @@ def choose_examples(
     chooser = ExampleChooser(list(scores), tokenizer, reference=reference, threshold=threshold, count=count)
     chooser.add(tokens, labels, scores)
     return chooser.examples()
+
+
+def add_models(
+    before: Examples,
+    models: Sequence[str],
+    known: Collection[str],
+    tokens: np.ndarray,
+    labels: Labels,
+    scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
+) -> Examples:
+    """The windows chosen ``before`` with the scores of all ``models``: those of ``scores`` anew, the others as they
+    were, because the tokens outside of the windows no longer have a score.
+
+    ``known``: the models that took part in the choice and are the same since. Windows that show another model losing
+    are left out.
+    """
+    own = {model: Scores(*pair) for model, pair in scores.items()}
+    windows = []
+    for each in (each for each in before.windows if each.model in models and each.model in known):
+        first = int(np.searchsorted(labels.window, each.window)) + each.start
+        shown = scores_in(slice(first, first + len(each.tokens)), tokens, own)
+        merged = {name: getattr(each, name) | values for name, values in shown.items()}
+        ordered = {name: {model: values[model] for model in models} for name, values in merged.items()}
+        windows.append(msgspec.structs.replace(each, **ordered))
+    added = tuple(model for model in models if model in before.added or model not in known)
+    return msgspec.structs.replace(before, models=tuple(models), windows=tuple(windows), added=added)
+
+
+def scores_in(rows: slice, tokens: np.ndarray, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """The fields ``logprob`` and ``top1_correct`` of an `ExampleWindow`. JSON has neither NaN nor infinity: without a
+    score, and of probability 0."""
+    return {
+        "logprob": {
+            m: tuple(p if np.isfinite(p) else None for p in each.logprob[rows].tolist()) for m, each in scores.items()
+        },
+        "top1_correct": {m: tuple((each.top1[rows] == tokens[rows]).tolist()) for m, each in scores.items()},
+    }
 
 
 def token_texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:

@@ -91,7 +91,7 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         more=[(name, inline_svg(drawn.path, name), further.captions[name]) for name, drawn in more.items()]
         if further
         else [],
-        rule=examples.rule if examples else "",
+        rule=examples.choice if examples else "",
         known=percent(KNOWN, 0),
         dropped=len(examples.windows) - len(examples.known) if examples else 0,
         windows=[show_window(window, gap.reference) for window in (() if examples is None else examples.known)],

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from argap.evaluation import EvaluationSet
-from argap.example_windows import BEFORE, FARTHEST, LEAD, choose_examples
+from argap.example_windows import BEFORE, FARTHEST, LEAD, add_models, choose_examples
 from argap.labels import Labels
 from argap.records import ExampleWindow, IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
@@ -147,6 +147,28 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     assert (
         choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2).windows == (windows[:2])
     )
+
+
+def test_a_model_that_comes_later_is_shown_in_the_windows_of_the_others() -> None:
+    tokens, labels, scores = many()
+    every = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100)
+    both = {name: scores[name] for name in ("ref", "m1")}
+    before = choose_examples(tokens, labels, both, WORDS, reference="ref", threshold=10, count=100)
+    later = {"m2": scores["m2"]}
+    out = add_models(before, ["ref", "m2", "m1"], ["ref", "m1"], tokens, labels, later)
+    assert (out.models, out.added) == (("ref", "m2", "m1"), ("m2",))
+    assert out.choice == before.choice + "; chosen without m2"
+    focus = [(w.document, w.start + w.focus) for w in out.windows]
+    assert focus == [(w.document, w.start + w.focus) for w in before.windows]
+    same = {w.document: w for w in every.windows if (w.document, w.start + w.focus) in focus}
+    assert len(same) > 2
+    for w in out.windows:
+        assert list(w.logprob) == ["ref", "m2", "m1"]
+        if w.document in same:
+            assert (w.logprob, w.top1_correct) == (same[w.document].logprob, same[w.document].top1_correct)
+    assert add_models(every, ["ref", "m1", "m2"], ["ref", "m1", "m2"], tokens, labels, later) == every
+    # Another checkpoint of m2, and no m1 any more: only what m2 lost as it was could be left, and it is not.
+    assert add_models(every, ["ref", "m2"], ["ref"], tokens, labels, later).windows == ()
 
 
 def test_packed_tokens_keep_their_document() -> None:

@@ -60,6 +60,13 @@ class Examples(Record, frozen=True):
     rule: str
     """How the windows were chosen."""
     windows: tuple[ExampleWindow, ...]
+    added: tuple[str, ...] = ()
+    """Models that came to a suite's result after the windows were chosen."""
+
+    @property
+    def choice(self) -> str:
+        """The rule, and the models that took no part in the choice."""
+        return self.rule + (f"; chosen without {', '.join(self.added)}" if self.added else "")
 
     @property
     def known(self) -> tuple[ExampleWindow, ...]:

@@ -1,22 +1,26 @@
 """From the runs of a suite to its result: small files from which table, intervals and figures are rebuilt.
 
-Of each size a folder: ``gap.json``, ``cells.parquet`` (by document), ``curve.parquet``, ``distances.parquet``,
-``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json``, ``logs/NAME.jsonl`` and,
-where they were measured, ``mqar.json`` and ``trajectory.parquet``.
+Of each size a folder: ``gap.json``, ``cells.parquet`` and ``positions.parquet`` (by document), ``curve.parquet``,
+``distances.parquet``, ``distance_sums.parquet``, ``prevalence.parquet``, ``examples.json``, ``members.json``,
+``logs/NAME.jsonl`` and, where they were measured, ``mqar.json`` and ``trajectory.parquet``.
+
+A result grows: members whose runs are not in the work folder are taken from the result that is there already
+(`argap.suite.earlier`). All but the choice of the examples is as if all members had been collected at once.
 """
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pandas as pd
 
-from argap.cells import KEYS, PREFIX, build_cells, sum_by, write_cells
+from argap.cells import KEYS, build_cells, sum_by, write_cells
+from argap.checksums import FILE as CHECKSUMS
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
-from argap.example_windows import choose_examples
+from argap.example_windows import add_models, choose_examples
 from argap.labels import Labels
 from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
@@ -27,6 +31,7 @@ from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
+from argap.suite.earlier import Earlier, open_earlier, with_models
 from argap.suite.layout import Layout, check_finished, open_finished, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
@@ -37,8 +42,11 @@ from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
 
-KEPT = [key for key in KEYS if key not in ("window", "position")]
-"""Keys of the committed cells: intervals are over documents, and `gap.json` has the positions."""
+KEPT = {
+    "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
+    "positions.parquet": ["document", "position"],
+}
+"""Keys of the committed sums: intervals are over documents, and positions apart from the other keys take far less."""
 EXAMPLES = 12
 MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""
@@ -48,59 +56,71 @@ MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 def collect(
     suite: Suite, size: str, layout: Layout, labels: Labels, tokenizer: Tokenizer, out: Path, *, threshold: int
 ) -> Gap:
-    """Write the result of every member of ``size`` that is finished to ``out``; returns ``gap.json``.
+    """Write the result of every member of ``size`` that is finished to ``out``, beside the members that a result there
+    has already; returns ``gap.json``.
 
-    Raises `ArgapError` where the reference is not finished, and `MismatchError` where a finished member is of another
-    suite (`check_finished`) or recall of pairs was measured on another test than the suite's.
+    Raises `ArgapError` where the reference is not finished or no member has a run, and `MismatchError` where a finished
+    member is of another suite (`check_finished`), recall of pairs was measured on another test than the suite's, or
+    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then.
     """
+    evaluation, index = labels.record.evaluation, labels.record.index
     runs: dict[str, Run] = {}
-    entries: dict[str, Entry] = {}
     for entry in suite.entries(size):
         run = open_finished(layout.run(entry))
         if run is not None:
-            check_finished(entry, layout, labels.record.evaluation.fingerprint)
-            runs[entry.name], entries[entry.name] = run, entry
-    if suite.reference not in runs:
+            check_finished(entry, layout, evaluation.fingerprint)
+            runs[entry.name] = run
+    earlier = open_earlier(suite, size, runs, evaluation, threshold, out)
+    entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}
+    if suite.reference not in entries:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
-    recall = _recall(suite, [layout.mqar(entry) for entry in entries.values()])
-    scores = {name: read_logprobs(run) for name, run in runs.items()}
-    logprobs = {name: logprob for name, (logprob, _) in scores.items()}
-    index = labels.record.index
+    if not runs:
+        raise ArgapError(f"{size}: no member has a run in {layout.work}; `argap suite run` trains one")
     if index is None:
         raise ArgapError(f"{size}: a suite's labels need training counts; label them with `training_index`")
+    recall = _recall(suite, {name: layout.mqar(entries[name]) for name in runs}, earlier, list(entries))
+    members = tuple(earlier.taken.get(name) or _member(entry, runs[name], layout) for name, entry in entries.items())
+    scores = {name: read_logprobs(run) for name, run in runs.items()}
+    logprobs = {name: logprob for name, (logprob, _) in scores.items()}
     cells = build_cells(labels, logprobs, threshold)
-    first = [name for name, entry in entries.items() if entry.seed == 0]
-    tokens = read_token_ids(runs[suite.reference])
-    gap = _gap(suite, cells, first, runs, labels, threshold)
-    examples = choose_examples(
-        tokens,
-        labels,
-        {name: scores[name] for name in first},
-        tokenizer,
-        reference=suite.reference,
-        threshold=threshold,
-        count=EXAMPLES,
-    )
-    histogram, sums = build_distances(labels, threshold)
-    write_cells(
-        sum_by(cells.drop(columns=[key for key in KEYS if key not in KEPT]), KEPT), out / "cells.parquet", gap.bins
-    )
+    sums = {
+        name: earlier.joined(name, sum_by(cells.drop(columns=[k for k in KEYS if k not in kept]), kept), list(entries))
+        for name, kept in KEPT.items()
+    }
     scaled = resolve_threshold("scaled", index.exposed_tokens)
-    write_parquet(out / "curve.parquet", build_curve(labels, logprobs, (threshold, scaled)))
-    write_parquet(out / "distances.parquet", histogram)
-    write_parquet(out / "distance_sums.parquet", sums)
-    write_parquet(out / "prevalence.parquet", build_prevalence(labels, tokens, tokenizer))
-    write_record(out / "examples.json", examples, indent=None)
-    trajectories = {name: trajectory(entry, layout) for name, entry in entries.items()}
+    curve = earlier.joined("curve.parquet", build_curve(labels, logprobs, (threshold, scaled)), list(entries))
+    first = [name for name, entry in entries.items() if entry.seed == 0]
+    gap = _gap(suite, sums, first, members, labels, threshold, earlier)
+    tokens = read_token_ids(next(iter(runs.values())))
+    compared = {name: scores[name] for name in first if name in scores}
+    if earlier.taken.keys().isdisjoint(first):
+        asked: dict[str, Any] = {"reference": suite.reference, "threshold": threshold, "count": EXAMPLES}
+        examples = choose_examples(tokens, labels, compared, tokenizer, **asked)
+    else:
+        examples = add_models(earlier.examples(), first, earlier.same, tokens, labels, compared)
+    trajectories = {name: trajectory(entries[name], layout) for name in runs}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
+    steps = earlier.trajectory(steps, list(entries))
+    histogram, distances = build_distances(labels, threshold)
+    prevalence = build_prevalence(labels, tokens, tokenizer)
+
+    (out / CHECKSUMS).unlink(missing_ok=True)  # until all files agree with them again
+    for name, table in sums.items():
+        write_cells(table, out / name, gap.bins)
+    tables = {"curve": curve, "distances": histogram, "distance_sums": distances, "prevalence": prevalence}
+    for name, table in tables.items():
+        write_parquet(out / f"{name}.parquet", table)
     _replace(out / "trajectory.parquet", write_parquet, steps)
+    write_record(out / "examples.json", examples, indent=None)
     _replace(out / "mqar.json", write_record, recall)
-    members = tuple(_member(entries[name], run, layout) for name, run in runs.items())
     write_record(out / "members.json", Members(members))
-    for name, entry in entries.items():
-        (out / "logs").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(layout.checkpoint(entry) / "log.jsonl", out / "logs" / f"{name}.jsonl")
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    for name in runs:
+        shutil.copyfile(layout.checkpoint(entries[name]) / "log.jsonl", out / "logs" / f"{name}.jsonl")
+    for log in (out / "logs").glob("*.jsonl"):
+        if log.stem not in entries:
+            log.unlink()
     write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
     write_record(out / "gap.json", gap)
     return gap
@@ -114,19 +134,21 @@ def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None
         write(path, value)
 
 
-def _recall(suite: Suite, paths: list[Path]) -> PretrainedScores | None:
-    """The recall of pairs in all of ``paths`` that are there, as one measurement; None where none is."""
+def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:
+    """The recall of pairs of ``models`` as one measurement, from ``paths`` of those with a run and from the earlier
+    result; None where none is."""
     again = "remove the file and run `argap suite run` again"
-    measured = {path: read_scores(path, remedy=again) for path in paths if path.is_file()}
-    if suite.mqar is None or not measured:
+    from_files = {model: paths.get(model, earlier.folder / "mqar.json") for model in models}
+    read = {path: read_scores(path, remedy=again) for path in dict.fromkeys(from_files.values()) if path.is_file()}
+    if suite.mqar is None or not read:
         return None
-    for path, found in measured.items():
+    for path, found in read.items():
         for key, asked in msgspec.structs.asdict(suite.mqar).items():
             if (own := getattr(found, key)) != asked:
                 raise MismatchError(
                     f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {again}"
                 )
-    (first, found), *others = measured.items()
+    (first, found), *others = read.items()
     for path, other in others:
         for key, value in msgspec.structs.asdict(found).items():
             if key not in MAY_DIFFER and (own := getattr(other, key)) != value:
@@ -134,23 +156,34 @@ def _recall(suite: Suite, paths: list[Path]) -> PretrainedScores | None:
                     f"{first} and {path}: recall of pairs on different tests ({key}: {value!r} and {own!r}); remove "
                     "the file of the earlier test and run `argap suite run` again"
                 )
-    return msgspec.structs.replace(found, rows=tuple(row for each in measured.values() for row in each.rows))
+    rows = [row for model, path in from_files.items() if path in read for row in read[path].rows if row.model == model]
+    return msgspec.structs.replace(found, rows=tuple(rows))
 
 
 def _gap(
-    suite: Suite, cells: pd.DataFrame, models: list[str], runs: dict[str, Run], labels: Labels, threshold: int
+    suite: Suite,
+    sums: dict[str, pd.DataFrame],
+    models: list[str],
+    members: tuple[Member, ...],
+    labels: Labels,
+    threshold: int,
+    earlier: Earlier,
 ) -> Gap:
-    chosen = cast(pd.DataFrame, cells[[*KEYS, "n", *(PREFIX + name for name in models)]])
-    return summarize(
-        chosen,
+    """``gap.json`` from the files of sums, of which that by position may lack models of an older result."""
+    among = {member.name: member for member in members if member.name in models}
+    parameters = {name: member.scoring["parameters"] for name, member in among.items()}
+    gap = summarize(
+        with_models(sums["cells.parquet"], models),
         reference=suite.reference,
         threshold=threshold,
         evaluation=msgspec.structs.replace(labels.record.evaluation, data=suite.evaluation.data),
         index=labels.record.index,
         base=suite.base if suite.base in models else None,
-        runs={name: runs[name].record.checkpoint.fingerprint for name in models},
-        parameters={name: done.parameters for name in models if (done := runs[name].finished) and done.parameters},
+        runs={name: member.checkpoint for name, member in among.items()},
+        parameters={name: count for name, count in parameters.items() if isinstance(count, int)},
     )
+    position = earlier.by_position(with_models(sums["positions.parquet"], models), gap)
+    return msgspec.structs.replace(gap, breakdowns=msgspec.structs.replace(gap.breakdowns, position=position))
 
 
 def _member(entry: Entry, run: Run, layout: Layout) -> Member:

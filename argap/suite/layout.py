@@ -13,7 +13,7 @@ from argap.errors import ArgapError, MismatchError
 from argap.runs import Run, open_run
 from argap.suite.config import Entry
 from argap.train.log import read_log
-from argap.train.records import read_train
+from argap.train.records import TrainRecord, read_train
 
 MAY_DIFFER = ("micro_batch_size",)
 """Training fields that split a batch but do not change the result."""
@@ -71,13 +71,8 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     evaluation set with this ``fingerprint``.
     """
     folder = layout.checkpoint(entry)
-    trained, expected = read_train(folder).config, entry.config.as_json()
-    for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
-        if trained[key] != expected[key]:
-            raise MismatchError(
-                f"{folder}: trained with {key} {trained[key]}, the suite has {expected[key]}; "
-                f"choose another `work`, or remove {folder} and {layout.run(entry)}"
-            )
+    remedy = f"choose another `work`, or remove {folder} and {layout.run(entry)}"
+    check_trained(entry, read_train(folder), str(folder), remedy)
     runs = [open_finished(layout.run(entry)), *trajectory(entry, layout).values()]
     for run in (run for run in runs if run is not None):
         scored = run.record.evaluation.fingerprint
@@ -86,6 +81,14 @@ def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
                 f"{run.folder}: scored on evaluation set {scored[:12]}, the suite's is {fingerprint[:12]}; "
                 f"choose another `work`, or remove {run.folder}"
             )
+
+
+def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) -> None:
+    """Raise `MismatchError`, which says where it was ``found``, if a model was not trained as the suite says."""
+    trained, expected = record.config, entry.config.as_json()
+    for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
+        if trained[key] != expected[key]:
+            raise MismatchError(f"{found}: trained with {key} {trained[key]}, the suite has {expected[key]}; {remedy}")
 
 
 def steps_done(entry: Entry, layout: Layout) -> int:

@@ -48,7 +48,7 @@ class Member(Record, frozen=True):
     evaluation: str
     """Fingerprint of the evaluation set."""
     train: TrainRecord
-    scoring: dict[str, str | float | None]
+    scoring: dict[str, str | int | float | None]
     """`argap.records.RunResult` of its run."""
 
     @property
