@@ -52,6 +52,8 @@ class ArgapPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     _no_split_modules = ["Block"]  # noqa: RUF012  (the library's way)
     _supports_sdpa = True
+    accepts_loss_kwargs = False
+    """The loss is the mean of its batch: the Trainer of transformers has to average over the batches of a step."""
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:

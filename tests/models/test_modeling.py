@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from argap.errors import ArgapError
 from argap.models import ArgapConfig, ArgapForCausalLM
@@ -94,6 +94,32 @@ def test_the_loss_is_the_mean_nll_of_the_next_tokens(model: ArgapForCausalLM) ->
     logprobs = result.logits.log_softmax(dim=-1)
     kept = [logprobs[b, t - 1, ids[b, t]] for b in range(2) for t in range(1, 9) if b == 0 or t < 5]
     torch.testing.assert_close(result.loss, -sum(kept) / len(kept))
+
+
+def test_accumulated_gradients_are_a_mean_in_the_trainer_of_transformers(tmp_path: Path) -> None:
+    rows = [{"input_ids": ids, "labels": ids} for ids in some_ids(4, 12)]
+
+    def trained(batch: int) -> ArgapForCausalLM:
+        """After one step of SGD on all rows."""
+        args = TrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=1,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=len(rows) // batch,
+            optim="sgd",
+            learning_rate=1.0,
+            max_grad_norm=0.0,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        model = small("attention")
+        Trainer(model=model, args=args, train_dataset=rows).train()  # pyright: ignore[reportArgumentType]
+        return model
+
+    for one, other in zip(trained(4).parameters(), trained(1).parameters(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_all_parameters_learn(model: ArgapForCausalLM) -> None:
