@@ -103,12 +103,6 @@ class ArgapModel(ArgapPreTrainedModel):
         """The layers, typed."""
         return [block for block in self.layers if isinstance(block, Block)]
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
-
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> TrunkOutput:
         """``input_ids [B, T]`` to normed hidden states ``[B, T, D]``.
 
@@ -207,12 +201,6 @@ class ArgapForCausalLM(ArgapPreTrainedModel, GenerationMixin):
         self.model = ArgapModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
 
     def forward(
         self,
