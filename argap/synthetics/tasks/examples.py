@@ -45,12 +45,6 @@ def generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
-    """Fraction of the supervised positions at which ``predicted [E, N]`` equals the label."""
-    supervised = labels != IGNORED
-    return float((predicted == labels)[supervised].mean())
-
-
 def check_size(examples: int, length: int) -> None:
     """Raise `ArgapError` where a data set of ``examples`` with ``length`` tokens each would not fit in memory."""
     if examples * length > LARGEST:
