@@ -3,6 +3,7 @@
 import importlib
 import warnings
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from argap.errors import ArgapError
@@ -42,8 +43,7 @@ def find_family(config: Mapping[str, Any]) -> Family | None:
     model_type = _published(config) or config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         return None
-    module, _, name = FAMILIES[model_type].partition(":")
-    return getattr(importlib.import_module(module), name)
+    return resolve_name(FAMILIES[model_type])
 
 
 def _published(config: Mapping[str, Any]) -> str | None:
@@ -67,17 +67,15 @@ def original_class(checkpoint: str, family: Family) -> "type[PreTrainedModel]":
 
     Raises `ArgapError` if there is none, or its package is not installed.
     """
-
     if family.original is None:
         raise ArgapError(f"{checkpoint}: {family.source} has no implementation to run here; use `backend=native`")
-    module, _, name = family.original.partition(":")
     try:
-        original = getattr(importlib.import_module(module), name)
+        original = resolve_name(family.original)
     except ImportError as error:
         raise ArgapError(
             f"{checkpoint}: `backend=hf` needs {family.source} ({error}); pip install 'argap[fla]'"
         ) from error
-    if not module.startswith("transformers"):
+    if not family.original.startswith("transformers"):
         _give_back()
     return original
 
