@@ -120,13 +120,11 @@ def stock_tasks(names: Sequence[str], options: StockOptions = StockOptions()) ->
     return list(dict.fromkeys(expanded))
 
 
-def run_stock(lm: ArgapLM, names: Sequence[str], options: StockOptions) -> dict[str, Any]:
-    """lm-eval's results on its tasks ``names`` (see `stock_tasks`).
+def run_stock(lm: ArgapLM, tasks: list[str], options: StockOptions) -> dict[str, Any]:
+    """lm-eval's results on its ``tasks``, as `stock_tasks` returns them.
 
-    Raises `ArgapError` for an unknown task, for one that needs a package which is missing, and where its data cannot be
-    had.
+    Raises `ArgapError` for one that needs a package which is missing, and where its data cannot be had.
     """
-    tasks = stock_tasks(names, options)
     try:
         with tempfile.TemporaryDirectory(prefix="argap-tokenizer-") as folder:
             lm.decoder.tokenizer.save(Path(folder))  # RULER trusts the code of the tokenizer it is given; ours has none

@@ -103,10 +103,10 @@ def run_upstream(
     ``tasks``: names of lm-eval's tasks, groups and tags; ``zeroshot`` for those of the papers' tables. Raises
     `ArgapError` for any other.
     """
-    stock_tasks(tasks, stock)  # refused before a model is loaded
+    names = stock_tasks(tasks, stock)  # refused before a model is loaded
     results = {}
     for target in with_distinct_names([find_target(name) for name in dict.fromkeys(models)]):
-        results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), tasks, stock)
+        results[target.name] = run_stock(ArgapLM(load_decoder(target, options), target.name), names, stock)
         write_json(model_folder(out, target.name) / "results.json", results[target.name], seal=False)
     return results
 
