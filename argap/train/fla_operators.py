@@ -31,7 +31,7 @@ from argap.kernels.gla import gla
 from argap.kernels.launch import common_dtype
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
-from argap.models.mixer import Mixer
+from argap.models.mixer import Mixer, at_least_float32
 
 Backend = Literal["fla", "native"]
 Operator = Callable[..., tuple[torch.Tensor, Any]]
@@ -74,10 +74,6 @@ class FlaOperators:
         untraced: list[Any] = [torch.compiler.disable(function) for function in functions]
         return cls(*untraced)
 
-    def replacing(self, operator: Operator) -> Operator:
-        """What computes the same function as ``operator``, which is in `REPLACED`."""
-        return getattr(self, operator.__name__)
-
     def gla(
         self,
         q: torch.Tensor,
@@ -92,7 +88,7 @@ class FlaOperators:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`argap.kernels.gla.gla`; ``log_decay [B, H, T, K]``, as there."""
         if temperature is not None:
-            log_decay = F.logsigmoid(log_decay.to(torch.promote_types(log_decay.dtype, torch.float32))) / temperature
+            log_decay = F.logsigmoid(log_decay.to(at_least_float32(log_decay.dtype))) / temperature
         y, state = self.chunk_gla(
             *_by_position(q, k, v), log_decay.transpose(1, 2), scale=scale, output_final_state=keep_state
         )
@@ -112,7 +108,7 @@ class FlaOperators:
         if q.shape[-1] > LARGEST_DELTA_KEY:
             return delta_rule(q, k, v, beta, normalize=normalize, chunk=chunk)
         if normalize:
-            wide = torch.promote_types(q.dtype, torch.float32)
+            wide = at_least_float32(q.dtype)
             q, k = (F.normalize(x.to(wide), dim=-1, eps=SMALLEST_NORM).to(x.dtype) for x in (q, k))
         y, state = self.chunk_delta_rule(
             *_by_position(q, k, v), beta.transpose(1, 2), scale=1.0, output_final_state=True
@@ -132,7 +128,7 @@ class FlaOperators:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`argap.kernels.linear_attention.linear_attention`; ``log_decay [H]`` is a constant, and ``normalize`` is for
         sums without decay, as the mixers call it."""
-        wide = torch.promote_types(v.dtype, torch.float32)
+        wide = at_least_float32(v.dtype)
         decays = None if log_decay is None else log_decay.to(wide)
         y, state = self.chunk_simple_gla(
             *_by_position(q, k, v), g_gamma=decays, scale=1.0, output_final_state=keep_state
@@ -203,15 +199,12 @@ def _check_runs(model: nn.Module, device: torch.device, dtype: torch.dtype) -> N
     FlaOperators.load()
 
 
-def use_fla(model: nn.Module, operators: FlaOperators | None = None) -> list[str]:
-    """Let the mixers of ``model`` run the operators of flash-linear-attention; returns the names of those mixers.
+def use_fla(model: nn.Module, operators: FlaOperators | None = None) -> None:
+    """Let the mixers of ``model`` run the operators of flash-linear-attention.
 
     ``operators``: by default those of the installed package. Raises `ArgapError` where it is not installed.
     """
     operators = operators or FlaOperators.load()
-    replaced = set()
     for mixer in (module for module in model.modules() if isinstance(module, Mixer)):
         if mixer.operator in REPLACED:
-            mixer.operator = operators.replacing(mixer.operator)
-            replaced.add(type(mixer).__name__)
-    return sorted(replaced)
+            mixer.operator = getattr(operators, mixer.operator.__name__)
