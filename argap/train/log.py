@@ -17,8 +17,8 @@ from argap.train.records import EvaluationLine, StepLine
 class TrainLog:
     """Writes ``log.jsonl`` and shows progress."""
 
-    def __init__(self, path: Path, *, total_steps: int, step: int, trackers: Trackers | None = None) -> None:
-        """Open the log of a run that resumes at ``step``; lines of later steps are removed. ``trackers``: get every
+    def __init__(self, path: Path, *, total_steps: int, step: int, trackers: Trackers) -> None:
+        """Open the log of a run that resumes at ``step``; lines of later steps are removed. ``trackers`` get every
         line too."""
         self.path = path
         self.total_steps = total_steps
@@ -31,8 +31,7 @@ class TrainLog:
         """Append one line and show it."""
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(as_json(line)) + "\n")
-        if self._trackers is not None:
-            self._trackers.log(_metrics(line), line.step)
+        self._trackers.log(_metrics(line), line.step)
         if isinstance(line, EvaluationLine):
             self.note(f"step {line.step:,}: evaluation loss {line.eval_loss:.4f}")
             return
@@ -50,8 +49,7 @@ class TrainLog:
 
     def close(self) -> None:
         """End the runs of the trackers; the log itself is written with every line."""
-        if self._trackers is not None:
-            self._trackers.close()
+        self._trackers.close()
 
     def note(self, text: str) -> None:
         """Print a separate line on stderr, below the progress."""
