@@ -52,11 +52,6 @@ def register_mixer(name: str, mixer: type[Mixer] | str) -> None:
     MIXERS[name] = mixer
 
 
-def available() -> list[str]:
-    """The registered names, sorted."""
-    return sorted(MIXERS)
-
-
 def resolve(name: str) -> type[Mixer]:
     """The class of a registered name, or of a ``module:Class`` that the caller trusts (see `argap.trust`).
 
@@ -74,7 +69,7 @@ def resolve(name: str) -> type[Mixer]:
 def _import(name: str, path: str) -> Any:
     module, _, attribute = path.partition(":")
     if not attribute:
-        known = ", ".join(available())
+        known = ", ".join(sorted(MIXERS))
         raise ArgapError(f"mixer {name!r}: unknown; known are {known}, or your own class as module:Class")
     if name not in MIXERS and path not in SHIPPED and not is_trusted():
         raise ArgapError(
