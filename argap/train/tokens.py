@@ -56,7 +56,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
     folder = cache / _key(sources, tokenizer)
     if (folder / "tokens.json").is_file():
         return open_tokens(folder)
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
+    dtype = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     with replacing(folder / "tokens.bin") as temporary, open(temporary, "w+b") as file:
         digest = hashlib.sha256()
         parts = [_write_source(file, digest, source, tokenizer, tokenizer.eos, dtype) for source in sources]
@@ -65,7 +65,7 @@ def pack_tokens(sources: Sequence[DataSource], tokenizer: Tokenizer, cache: Path
         tokens=sum(part.tokens for part in parts),
         documents=sum(part.documents for part in parts),
         fingerprint=digest.hexdigest(),
-        dtype="<u2" if dtype.itemsize == 2 else "<u4",
+        dtype=dtype,
         eos=tokenizer.eos,
         tokenizer=tokenizer.name,
         tokenizer_fingerprint=tokenizer.fingerprint,
@@ -90,7 +90,7 @@ def open_tokens(folder: Path) -> TokenFile:
 
 
 def _write_source(
-    file: IO[bytes], digest: Any, source: DataSource, tokenizer: Tokenizer, eos: int, dtype: np.dtype
+    file: IO[bytes], digest: Any, source: DataSource, tokenizer: Tokenizer, eos: int, dtype: str
 ) -> SourceRecord:
     """Append the documents of ``source``, ``source.repeat`` times; tokenized once, then copied."""
     corpus = open_corpus(source.path, text_column=source.text_column)
