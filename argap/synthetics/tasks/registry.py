@@ -50,8 +50,7 @@ class Task:
     @property
     def length(self) -> int:
         """Default N."""
-        defaults: dict[str, Any] = {each.name: each.default for each in fields(self.config)}
-        return defaults["length"]
+        return self.config.length
 
 
 TASKS: dict[str, Task] = {
