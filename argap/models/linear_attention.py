@@ -90,13 +90,14 @@ class LinearAttention(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor, keep_state: bool = True) -> tuple[torch.Tensor, State]:
         """As `Mixer.prefill`; the sums are computed where they are to be kept."""
         qk, v = self._heads(x)
-        options = {"normalize": self.norm is None, "keep_state": keep_state, "chunk": self.chunk_size}
         if self.decay is not None:
             y, memory = self._decayed(qk, v, keep_state)
         else:
             # Taylor's operator makes the features.
             q, k = qk if isinstance(self.features, Taylor) else self._features(qk).to(qk.dtype)
-            y, memory = self.operator(q, k, v, **options)
+            y, memory = self.operator(
+                q, k, v, normalize=self.norm is None, keep_state=keep_state, chunk=self.chunk_size
+            )
         return self._merge(y.transpose(1, 2)), (memory, x.shape[1])
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
