@@ -1,6 +1,6 @@
 """Describe a model in one record: parameters, FLOPs and state for a window, layers and their sources."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,8 @@ def describe_architecture(
     if size is None:
         return _describe(name, build_config(name, **vars(backbone), seq_len=window), window)
     config = build_at(name, size, seq_len=window)
-    printed = PRINTED[size].get(name)
-    note = note_on(name, size, config, cost(config, window).parameters)
-    return _describe(name, config, window, size=size, printed=printed, note=note)
+    row = _describe(name, config, window, size=size, printed=PRINTED[size].get(name))
+    return replace(row, note=note_on(name, size, config, row.params))
 
 
 def describe_checkpoint(name: str, folder: Path, *, seq_len: int | None = None) -> ModelDescription:
