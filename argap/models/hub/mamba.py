@@ -60,11 +60,11 @@ def _configure_published(options: Options) -> ArgapConfig:
     """``ssm_cfg`` holds what transformers spells at the top; its keys are the arguments of the authors' ``Mamba``."""
     mixer: dict[str, Any] = options.get("ssm_cfg", {})
     known = {"d_state": 16, "d_conv": 4, "expand": 2, "dt_rank": "auto", "conv_bias": True, "bias": False}
+    fixed = {"layer": "Mamba1", "conv_bias": True, "bias": False}
     for name, value in mixer.items():
-        fixed = {"layer": "Mamba1", "conv_bias": True, "bias": False}
         if name in fixed and value != fixed[name]:
             options.refuse(f"ssm_cfg.{name}", value, repr(fixed[name]))
-        if name not in {**known, "layer": None, **dict.fromkeys(ONLY_INITIAL)}:
+        if name not in (*known, *fixed, *ONLY_INITIAL):
             options.refuse("ssm_cfg", mixer, f"the keys {', '.join(known)}")
     options.fixed(rms_norm=True, d_intermediate=0, attn_layer_idx=[], attn_cfg={}, tie_embeddings=True)
     given = known | mixer
