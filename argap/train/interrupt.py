@@ -14,6 +14,10 @@ class Interrupt:
     requested: bool = False
 
 
+class Stopped(KeyboardInterrupt):
+    """Training stopped as requested, after a checkpoint."""
+
+
 @contextmanager
 def listening() -> Iterator[Interrupt]:
     """Set `Interrupt.requested` on the first SIGINT or SIGTERM; a second signal stops at once.

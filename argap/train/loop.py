@@ -19,7 +19,7 @@ from argap.errors import ArgapError
 from argap.parallel import Parallel
 from argap.train.checkpoint import Position
 from argap.train.config import TrainConfig
-from argap.train.interrupt import Interrupt
+from argap.train.interrupt import Interrupt, Stopped
 from argap.train.objective import IGNORED, Objective
 from argap.train.optimizer import build_optimizer, learning_rate
 from argap.train.records import EvaluationLine, StepLine
@@ -103,8 +103,8 @@ class Trainer:
         """Train from ``position`` to the end. Yields, in every process, lines for the log, each position that is to be
         saved, and at last the final position.
 
-        Raises `ArgapError` naming the first step with a non-finite loss or gradient, and KeyboardInterrupt, after a
-        position, on ``interrupt``.
+        Raises `ArgapError` naming the first step with a non-finite loss or gradient, and `Stopped`, after a position,
+        on ``interrupt``.
         """
         config, step, total = self.config, position.step, self.config.total_steps
         tokens_per_step = config.batch_size * config.seq_len
@@ -151,7 +151,7 @@ class Trainer:
             if save_due or stop_here:
                 yield Position(step, tuple(losses), seconds)
             if stop_here:
-                raise KeyboardInterrupt
+                raise Stopped
             mark = time.monotonic()
         yield Position(step, tuple(losses), seconds)
 

@@ -28,7 +28,7 @@ from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
 from argap.train.config import TrainConfig
 from argap.train.fla_operators import Backend, choose_backend, use_fla
-from argap.train.interrupt import listening
+from argap.train.interrupt import Stopped, listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model
@@ -145,9 +145,11 @@ def _train(
                     if parallel.is_main:
                         save_checkpoint(out / "checkpoints", model, trainer.optimizer, position, beside=out, keep=keep)
                     parallel.wait()
-    except KeyboardInterrupt:
-        if log:
+    except KeyboardInterrupt as interrupted:
+        if log and isinstance(interrupted, Stopped):
             log.note("interrupted; a checkpoint was written, and the same command resumes from it")
+        elif log:
+            log.note("interrupted; the same command continues from the last checkpoint, if there is one")
         raise
     finally:
         if log:

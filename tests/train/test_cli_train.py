@@ -93,3 +93,25 @@ def test_an_interrupted_run_exits_with_130_and_resumes(
     code, _, error = on_cpu("toy.yaml")
     assert code == 0
     assert "resumed from step 6" in error
+
+
+def test_a_second_interrupt_stops_at_once_and_promises_no_checkpoint(
+    file: Path, monkeypatch: pytest.MonkeyPatch, on_cpu: Run
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores the signal
+
+    def interrupted_twice(self: Trainer, windows: Windows, number: int) -> torch.Tensor:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the second signal ends the step")
+
+    monkeypatch.setattr(Trainer, "step", interrupted_twice)
+    try:
+        code, _, error = on_cpu("toy.yaml")
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert code == 130
+    assert "interrupted; the same command continues from the last checkpoint" in error
+    assert "was written" not in error
+    assert not list(file.parent.rglob("step-*"))
