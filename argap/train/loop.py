@@ -57,7 +57,7 @@ class Trainer:
         """
         config = self.config
         # A mixer may draw random numbers; seeding by step makes a resumed run draw the same ones.
-        torch.manual_seed((config.seed * 1_000_003 + step) * 4096 + self.parallel.rank)
+        torch.manual_seed(((config.seed * 1_000_003 + step) * 4096 + self.parallel.rank) % 2**64)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
         start = step * config.batch_size + self.parallel.rank * self.share

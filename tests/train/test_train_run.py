@@ -199,6 +199,11 @@ def test_micro_batches_change_rounding_only(toy_values: dict, tmp_path: Path) ->
         assert other == pytest.approx(one, rel=1e-3)
 
 
+def test_the_largest_seed_trains(toy_values: dict, tmp_path: Path) -> None:
+    record = train(toy(toy_values | {"seed": 2**63 - 1, "steps": 2, "warmup_steps": 1}), tmp_path, device="cpu")
+    assert record.finished is not None
+
+
 def test_a_non_causal_mixer_is_refused(toy_values: dict, tmp_path: Path) -> None:
     values = {key: value for key, value in toy_values.items() if key not in ("architecture", "num_layers")}
     with pytest.raises(ArgapError, match="AutocorrelationConv: not causal, so its loss would see the future"):
