@@ -37,8 +37,8 @@ class Mixer(nn.Module, ABC):
     A subclass defines:
 
     - ``__init__(self, width, max_positions, *, ...)``. The keyword arguments are the mixer's options; a
-      configuration is checked against their names, and its values against their `Literal` or range (`AtLeastOne`).
-      ``max_positions`` is the longest sequence, or None.
+      configuration is checked against their names, and its values against their types, `Literal` or range
+      (`AtLeastOne`). ``max_positions`` is the longest sequence, or None.
     - ``forward(self, x)``, the parallel form on ``x [B, T, D]``; with ``needs_ids = True``
       ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``. By default the output of ``prefill``.
     - if there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with

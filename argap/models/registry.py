@@ -2,9 +2,10 @@
 
 import importlib
 import inspect
+from contextlib import suppress
 from typing import Any
 
-from argap.configuration import unmet
+from argap.configuration import check_value, unmet
 from argap.errors import ArgapError
 from argap.models.mixer import Mixer
 from argap.trust import is_trusted
@@ -110,8 +111,12 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
         raise ArgapError(f"mixer {name!r}: unknown option {', '.join(unknown)}; its options are {listed}")
     try:
         for option, value in options.items():
-            if expected := unmet(value, known[option].annotation):
+            annotation = known[option].annotation
+            if expected := unmet(value, annotation):
                 raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
+            if annotation is not inspect.Parameter.empty:
+                with suppress(TypeError):  # an annotation of your own mixer that cannot be checked
+                    check_value(f"{name}: {option}", value, annotation)
         return mixer_class(width, max_positions, **options)
     except (TypeError, ValueError, AttributeError, ZeroDivisionError, RuntimeError) as error:
         given = ", ".join(f"{option}={str(value)[:40]}" for option, value in options.items())

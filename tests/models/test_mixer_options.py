@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from argap.errors import ArgapError
-from argap.models.registry import build_mixer
+from argap.models.attention import Attention
+from argap.models.registry import MIXERS, build_mixer
 
 WIDTH = 8
 
@@ -73,11 +74,35 @@ WIDTH = 8
         ({"name": "gla", "key_expansion": 0.01}, "keys of 0 do not split into 4 heads"),
         ({"name": "gla", "gate_temperature": 0}, "gate_temperature 0; expected above 0"),
         ({"name": "delta_net", "conv_size": 0}, "delta_net: conv_size 0; expected at least 1"),
+        (
+            {"name": "gla", "norm_eps": "1e-6"},
+            "gla: norm_eps: Expected `float`, got `str`, found 1e-6",
+        ),  # as YAML reads it
+        ({"name": "retnet", "rope_theta": None}, "retnet: rope_theta: Expected `float`, got `null`"),
+        ({"name": "retnet", "heads": True}, "retnet: heads: Expected `int | null`, got `bool`"),
+        ({"name": "liquid_s4", "degree": 2.5}, "liquid_s4: degree: Expected `int`, got `float`, found 2.5"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         build_mixer(spec, WIDTH, None)
+
+
+class Unchecked(Attention):
+    """Options whose types cannot be checked."""
+
+    def __init__(
+        self, width: int, max_positions: int | None = None, *, plain=None, late: "int" = 1, lists: list | tuple = ()
+    ) -> None:
+        super().__init__(width, max_positions)
+        self.given = plain, late, lists
+
+
+def test_an_option_of_a_type_that_cannot_be_checked_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIXERS, "unchecked", Unchecked)
+    mixer = build_mixer({"name": "unchecked", "plain": "a", "late": 2.5, "lists": [3]}, WIDTH, None)
+    assert isinstance(mixer, Unchecked)
+    assert mixer.given == ("a", 2.5, [3])
 
 
 @pytest.mark.parametrize(
