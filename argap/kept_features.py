@@ -1,5 +1,6 @@
 """Columns kept of the source, as features that discovery splits by."""
 
+import math
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -63,13 +64,13 @@ def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
 
 
 def _bounds(values: list[Any]) -> list[Any]:
-    """The highest values of all bins but the last."""
-    distinct = sorted(set(values))
-    if len(distinct) <= BOUNDS + 1:
-        return distinct[:-1]
-    ordered = sorted(values)
-    at = (np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)).tolist()
-    return [each for each in sorted({ordered[k] for k in at}) if each < distinct[-1]]
+    """The highest values of all bins but the last. As in SQL, NaN counts as greater than every number."""
+    ordered = sorted((math.nan if value != value else value for value in values), key=lambda each: (each != each, each))
+    distinct = list(dict.fromkeys(ordered))
+    if len(distinct) > BOUNDS + 1:
+        at = np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)
+        distinct = list(dict.fromkeys([*(ordered[k] for k in at.tolist()), ordered[-1]]))
+    return distinct[:-1]
 
 
 def _literal(value: Any) -> str:
@@ -77,4 +78,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, str | date):
         kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
         return kind + literal(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return literal(str(value))
     return str(value).lower() if isinstance(value, bool) else repr(value)
