@@ -17,7 +17,7 @@ from argap.errors import ArgapError, FormatError
 from argap.lockstep import KEYS, REMEDY, Rows
 from argap.parquet import check_columns, readable
 from argap.records import Record
-from argap.reports.tokens import NEWLINE, visible
+from argap.reports.tokens import lines, visible
 from argap.runs import RANK, Run, token_parts
 from argap.token_columns import LABELLED
 from argap.tokens import TokenTable
@@ -157,8 +157,7 @@ def shown(piece: str) -> str:
     >>> shown("a\\n\\tb")
     'a↵\\n→b'
     """
-    *lines, last = piece[:LONGEST].split("\n")
-    text = "\n".join([*(visible(line) + NEWLINE for line in lines), visible(last)])
+    text = "\n".join(lines(piece[:LONGEST]))
     return text if len(piece) <= LONGEST else text + "…"
 
 
