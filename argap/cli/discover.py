@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from argap.cli.index_output import parse_tokens
+from argap.cli.options import parse_tokens
 from argap.cli.output import Output
 from argap.errors import ArgapError
 
