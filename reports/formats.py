@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table as RichTable
 
 Form = Literal["terminal", "markdown", "latex"]
@@ -167,17 +168,23 @@ def _in_latex(text: str) -> str:
     return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
-    """The ``fields`` of each record, one line each.
+def csv_of(records: Sequence[Mapping[str, Any]], fields: Collection[str] = ()) -> str:
+    """The ``fields`` of each record, one line each; by default all that some record has.
 
     Numbers have twelve digits: the last digits of an interval depend on the order in which a processor sums.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
+    named = fields or dict.fromkeys(name for record in records for name in record)
+    writer = csv.DictWriter(out, list(named), lineterminator="\n")
     writer.writeheader()
     for record in records:
         writer.writerow({name: _in_csv(value) for name, value in record.items()})
     return out.getvalue()
+
+
+def csv_of_frame(frame: "pd.DataFrame") -> str:
+    """`csv_of` the rows of a data frame."""
+    return csv_of(frame.to_dict("records"), list(frame.columns))  # pyright: ignore[reportArgumentType]
 
 
 def _in_csv(value: Any) -> Any:
