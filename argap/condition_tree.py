@@ -22,13 +22,19 @@ class Feature(NamedTuple):
     highs: tuple[int | str, ...] = ()
     """The highest value of each bin but the last, text as SQL spells it; none: a flag."""
     negated: str = ""
-    """For a flag, the condition where it is 0."""
+    """For a flag, the condition where it is 0, by default its NOT."""
     whole: bool = True
     """Whether all values are whole numbers."""
 
     @property
     def bins(self) -> int:
         return len(self.highs) + 1 if self.highs else 2
+
+    @property
+    def bin(self) -> str:
+        """The bin of a token, as SQL."""
+        above = " + ".join(f"({self.column} > {high})::INT" for high in self.highs)
+        return above or f"({self.column})::INT"
 
     def sql(self, low: int, high: int) -> str:
         """The condition for the bins ``low … high``, not all of them.
@@ -37,7 +43,7 @@ class Feature(NamedTuple):
         ('train_count BETWEEN 1 AND 100', 'train_count <= 0')
         """
         if not self.highs:
-            return self.column if low else self.negated
+            return self.column if low else self.negated or f"NOT {self.column}"
         if low == 0:
             return f"{self.column} <= {self.highs[high]}"
         if high == len(self.highs):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from argap.cells import PREFIX, ar_hits
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError, FormatError
-from argap.kept_features import KeptFeature, kept_features
+from argap.kept_features import kept_features
 from argap.records import INFINITE, Sample, SliceResult
 from argap.slice_sql import TABLE, connect, literal, quoted
 from argap.slice_sums import query_portions
@@ -39,12 +39,7 @@ DRAWN = 2**16
 GROUPS = 2**20
 """Combinations of features that are added up at a time, so that sums of portions do not fill the memory."""
 OCCURRENCES = (0, 1, 2, 4, 8, 16, 32)
-FLAGS = {
-    "repeated": "repeated",
-    "word_start": "word_start",
-    "has_digit": "regexp_matches(piece, '[0-9]')",
-    "has_letter": "regexp_matches(piece, '\\pL')",
-}
+FLAGS = ("repeated", "word_start", "regexp_matches(piece, '[0-9]')", "regexp_matches(piece, '\\pL')")
 """Conditions that the tree splits by; cells have the first alone."""
 BINNED = {"frequency": "train_count", "distance": "distance", "occurrences": "occurrences", "position": "pos"}
 """Columns of cells, and those of `argap.tokens` that they bin."""
@@ -140,7 +135,9 @@ def _of_cells(result: "Result", model: str) -> _Half:
     cells = cells.drop(columns=[PREFIX + each for each in result.models if each not in (result.reference, model)])
     fit = fitting(cells["document"].to_numpy())
     _check_halves(fit, result)
-    codes, features = _features(cells, _bins(result))
+    binned = {name: highs for name, highs in _bins(result).items() if name in cells}
+    features = [Feature(FLAGS[0]), *_binned(binned)]
+    codes, features = _coded([cells["repeated"], *(cells[name] for name in binned)], features, cells["domain"])
     lost = (cells[PREFIX + result.reference] - cells[PREFIX + model]).to_numpy()
 
     def score(nodes: dict[str, Node]) -> list[SliceResult]:
@@ -158,10 +155,10 @@ def _of_tokens(result: "Result", table: TokenTable, model: str, drawn: np.ndarra
     bins = _bins(result) | {"occurrences": OCCURRENCES}
     fit = fitting(np.arange(len(drawn)))
     _check_halves(fit[drawn][: result.record.documents], result)
-    kept = kept_features(table.documents)
+    features = [*map(Feature, FLAGS), *_binned(bins), *kept_features(table.documents)]
     units = np.where(drawn & fit, 0, -1).astype(np.int32)
-    sums = _sums(table, table.models.index(model), bins, kept, units)
-    codes, features = _features(sums, bins, kept)
+    sums = _sums(table, table.models.index(model), features, units)
+    codes, features = _coded([sums[str(k)] for k in range(len(features))], features, sums["domain"])
 
     def score(nodes: dict[str, Node]) -> list[SliceResult]:
         slices = [Slice(name, node.sql(features)) for name, node in nodes.items()]
@@ -179,9 +176,14 @@ def _check_halves(fit: np.ndarray, result: "Result") -> None:
 
 
 def _bins(result: "Result") -> dict[str, tuple[int, ...]]:
-    """The highest value of each bin but the last, for each binned column of the cells."""
+    """The highest value of each bin but the last, for each binned column of the cells that has several."""
     bins = {name: getattr(result.record.bins, name) for name in ("frequency", "distance", "position")}
-    return {name: tuple(each.high for each in described if each.high is not None) for name, described in bins.items()}
+    highs = {name: tuple(each.high for each in of if each.high is not None) for name, of in bins.items()}
+    return {name: each for name, each in highs.items() if each}
+
+
+def _binned(bins: dict[str, tuple[int, ...]]) -> list[Feature]:
+    return [Feature(column, bins[name]) for name, column in BINNED.items() if name in bins]
 
 
 def fitting(documents: np.ndarray) -> np.ndarray:
@@ -201,20 +203,13 @@ def draw(n: np.ndarray, limit: int | None) -> np.ndarray:
     return (np.random.default_rng(SEED).random(stretch[-1] + 1) < limit / n.sum())[stretch]
 
 
-def _sums(
-    table: TokenTable, model: int, bins: dict[str, tuple[int, ...]], kept: list[KeptFeature], units: np.ndarray
-) -> pd.DataFrame:
-    """Tokens and what the model loses, by combination of all features, in documents whose unit is not -1."""
-    parts = [f"{sql} AS {name}" for name, sql in FLAGS.items()]
-    parts += [f'{each.bin} AS "kept {k}"' for k, each in enumerate(kept)]
-    for name, highs in bins.items():
-        if not highs:
-            continue
-        above = " + ".join(f"({BINNED[name]} > {high})::INT" for high in highs)
-        parts.append(f"{above} AS {name}")
+def _sums(table: TokenTable, model: int, features: list[Feature], units: np.ndarray) -> pd.DataFrame:
+    """Tokens and what the model loses, by domain and by the bins of all features (columns ``0``, ``1`` …), in documents
+    whose unit is not -1."""
+    bins = [f'{each.bin} AS "{k}"' for k, each in enumerate(features)]
     lost = f'sum("{LOGPROB}0"::DOUBLE - "{LOGPROB}{model}"::DOUBLE) AS lost'
-    parts = ["domain::VARCHAR AS domain", *parts, "count(*) AS n", lost]
-    query = f'SELECT {", ".join(parts)} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
+    parts = ", ".join(["domain::VARCHAR AS domain", *bins, "count(*) AS n", lost])
+    query = f'SELECT {parts} FROM {TABLE} WHERE "{UNIT}" >= 0 GROUP BY ALL ORDER BY ALL'
     columns = [UNIT, "domain", "piece", "word_start", "repeated", *BINNED.values(), *table.kept]
     reader = TokenReader(table, [*columns, f"{LOGPROB}0", f"{LOGPROB}{model}"], units=units)
     found: list[pa.Table] = []
@@ -234,32 +229,16 @@ def _added(tables: list[pa.Table]) -> pa.Table:
         return connection.sql(query).to_arrow_table()
 
 
-def _features(
-    sums: pd.DataFrame, bins: dict[str, tuple[int, ...]], kept: Sequence[KeptFeature] = ()
-) -> tuple[np.ndarray, list[Feature]]:
-    """Of each row its bin of each feature, int64 ``[C, F]``, and the features; columns with nulls are left out."""
-    codes: list[np.ndarray] = []
-    features: list[Feature] = []
-
-    def add(values: Any, feature: Feature) -> None:
-        if not pd.isna(values).any():
-            codes.append(np.asarray(values, dtype=np.int64))
-            features.append(feature)
-
-    for name, where in FLAGS.items():
-        if name in sums:
-            add(sums[name], Feature(where, (), f"NOT {where}"))
-    for name, column in BINNED.items():
-        if name in sums and bins.get(name):
-            add(sums[name], Feature(column, bins[name]))
-    for k, each in enumerate(kept):
-        add(sums[f"kept {k}"], each.feature)
-    domain = np.asarray(sums["domain"].astype(object))
-    names = sorted(set(domain.tolist()))
-    for name in names if len(names) > 1 else ():
-        text = literal(str(name))
-        add(domain == name, Feature(f"domain = {text}", (), f"domain <> {text}"))
-    return np.column_stack(codes), features
+def _coded(bins: Sequence[Any], features: Sequence[Feature], domain: Any) -> tuple[np.ndarray, list[Feature]]:
+    """Of each row its bin of each feature, int64 ``[C, F]``, and the features: a flag for each domain, too, where there
+    are several. Features with nulls are left out."""
+    domains = np.asarray(domain.astype(object))
+    names = sorted(set(domains.tolist()))
+    names = names if len(names) > 1 else []
+    flags = [Feature(f"domain = {text}", (), f"domain <> {text}") for text in map(literal, map(str, names))]
+    found = zip([*bins, *(domains == name for name in names)], [*features, *flags], strict=True)
+    known = [(np.asarray(each, dtype=np.int64), feature) for each, feature in found if not pd.isna(each).any()]
+    return np.column_stack([each for each, _ in known]), [feature for _, feature in known]
 
 
 def _ordered(whole: SliceResult, found: list[SliceResult], *, tokens: bool) -> Discovery:

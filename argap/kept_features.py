@@ -1,7 +1,8 @@
 """Columns kept of the source, as features that discovery splits by."""
 
+import math
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,41 +18,27 @@ BOUNDS = 15
 """Between the bins of a column of numbers or dates: at most as many, at quantiles of the documents."""
 
 
-class KeptFeature(NamedTuple):
-    """A feature and, as SQL, the bin of a token."""
-
-    feature: Feature
-    bin: str
-
-
-def kept_features(documents: Documents | None) -> list[KeptFeature]:
+def kept_features(documents: Documents | None) -> list[Feature]:
     """The features of kept columns: a flag for each common value or label, bins for numbers and dates.
 
     Numbers and dates that are null in a document are left out: such a token is in no bin.
     """
     if documents is None:
         return []
-    features: list[KeptFeature] = []
+    features: list[Feature] = []
     for name, of_type in documents.types.items():
         column = documents.table[name]
         sql = quoted(name)
         if of_type == LABELS:
             labels = documents.labels(name)[:MOST_VALUES]
-            features += [_flag(f"list_contains({sql}, {_literal(each)})") for each in labels]
+            features += [Feature(f"list_contains({sql}, {_literal(each)})") for each in labels]
         elif of_type == TEXT or pa.types.is_boolean(of_type):
-            values = _common(column, documents.table[TOKENS])
+            values = map(_literal, _common(column, documents.table[TOKENS]))
             equal, other = ("IS NOT DISTINCT FROM", "IS DISTINCT FROM") if column.null_count else ("=", "<>")
-            features += [_flag(f"{sql} {equal} {_literal(v)}", f"{sql} {other} {_literal(v)}") for v in values]
-        elif not column.null_count:
-            highs = tuple(map(_literal, _bounds(column.to_pylist())))
-            if highs:
-                above = " + ".join(f"({sql} > {high})::INT" for high in highs)
-                features.append(KeptFeature(Feature(sql, highs, whole=False), above))
+            features += [Feature(f"{sql} {equal} {value}", (), f"{sql} {other} {value}") for value in values]
+        elif not column.null_count and (highs := tuple(map(_literal, _bounds(column.to_pylist())))):
+            features.append(Feature(sql, highs, whole=False))
     return features
-
-
-def _flag(where: str, negated: str = "") -> KeptFeature:
-    return KeptFeature(Feature(where, (), negated or f"NOT {where}"), f"({where})::INT")
 
 
 def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
@@ -63,13 +50,13 @@ def _common(column: pa.ChunkedArray, tokens: pa.ChunkedArray) -> list[Any]:
 
 
 def _bounds(values: list[Any]) -> list[Any]:
-    """The highest values of all bins but the last."""
-    distinct = sorted(set(values))
-    if len(distinct) <= BOUNDS + 1:
-        return distinct[:-1]
-    ordered = sorted(values)
-    at = (np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)).tolist()
-    return [each for each in sorted({ordered[k] for k in at}) if each < distinct[-1]]
+    """The highest values of all bins but the last. As in SQL, NaN counts as greater than every number."""
+    ordered = sorted((math.nan if value != value else value for value in values), key=lambda each: (each != each, each))
+    distinct = list(dict.fromkeys(ordered))
+    if len(distinct) > BOUNDS + 1:
+        at = np.arange(1, BOUNDS + 1) * len(ordered) // (BOUNDS + 1)
+        distinct = list(dict.fromkeys([*(ordered[k] for k in at.tolist()), ordered[-1]]))
+    return distinct[:-1]
 
 
 def _literal(value: Any) -> str:
@@ -77,4 +64,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, str | date):
         kind = "" if isinstance(value, str) else "TIMESTAMP " if hasattr(value, "hour") else "DATE "
         return kind + literal(str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return literal(str(value))
     return str(value).lower() if isinstance(value, bool) else repr(value)

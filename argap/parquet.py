@@ -87,9 +87,9 @@ def read_frame(path: Path, *, needed: Sequence[str] = (), remedy: str = "") -> "
     return table.to_pandas()
 
 
-def read_schema(path: Path, *, remedy: str = "") -> pa.Schema:
+def read_schema(path: Path) -> pa.Schema:
     """The schema of a file. Raises `FormatError` as `read_parquet` does."""
-    with readable(path, remedy):
+    with readable(path, ""):
         return pq.read_schema(path)
 
 

@@ -11,7 +11,6 @@ from argap.example_windows import Scores
 from argap.labels import TABLES, Labels, labels_of_rows
 from argap.lockstep import Rows, read_rows
 from argap.runs import check_logprobs, check_parts, no_logprob
-from argap.token_columns import LABELLED
 from argap.tokens import TokenTable
 
 
@@ -35,10 +34,9 @@ def read_portions(table: TokenTable) -> Iterator[Portion]:
             check_logprobs(run)
     of_runs = [["token"] * (k == 0) + ["logprob", "top1"] for k in range(len(table.runs))]
     folders = [run.folder for run in table.runs]
-    of_labels = [*LABELLED, "domain", *(["segment_bytes"] if table.by_segment else [])]
 
     def portions() -> Iterator[Portion]:
-        for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=of_labels):
+        for rows in read_rows(folders, table.labels, of_runs=of_runs, of_labels=table.label_columns):
             scores = {run.model: _scores(table, rows, k) for k, run in enumerate(table.runs)}
             labels = labels_of_rows(rows.labels, table.record, table.document_of_window, table.documents)
             yield Portion(rows.tokens, labels, scores)

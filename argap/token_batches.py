@@ -11,8 +11,7 @@ import pyarrow as pa
 from argap.errors import ArgapError
 from argap.lockstep import Rows, read_rows
 from argap.token_columns import LABELLED, LOGPROB, MASK, OF_TOKEN, RANK, UNIT
-from argap.token_values import Columns
-from argap.tokens import TokenTable
+from argap.tokens import Columns, TokenTable
 
 Mask = Callable[[pa.RecordBatch], Any]
 """A slice as a function: of a batch of scored tokens, a boolean for each, from NumPy or Arrow."""

@@ -345,8 +345,13 @@ def _eos_of_folder(folder: Path, backend: Any) -> int | None:
             value = backend.token_to_id(value)
         if value is None:
             continue
-        size = backend.get_vocab_size()
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not 0 <= value < 2**32
+            or backend.id_to_token(value) is None  # ids may have gaps
+        ):
+            size = 1 + max(backend.get_vocab().values(), default=-1)
             raise FormatError(f"{folder / file}: {key}: expected a token or an id below {size:,}, found {value!r}")
         return value
     return None

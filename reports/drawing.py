@@ -226,6 +226,11 @@ def grid(axes: Axes, values: Literal["x", "y"] = "y") -> None:
     axes.tick_params(length=0)
 
 
+def dashed(axes: Axes, at: float) -> None:
+    """A vertical line that is no value of a model: a threshold, or chance."""
+    axes.axvline(at, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+
+
 def decades(axes: Axes, which: Literal["x", "y"], subs: tuple[int, ...] = (1,)) -> None:
     """Label a logarithmic axis with plain numbers (``0.01``, ``10k``) at ``subs`` times the powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis

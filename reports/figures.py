@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
-from argap.records import Gap, Part
+from argap.records import Gap
 from argap.reports.drawing import (
     FAINT,
     GREY,
@@ -45,6 +45,7 @@ from argap.reports.panels import (
     bar_values,
     bin_numbers,
     broken,
+    by_frequency,
     draw_bars,
     draw_curve,
     draw_threshold,
@@ -117,7 +118,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     look = highlight(models, of_interest(gap))
     order = [m for m in models if look[m].colour == GREY] + [m for m in models if look[m].colour != GREY]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
-        parts = _by_frequency(gap, repeated)
+        parts = by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
         for model in order:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
@@ -163,7 +164,7 @@ def gap_by_frequency(gap: Gap) -> Figure:
     number = bin_numbers(gap.bins.frequency)
     for (model, delta), row in zip(deltas.items(), panels, strict=True):
         for repeated, axes in zip((True, False), row, strict=True):
-            parts = _by_frequency(gap, repeated)
+            parts = by_frequency(gap, repeated)
             values = [part.contribution[model] for part in parts]
             x = [number[part.bin] for part in parts]
             full = [repeated and k < threshold_position(gap) for k in x]
@@ -252,7 +253,3 @@ def _deltas(gap: Gap) -> dict[str, float]:
     if not gap.deltas:
         raise ArgapError(f"{gap.reference} alone has no gap to draw; expected a result with another model beside it")
     return gap.deltas
-
-
-def _by_frequency(gap: Gap, repeated: bool) -> list[Part]:
-    return [part for part in gap.breakdowns.frequency if part.repeated == repeated]

@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table as RichTable
 
 Form = Literal["terminal", "markdown", "latex"]
@@ -31,6 +32,7 @@ LATEX = {
     "”": "''",
     "−": "$-$",
     "×": r"$\times$",
+    "∞": r"$\infty$",
     "Δ": r"$\Delta$",
     "β": r"$\beta$",
     "τ": r"$\tau$",
@@ -95,7 +97,7 @@ def terminal(table: Table) -> "RichTable":
     )
     for k, (title, align) in enumerate(table.aligned()):
         # Headings break; a number never does.
-        width = max(HEADING, *(len(row[k]) for row in table.rows))
+        width = max([HEADING, *(len(row[k]) for row in table.rows)])
         result.add_column(Text("\n".join(wrap(title, width))), justify=align, no_wrap=True)
     for k, row in enumerate(table.rows):
         result.add_row(*(Text(cell, "bold" if (k, j) in table.best else "") for j, cell in enumerate(row)))
@@ -166,17 +168,23 @@ def _in_latex(text: str) -> str:
     return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def csv_of(records: Sequence[Mapping[str, Any]], fields: list[str]) -> str:
-    """The ``fields`` of each record, one line each.
+def csv_of(records: Sequence[Mapping[str, Any]], fields: Collection[str] = ()) -> str:
+    """The ``fields`` of each record, one line each; by default all that some record has.
 
     Numbers have twelve digits: the last digits of an interval depend on the order in which a processor sums.
     """
     out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
+    named = fields or dict.fromkeys(name for record in records for name in record)
+    writer = csv.DictWriter(out, list(named), lineterminator="\n")
     writer.writeheader()
     for record in records:
         writer.writerow({name: _in_csv(value) for name, value in record.items()})
     return out.getvalue()
+
+
+def csv_of_frame(frame: "pd.DataFrame") -> str:
+    """`csv_of` the rows of a data frame."""
+    return csv_of(frame.to_dict("records"), list(frame.columns))  # pyright: ignore[reportArgumentType]
 
 
 def _in_csv(value: Any) -> Any:

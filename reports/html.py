@@ -3,21 +3,17 @@
 More than `MANY` models share one summary, and the tables of parts are split so that each fits a printed page.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from markupsafe import Markup
 
 from argap.intervals import FEW, unresolved
 from argap.records import KNOWN, Examples, Gap, GapRow, Interval, Part
 from argap.reports.formats import Table
-from argap.reports.interactive import data_block, page_data, script
+from argap.reports.interactive import page_data
 from argap.reports.numbers import DASH, nats, nats_interval, percent, threshold_text
 from argap.reports.overview import MANY, by_gap, overview
-from argap.reports.page import template
+from argap.reports.page import inline_svg, render_page
 from argap.reports.provenance import provenance
 from argap.reports.sentences import caption, headlines
 from argap.reports.tables import main_tables, slices_table
@@ -68,15 +64,13 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
 
     Everything that comes from models, corpora and folders is escaped.
     """
-    code, digest = script()
     more = {} if further is None else further.figures
     # Of many models the smallest gap first; as many as fit across a printed page share a table of parts.
     rows = by_gap(gap) if len(gap.compared) > MANY else [row for row in gap.compared if row.model in gap.deltas]
     data = page_data(gap, {name: drawn.panels for name, drawn in [*figures.items(), *more.items()]})
-    return template("report.html.j2").render(
-        script=code,
-        script_hash=digest,
-        data=data_block(data),
+    return render_page(
+        "report.html.j2",
+        data,
         states=len(data.states),
         own=data.own,
         reference=gap.reference,
@@ -105,29 +99,6 @@ def render(gap: Gap, examples: Examples | None, figures: "Mapping[str, Drawn]", 
         unit=gap.unit,
         provenance=provenance(gap),
     )
-
-
-def inline_svg(path: Path, name: str) -> Markup:
-    """An SVG file of ours as an element: no prologue, comments or namespaces, ids that no other figure has, colours
-    that follow the page's scheme."""
-    from argap.reports.drawing import variables
-
-    colours = variables()
-    text = path.read_text(encoding="utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    head, body = text.split(">", 1)
-    view_box = re.search(r'viewBox="[\d. ]+"', head)
-    assert view_box is not None  # matplotlib always writes one
-    body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body).replace("xlink:href", "href")
-    body = re.sub(r'\b(d|x|y)="[^"]+"', lambda found: re.sub(r"\d+\.\d{3,}", _rounded, found[0]), body)
-    body = re.sub(r"#[0-9a-f]{6}\b", lambda colour: colours.get(colour[0], colour[0]), body)
-    return Markup(f'<svg {view_box[0]} role="img" aria-labelledby="caption-{name}">{body}')
-
-
-def _rounded(found: re.Match[str]) -> str:
-    """A coordinate with two decimals: a hundredth of a point, where matplotlib writes a millionth."""
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _slices_table(gap: Gap) -> PartsTable:

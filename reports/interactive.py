@@ -1,12 +1,7 @@
 """What the page's script shows: the result at every τ, as text, and the values behind the figures."""
 
-import json
-from base64 import b64encode
 from collections.abc import Mapping
-from hashlib import sha256
 
-import msgspec
-from markupsafe import Markup
 from msgspec.structs import replace
 
 from argap.gap import perplexity, share_closed
@@ -15,7 +10,6 @@ from argap.reports.formats import Table
 from argap.reports.hover import Panel
 from argap.reports.numbers import percent, threshold_text
 from argap.reports.overview import Overview, overview
-from argap.reports.page import TEMPLATES
 from argap.reports.sentences import headlines
 from argap.reports.tables import main_tables
 from argap.reports.tokens import visible
@@ -142,17 +136,3 @@ def _state(gap: Gap, point: int) -> State:
 def _text(table: Table) -> TableText:
     rows = tuple(tuple(map(visible, row)) for row in table.rows)
     return TableText(rows, tuple(map(visible, table.notes)), tuple(sorted(table.best)))
-
-
-def data_block(data: PageData) -> Markup:
-    """The content of a script element of type ``application/json``: ASCII, and no tag ends or begins in it."""
-    text = json.dumps(msgspec.to_builtins(data), separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)
-
-
-def script() -> tuple[Markup, str]:
-    """The page's script and, for its policy, the hash that allows this one alone."""
-    text = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    return Markup(text), f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

@@ -26,7 +26,7 @@ from argap.reports.drawing import (
     short_ticks,
     style,
 )
-from argap.reports.formats import Table, csv_of, markdown
+from argap.reports.formats import Table, csv_of_frame, markdown
 from argap.reports.hover import tell
 from argap.reports.numbers import DASH, percent, perplexity
 from argap.reports.task_figures import write_tasks
@@ -58,13 +58,13 @@ def write_sweep(out: Path) -> tuple[pd.DataFrame, str]:
     save(accuracy_figure(runs, sweep.axis), out, "accuracy")
     solved = smallest_solving(runs)
     known = solved.astype(object).where(solved.notna(), None)
-    write_text(out / "solve.csv", csv_of(known.to_dict("records"), list(solved.columns)))  # pyright: ignore[reportArgumentType]
+    write_text(out / "solve.csv", csv_of_frame(known))
     if not solved["flops"].isna().to_numpy().all():
         save(solve_figure(solved), out, "solve")
     text = solve_text(solved)
     if len(set(runs["seed"].dropna())) > 1:
         seeds = across_seeds(runs)
-        write_text(out / "seeds.csv", csv_of(seeds.to_dict("records"), list(seeds.columns)))  # pyright: ignore[reportArgumentType]
+        write_text(out / "seeds.csv", csv_of_frame(seeds))
         table = markdown(seeds_table(seeds))
         write_text(out / "seeds.md", table)
         text += f"\n\n{table}"

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.errors import FormatError
 from argap.records import Bin, Gap, Interval, Part
-from argap.reports.drawing import FAINT, INK, Look, grid, note
+from argap.reports.drawing import FAINT, INK, Look, dashed, grid, note
 from argap.reports.numbers import nats, nats_interval, percent, short, threshold_text
 
 FEW = 30  # tokens: the mean of fewer is mostly noise, and its point is hollow
@@ -20,6 +20,11 @@ LABELLED = 0.015  # share of the gap from which a bar carries its percentage
 def bin_numbers(bins: Sequence[Bin]) -> dict[str, int]:
     """Each bin's position on the axis, by its label."""
     return {each.label: k for k, each in enumerate(bins)}
+
+
+def by_frequency(gap: Gap, repeated: bool) -> list[Part]:
+    """The half of the partition by frequency whose bigrams are repeated in their window, or are not."""
+    return [part for part in gap.breakdowns.frequency if part.repeated == repeated]
 
 
 def draw_curve(axes: Axes, x: list[int], parts: Sequence[Part], model: str, look: Look) -> None:
@@ -91,7 +96,7 @@ def threshold_position(gap: Gap) -> float:
 
 def draw_threshold(axes: Axes, gap: Gap) -> None:
     """A dashed line at τ."""
-    axes.axvline(threshold_position(gap), color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+    dashed(axes, threshold_position(gap))
 
 
 def name_the_hits(axes: Axes, gap: Gap) -> None:

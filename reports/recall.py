@@ -17,10 +17,9 @@ from argap.recall.result import GapLink, RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Failures, Score
 from argap.reports.formats import Table, best_in
-from argap.reports.html import inline_svg
-from argap.reports.interactive import PageData, data_block, script
+from argap.reports.interactive import PageData
 from argap.reports.numbers import DASH, mean_nll, percent
-from argap.reports.page import template
+from argap.reports.page import inline_svg, render_page
 
 SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
@@ -133,9 +132,11 @@ def write_recall_page(folder: Path) -> Path:
 
     result = open_recall(folder)
     (name, drawn), *_ = written({"recall": recall_figure(result)}, folder).items()
-    code, digest = script()
     title, sentences = recall_headline(result)
-    page = template("recall.html.j2", score=_score).render(
+    page = render_page(
+        "recall.html.j2",
+        PageData("", "", 0, (), {name: drawn.panels}),
+        {"score": _score},
         result=result,
         reference=result.reference,
         title=title,
@@ -145,9 +146,6 @@ def write_recall_page(folder: Path) -> Path:
         failures=failures_table(result),
         figure=(name, inline_svg(drawn.path, name)),
         shown=_shown(folder, result),
-        script=code,
-        script_hash=digest,
-        data=data_block(PageData("", "", 0, (), {name: drawn.panels})),
     )
     path = folder / "recall.html"
     write_text(path, page)

@@ -6,7 +6,7 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.recall.result import RecallResult
 from argap.recall.scores import Score
-from argap.reports.drawing import COLOURS, FAINT, INK, SHARE, grid, panel_rows, plain, style
+from argap.reports.drawing import COLOURS, INK, SHARE, dashed, grid, panel_rows, plain, style
 from argap.reports.hover import tell
 
 ACROSS = 3
@@ -29,7 +29,7 @@ def recall_figure(result: RecallResult) -> Figure:
                 axes.hlines(y, 100 * row.ci95[0], 100 * row.ci95[1], color=INK, linewidth=0.9)
         chances = [row.chance for row in scores.values() if row.chance is not None]
         if chances:
-            axes.axvline(100 * max(chances), color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+            dashed(axes, 100 * max(chances))
         axes.set_title(plain(task.label, 28))
         grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(4))

@@ -20,6 +20,7 @@ from argap.reports.overview import shown
 from argap.reports.panels import (
     bar_values,
     bin_numbers,
+    by_frequency,
     draw_threshold,
     heads,
     set_frequency_ticks,
@@ -48,7 +49,7 @@ def small_frequency(gap: Gap) -> Figure:
     number = bin_numbers(gap.bins.frequency)
     for row, axes in zip(shown(gap), panels, strict=True):
         for repeated, shift in ((True, -0.22), (False, 0.22)):
-            parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+            parts = by_frequency(gap, repeated)
             x = [number[part.bin] for part in parts]
             hits = [repeated and k < threshold_position(gap) for k in x]
             colours = [LOOK.colour if hit else LOOK.pale if repeated else SHARE for hit in hits]
@@ -144,7 +145,7 @@ def _tell_frequency(axes: Axes, gap: Gap, model: str, number: dict[str, int]) ->
     at = sorted({number[part.bin] for part in gap.breakdowns.frequency})
     values: dict[str, list[tuple[float | None, str]]] = {}
     for repeated, name in ((True, "repeated"), (False, "not repeated")):
-        parts = [part for part in gap.breakdowns.frequency if part.repeated == repeated]
+        parts = by_frequency(gap, repeated)
         said = dict(zip((number[part.bin] for part in parts), bar_values(parts, model, gap.deltas[model]), strict=True))
         values[f"{model}, {name}"] = [said.get(k, (None, "")) for k in at]
     tell(axes, at, [seen(gap.bins.frequency[k].label) for k in at], values)

@@ -141,14 +141,12 @@ def csv_text(gap: Gap) -> str:
     """One line a model; a field without a value is empty. NLLs, differences and their intervals are in nats per
     ``unit``."""
     worth = {"documents": gap.documents, "effective_documents": gap.effective_documents, "unit": gap.unit}
-    records = [_record(row) | worth for row in gap.rows]
-    return csv_of(records, list(dict.fromkeys(name for record in records for name in record)))
+    return csv_of([_record(row) | worth for row in gap.rows])
 
 
 def slices_csv(slices: Sequence[SliceResult], unit: Unit) -> str:
     """One line for each slice and model; a field without a value is empty. Differences and intervals are in nats."""
-    records = [_slice_record(each, model) | {"unit": unit} for each in slices for model in each.models]
-    return csv_of(records, list(records[0]))
+    return csv_of([_slice_record(each, model) | {"unit": unit} for each in slices for model in each.models])
 
 
 def _slice_record(each: SliceResult, model: ModelOnSlice) -> dict[str, Any]:

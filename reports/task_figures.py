@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 
 from argap.atomic import write_text
 from argap.reports.drawing import COLOURS, FAINT, GRID, grid, panel_rows, plain, save, style
-from argap.reports.formats import Table, csv_of, markdown
+from argap.reports.formats import Table, csv_of_frame, markdown
 from argap.reports.numbers import DASH
 from argap.synthetics.mad_scores import MAD_TASKS, PUBLISHED, SOURCE, PublishedScores, published_scores
 from argap.synthetics.selection import best_by_validation
@@ -32,7 +32,7 @@ def write_tasks(out: Path, runs: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     best = best_by_task(runs)
     text = markdown(task_table(best))
     write_text(out / "tasks.md", text)
-    write_text(out / "tasks.csv", csv_of(best.to_dict("records"), list(best.columns)))  # pyright: ignore[reportArgumentType]
+    write_text(out / "tasks.csv", csv_of_frame(best))
     save(task_figure(best), out, "tasks")
     return best, text
 

@@ -12,6 +12,7 @@ from argap.reports.drawing import (
     INK,
     WIDTH,
     Look,
+    dashed,
     decades,
     grid,
     highlight,
@@ -66,7 +67,7 @@ def share_by_threshold(gap: Gap) -> Figure:
         grid(axes)
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         for mark in marks:
-            axes.axvline(mark, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+            dashed(axes, mark)
     _name_marks(above, marks)
     reasons = {
         model: ("no gap" if model in gap.deltas else "infinite") if np.isnan(top) else "below −50%"

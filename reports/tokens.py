@@ -135,7 +135,7 @@ def _token(window: ExampleWindow, k: int, reference: str) -> ShownToken:
     elif window.earlier is None and 0 <= focus - window.distance[focus] - k <= 1:
         classes.append("source")
     title = _tooltip(window, k, reference) if scored else CONTEXT
-    return ShownToken(_lines(window.tokens[k]), " ".join(classes), title)
+    return ShownToken(lines(window.tokens[k]), " ".join(classes), title)
 
 
 def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:
@@ -155,12 +155,12 @@ def _group(window: ExampleWindow, k: int) -> str:
 
 def _earlier_tokens(earlier: EarlierOccurrence) -> tuple[ShownToken, ...]:
     return tuple(
-        ShownToken(_lines(text), "t both" + " source" * (k in (earlier.focus - 1, earlier.focus)), "")
+        ShownToken(lines(text), "t both" + " source" * (k in (earlier.focus - 1, earlier.focus)), "")
         for k, text in enumerate(earlier.tokens)
     )
 
 
-def _lines(text: str) -> tuple[str, ...]:
+def lines(text: str) -> tuple[str, ...]:
     """The lines of a token; each but the last ends with the sign of a line break."""
     *broken, last = text.split("\n")
     return (*(visible(line) + NEWLINE for line in broken), visible(last))

@@ -245,6 +245,24 @@ def test_discovery_splits_by_what_a_model_is_made_to_be_worse_at(result, tmp_pat
     assert all(again.n >= each.n > 0 for again, each in zip(pasted, found.slices, strict=True))
 
 
+def test_discovery_orders_numbers_as_conditions_do(tmp_path, tokenizer):
+    """NaN counts as greater than every number, ∞ included; neither is a literal of SQL."""
+    scores = [-math.inf, 1.5, math.inf, math.nan]
+    made = [{"text": TEXTS[k % 3] * 3, "score": scores[k % 4]} for k in range(40)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    spec = EvaluationSpec(data=(str(tmp_path / "text.jsonl"),), seq_len=40, packing="document", keep=("score",))
+    data = open_evaluation_set(spec, tokenizer)
+    values = np.array(data.kept.column("score", 0, len(data.tokens)).to_pylist())
+    for name, harder, expected in (
+        ("high", np.isnan(values), "score > 'inf'"),
+        ("low", values == -np.inf, "score <= '-inf'"),
+        ("middle", values == 1.5, "score > '-inf' AND score <= 1.5"),
+    ):
+        out = write_drawn_result(tmp_path / name, data, tokenizer, source=tmp_path / "text.jsonl", harder=4.0 * harder)
+        found = discover(argap.open_result(out), "m2", min_share=0.02, depth=2, leaves=3)
+        assert any(expected in each.where for each in found.leaves), [each.where for each in found.slices]
+
+
 def encode(tokenizer, text: str, spans: list) -> list[tuple[str, set]]:
     """Pieces of a text and their labels."""
     document = TextDocument(text, "", "here", {"s": spans})

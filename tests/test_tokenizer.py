@@ -111,3 +111,15 @@ def test_an_empty_vocabulary_is_refused(tmp_path):
     write_words(tmp_path, {})
     with pytest.raises(FormatError, match=r"tokenizer\.json: its vocabulary is empty"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(("eos", "expected"), [("w9", 9), (9, 9), (5, None), (10, None), (-1, None), (2**40, None)])
+def test_an_eos_above_ids_without_a_token(tmp_path, eos, expected):
+    write_words(tmp_path, {"w0": 0, "w1": 1, "w9": 9})
+    file, key = ("tokenizer_config.json", "eos_token") if isinstance(eos, str) else ("config.json", "eos_token_id")
+    (tmp_path / file).write_text(json.dumps({key: eos}))
+    if expected is not None:
+        assert load_tokenizer(tmp_path).eos == expected
+        return
+    with pytest.raises(FormatError, match=rf"config\.json: {key}: expected a token or an id below 10, found {eos}$"):
+        load_tokenizer(tmp_path)

@@ -1,13 +1,16 @@
 """``argap discover``: the conditions that explain a model's gap."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from argap.cli.index_output import parse_tokens
+from argap.cli.options import parse_tokens
 from argap.cli.output import Output
 from argap.errors import ArgapError
+
+if TYPE_CHECKING:
+    from argap.reports.formats import Table
 
 
 def discover(
@@ -36,17 +39,17 @@ def discover(
 
     opened = open_result(result)
     found = find(opened, model, depth=depth, min_share=_share(min_share), leaves=leaves, limit_tokens=limit)
-    source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
-    notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
-    if (drawn := found.sample) is not None:
-        notes.insert(
-            0,
-            f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens), drawn at random "
-            f"with seed {drawn.seed}; --limit-tokens all reads every one.",
-        )
-    shown, unit = [found.whole, *found.slices], opened.record.unit
-    table = slices_table(shown, threshold=opened.threshold, models=[model], unit=unit, notes=notes)
-    output.show({"slices": found.slices, "note": HYPOTHESIS, "sample": found.sample}, [table])
+
+    def tables() -> "list[Table]":
+        source = "its tokens" if found.tokens else "its cells, not its tokens: splits are at the bounds of bins"
+        notes = [f"Found in one half of the documents from {source}; figures of the other half.", HYPOTHESIS]
+        if (drawn := found.sample) is not None:
+            read = f"Read {drawn.documents:,} of {drawn.of:,} documents ({drawn.share:.1%} of the tokens)"
+            notes.insert(0, f"{read}, drawn at random with seed {drawn.seed}; --limit-tokens all reads every one.")
+        shown, unit = [found.whole, *found.slices], opened.record.unit
+        return [slices_table(shown, threshold=opened.threshold, models=[model], unit=unit, notes=notes)]
+
+    output.show({"slices": found.slices, "note": HYPOTHESIS, "sample": found.sample}, tables)
 
 
 def _share(text: str) -> float:

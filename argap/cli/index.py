@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from argap.cli.index_output import describe, describe_bins, describe_plan, parse_bytes, parse_tokens
-from argap.cli.options import Address, Engine, Json, Overwrite, check_engine
+from argap.cli.index_output import describe, describe_bins, describe_plan
+from argap.cli.options import Address, Engine, Json, Overwrite, check_engine, parse_bytes, parse_tokens
 from argap.cli.output import print_json
 
 if TYPE_CHECKING:

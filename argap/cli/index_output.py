@@ -1,10 +1,7 @@
-"""Text output of ``argap index``, and parsing of amounts."""
+"""Text output of ``argap index``."""
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.bigram_index.frequency_profile import FrequencyBin
@@ -54,20 +51,3 @@ def describe_plan(plan: "Plan") -> str:
         ("index", f"{plan.index_bytes / 1e9:,.2f} GB, {plan.distinct / 1e6:,.0f} M distinct bigrams"),
     ]
     return "\n".join(f"{name:<9} {value}" for name, value in rows)
-
-
-def parse_bytes(text: str) -> int:
-    """Parse ``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ArgapError(f"`memory` {text!r}: expected an amount such as 2GB or 512MiB")
-    number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
-
-
-def parse_tokens(text: str, option: str = "tokens") -> float:
-    """Parse ``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ArgapError(f"`{option}` {text!r}: expected a number such as 10B or 1T")
-    return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")

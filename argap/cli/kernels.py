@@ -12,18 +12,17 @@ if TYPE_CHECKING:
 def kernels(output: Output) -> None:
     """List the kernels and their launch configurations. Without a GPU, ops run their PyTorch references."""
     from argap.kernels.registry import OPS, describe
-    from argap.reports.formats import Table
 
     ops, device = [describe(name) for name in OPS], _device_name()
-    rows = [(op.name, op.runs, op.about) for op in ops]
-    table = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))
-    output.show({"device": device, "ops": [op.to_json() for op in ops]}, [table, _launches(ops)])
+    output.show({"device": device, "ops": [op.to_json() for op in ops]}, lambda: _tables(ops, device))
 
 
-def _launches(ops: "list[Op]") -> "Table":
+def _tables(ops: "list[Op]", device: str) -> "list[Table]":
     from argap.reports.formats import Table
 
-    rows = [
+    rows = [(op.name, op.runs, op.about) for op in ops]
+    what_runs = Table(("Op", "Runs", "Computes"), rows, title=f"On {device}", left=range(3))
+    launches = [
         (
             row.kernel,
             row.device + " *" * row.used_here,
@@ -36,8 +35,8 @@ def _launches(ops: "list[Op]") -> "Table":
         for row in op.configurations
     ]
     columns = ("Kernel", "Device", "Shape", "Blocks", "Warps", "Stages")
-    notes = ("* used on this device",) if any(" *" in row[1] for row in rows) else ()
-    return Table(columns, rows, notes, title="Launch configurations", left=range(4))
+    notes = ("* used on this device",) if any(" *" in row[1] for row in launches) else ()
+    return [what_runs, Table(columns, launches, notes, title="Launch configurations", left=range(4))]
 
 
 def _device_name() -> str:

@@ -81,7 +81,7 @@ def bench(
     rows = measure_all(cases, read_speed(cases[0], out), partial(write_speed, out=out))
     result = write_speed(rows, out)
     save(speed(result), out, "speed")
-    output.show(result, [_bench_table(result)])
+    output.show(result, lambda: [_bench_table(result)])
     if not output.as_json:
         typer.echo(f"{out / 'speed.json'}, {out / 'speed.svg'}")
 
@@ -100,7 +100,7 @@ def list_models(
     from argap.models.presets import ARCHITECTURES
 
     rows = [describe_architecture(name, size.backbone, size=size.size, seq_len=seq_len) for name in ARCHITECTURES]
-    output.show([asdict(row) for row in rows], [_table(rows, size.backbone, size.size)])
+    output.show([asdict(row) for row in rows], lambda: [_table(rows, size.backbone, size.size)])
 
 
 @app.command(short_help="Show a model's parameters, FLOPs, state and layers.")

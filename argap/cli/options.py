@@ -1,9 +1,10 @@
-"""Options shared by several commands, alone or as groups.
+"""Options shared by several commands, alone or as groups, and amounts as they are written.
 
 A group is a dataclass with an option in each field. A parameter of that type gives a command all of its options, and an
 instance that has checked them before the command begins.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -103,6 +104,23 @@ def check_engine(engine: str, *, local: Mapping[str, object], ray: Mapping[str, 
     for flag, given in (local if engine == "ray" else ray).items():
         if given:
             raise ArgapError(f"{flag}: has no effect with --engine {engine}; leave it out")
+
+
+def parse_bytes(text: str) -> int:
+    """Parse ``2GB`` (10⁹), ``512MiB`` (2²⁰) or a plain number of bytes. Raises `ArgapError` for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ArgapError(f"`memory` {text!r}: expected an amount such as 2GB or 512MiB")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+
+
+def parse_tokens(text: str, option: str = "tokens") -> float:
+    """Parse ``10B``, ``1.5T``, ``300M`` or a plain number of tokens. Raises `ArgapError` for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ArgapError(f"`{option}` {text!r}: expected a number such as 10B or 1T")
+    return float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")
 
 
 def _trust(context: typer.Context, trust: bool) -> bool:

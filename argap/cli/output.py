@@ -1,6 +1,6 @@
 """What commands print to stdout: JSON for machines, tables for people and papers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,20 +31,20 @@ class Output:
         """Of tables."""
         return "latex" if self.latex else "markdown" if self.markdown else "terminal"
 
-    def show(self, value: Any, tables: "Sequence[Table]") -> None:
-        """Print ``value`` as `print_json` does, or the tables that show it to people."""
-        from argap.reports.formats import print_tables
-
+    def show(self, value: Any, tables: "Callable[[], Sequence[Table]]") -> None:
+        """Print ``value`` as `print_json` does, or the tables that show it to people, which are made only then."""
         if self.as_json:
             print_json(value)
-        else:
-            print_tables(tables, self.form)
+            return
+        from argap.reports.formats import print_tables
+
+        print_tables(tables(), self.form)
 
     def show_gap(self, gap: "Gap") -> None:
         """Print a result: the tables of `argap.reports.tables`, or ``gap.json``."""
         from argap.reports.tables import tables_of
 
-        self.show(gap, tables_of(gap))
+        self.show(gap, lambda: tables_of(gap))
 
 
 def print_json(value: Any) -> None:

@@ -8,4 +8,4 @@ def paper(output: Output) -> None:
     from argap.paper import checks_as_json
     from argap.reports.paper_check import check_tables
 
-    output.show(checks_as_json(), check_tables())
+    output.show(checks_as_json(), check_tables)

@@ -1,12 +1,15 @@
 """``argap recall``: measure how well models extract information from their context."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from argap.cli.options import Device, Overwrite, TrustRemoteCode
 from argap.cli.output import Output
+
+if TYPE_CHECKING:
+    from argap.reports.formats import Table
 
 
 def recall(
@@ -99,7 +102,7 @@ def recall(
     names = list(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     ar_nlls = None if gap is None else read_ar_nlls(gap, reference)
     figures = None if paper is None else published(paper)
-    page = None
+    page = measured = None
     if protocol == "upstream" or not set(names) <= set(TASKS):
         stock = StockOptions(limit, fewshot, task_path, _mapping(metadata))
         stock_tasks(names, stock)
@@ -112,7 +115,6 @@ def recall(
             )
         models = [*checkpoints, *([reference] if reference else [])]
         result = run_upstream(models, names, out, options=options, stock=stock)
-        tables = [upstream_table(result)]
     else:
         if fewshot is not None or task_path or metadata:
             raise ArgapError("`fewshot`, `task_path` and `metadata` are of lm-eval's own tasks: leave them out")
@@ -130,8 +132,12 @@ def recall(
             overwrite=overwrite,
         )
         result, page = to_json(measured), write_recall_page(out)
-        tables = [recall_table(measured), failures_table(measured)]
-    output.show(result, tables if figures is None else [*tables, figures])
+
+    def tables() -> "list[Table]":
+        own = [upstream_table(result)] if measured is None else [recall_table(measured), failures_table(measured)]
+        return own if figures is None else [*own, figures]
+
+    output.show(result, tables)
     if page is not None:
         typer.echo(f"report: {page}", err=True)
 

@@ -57,7 +57,7 @@ def slice_(
         scored = score_slices(opened.token_table, wanted or as_slices(library()), threshold=tau, empty=not wanted)
     if record:
         record_slices(result, scored[1:])
-    output.show({"slices": scored[1:]}, [slices_table(scored, threshold=tau, unit=opened.record.unit)])
+    output.show({"slices": scored[1:]}, lambda: [slices_table(scored, threshold=tau, unit=opened.record.unit)])
 
 
 def _print_library() -> None:

@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face hub, streamed through `datasets`."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
 from argap.corpus.document import Tally, TextDocument
@@ -21,8 +22,7 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
     if unknown:
         raise ArgapError(f"hub:{spec}: unknown option {unknown[0]!r}; known ones are {', '.join(OPTIONS)}")
     column = options.get("column", text_column)
-    rows = _load(name, options)
-    for number, row in enumerate(rows):
+    for number, row in enumerate(_rows(name, options)):
         text = row.get(column)
         if not isinstance(text, str):
             raise ArgapError(
@@ -33,12 +33,12 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
         yield TextDocument(text, domain, f"hub:{name}#{number}", tally.kept(row, keep))
 
 
-def _load(name: str, options: dict[str, str]):
+def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
     with extra("datasets"):
         import datasets
 
     try:
-        return datasets.load_dataset(
+        yield from datasets.load_dataset(
             name,
             options.get("config"),
             split=options.get("split", "train"),
@@ -46,4 +46,4 @@ def _load(name: str, options: dict[str, str]):
             streaming=True,
         )
     except Exception as error:  # the library raises many types, all of them the user's or the network's
-        raise ArgapError(f"hub:{name}: the data set could not be opened ({first_line(error)})") from error
+        raise ArgapError(f"hub:{name}: the data set could not be read ({first_line(error)})") from error

@@ -47,7 +47,7 @@ def open_tokens(shard: TokenShard, vocab_size: int) -> np.ndarray:
     if path.suffix == ".npy":
         try:
             with local_file(path) as local:
-                tokens = np.load(local, mmap_mode="r")
+                tokens = np.lib.format.open_memmap(local, mode="r")
         except (ValueError, OSError, EOFError) as error:
             raise FormatError(f"{path}: not a complete .npy file ({error})") from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "ui":

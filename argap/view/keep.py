@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from argap.errors import ArgapError
 from argap.interrupt import Interrupt, interruptible
-from argap.records import Part, SliceResult
+from argap.records import Part, SliceResult, Unit
 from argap.reports.formats import Table, latex, markdown
 from argap.reports.numbers import nats, percent
 from argap.reports.tables import gap_table, slices_table
@@ -58,13 +58,14 @@ def keep(kind: str, ask: "Asked", interrupt: Interrupt) -> tuple[bytes, str, str
 
 
 def _printed(kind: str, ask: "Asked", interrupt: Interrupt) -> Table:
+    unit = ask.answers.result.record.unit
     if kind == "table":
         return gap_table(ask.answers.gap(ask.setting))
     if kind == "slices":
-        return slices_table(_slices(ask, interrupt), threshold=ask.setting.threshold)
+        return slices_table(_slices(ask, interrupt), threshold=ask.setting.threshold, unit=unit)
     by = ask.text("by")
     bars = ask.answers.breakdown(by, ask.setting, interrupt).bars
-    return parts_table(by, [bar.part for bar in bars], ask.models)
+    return parts_table(by, [bar.part for bar in bars], ask.models, unit)
 
 
 def _frame(kind: str, ask: "Asked", interrupt: Interrupt) -> pd.DataFrame:
@@ -104,16 +105,16 @@ def _arrow_bytes(rows: pa.Table, wanted: str) -> bytes:
     return out.getvalue()
 
 
-def parts_table(by: str, parts: Sequence[Part], models: Sequence[str]) -> Table:
-    """One row for each part of a partition: tokens, share, and each model's part of its gap, with its interval."""
+def parts_table(by: str, parts: Sequence[Part], models: Sequence[str], unit: Unit) -> Table:
+    """One row for each part of a partition: its size, share, and each model's part of its gap, with its interval."""
     rows = []
     for part in parts:
         group = {None: "", True: ", repeated", False: ", not repeated"}[part.repeated]
         cells = [_part_cell(part, model) for model in models if model in part.contribution]
         rows.append((part.bin + group, f"{part.n:,}", percent(part.share), *cells))
     titles = (f"{model}: nats" for model in models if parts and model in parts[0].contribution)
-    note = "Nats a token: share × ΔNLL. A model's parts add up to its gap; in brackets, 95% intervals."
-    return Table((by.capitalize(), "Tokens", "Share", *titles), rows, (note,))
+    note = f"Nats a {unit}: share × ΔNLL. A model's parts add up to its gap; in brackets, 95% intervals."
+    return Table((by.capitalize(), f"{unit.capitalize()}s", "Share", *titles), rows, (note,))
 
 
 def _part_cell(part: Part, model: str) -> str:

@@ -106,15 +106,17 @@ def _whole(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, ends: np.ndarray) -> Iterator[Match]:
-    """The matches that begin at the bytes ``starts`` of a part and stay in one window; ``ends``: of its tokens."""
+    """The matches that begin at the bytes ``starts`` of a part, stay in one window and do not overlap; ``ends``: of its
+    tokens."""
     rows = _whole(path, ["window", "pos", "token"])
     window, pos, ids = (rows[name].to_numpy() for name in ("window", "pos", "token"))
     content = table.piece_bytes.text(ids)[0].tobytes()
+    stop = 0
     for start in starts:
-        stop = start + size
-        first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
-        if window[first] != window[last]:
+        first, last = np.searchsorted(ends, [start, start + size - 1], side="right").tolist()
+        if start < stop or window[first] != window[last]:
             continue
+        stop = start + size
         opens, closes = np.searchsorted(window, [window[first], window[first] + 1]).tolist()
         low = int(ends[opens - 1]) if opens else 0
         before = content[max(low, start - AROUND) : start]
@@ -124,10 +126,11 @@ def _matches(path: Path, table: TokenTable, starts: Iterable[int], size: int, en
 
 
 def _occurrences(content: bytes, wanted: bytes) -> Iterator[int]:
+    """Where each begins, also within another."""
     start = content.find(wanted)
     while start >= 0:
         yield start
-        start = content.find(wanted, start + len(wanted))
+        start = content.find(wanted, start + 1)
 
 
 def _line(piece: str) -> str:

@@ -17,7 +17,7 @@ from argap.errors import ArgapError, FormatError
 from argap.lockstep import KEYS, REMEDY, Rows
 from argap.parquet import check_columns, readable
 from argap.records import Record
-from argap.reports.tokens import NEWLINE, visible
+from argap.reports.tokens import lines, visible
 from argap.runs import RANK, Run, token_parts
 from argap.token_columns import LABELLED
 from argap.tokens import TokenTable
@@ -81,8 +81,7 @@ class WindowReader:
         if not 0 <= window < count:
             raise ArgapError(f"window {window}: expected one of 0 to {count - 1:,}")
         table = self._table.among(models)
-        by_segment = "segment_bytes" in table.columns
-        labels = self._labels.of(window, [*KEYS, *LABELLED, "domain", *(["segment_bytes"] if by_segment else [])])
+        labels = self._labels.of(window, [*KEYS, *table.label_columns])
         runs = tuple(self._runs[run.model].of(window, _columns(run)) for run in table.runs)
         if any(len(run) != len(labels) for run in runs):
             raise FormatError(f"window {window}: the runs and labels hold different tokens; {REMEDY}")
@@ -90,7 +89,7 @@ class WindowReader:
         rows = table.batch_of(Rows(labels, runs), columns, models, self._labels.before(window))
         ids = rows["token"].to_numpy()
         texts, cut = _texts(ids, table)
-        scored = labels["segment_bytes"].is_valid().to_numpy() if by_segment else labels["pos"].to_numpy() > 0
+        scored = labels["segment_bytes"].is_valid().to_numpy() if table.by_segment else labels["pos"].to_numpy() > 0
         counted = rows["train_count"].null_count == 0
         return Window(
             window=window,
@@ -158,8 +157,7 @@ def shown(piece: str) -> str:
     >>> shown("a\\n\\tb")
     'a↵\\n→b'
     """
-    *lines, last = piece[:LONGEST].split("\n")
-    text = "\n".join([*(visible(line) + NEWLINE for line in lines), visible(last)])
+    text = "\n".join(lines(piece[:LONGEST]))
     return text if len(piece) <= LONGEST else text + "…"
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from argap.cli.index import app
-from argap.cli.index_output import parse_bytes, parse_tokens
+from argap.cli.options import parse_bytes, parse_tokens
 from argap.errors import ArgapError, MismatchError
 from argap.tokenizer import load_tokenizer
 from tests.conftest import word_tokenizer

@@ -204,6 +204,19 @@ def test_a_data_set_is_streamed_through_datasets(tmp_path):
         texts(open_corpus(f"hub:{tmp_path / 'set'}"))
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_hub_that_ends_the_stream_is_named(monkeypatch, rows):
+    datasets = pytest.importorskip("datasets")
+
+    def stream(*_, **__):
+        yield from [{"text": "a"}] * rows
+        raise ConnectionError("reset by peer\nat line 3")
+
+    monkeypatch.setattr(datasets, "load_dataset", stream)
+    with pytest.raises(ArgapError, match=r"^hub:some/name: the data set could not be read \(reset by peer\)$"):
+        texts(open_corpus("hub:some/name"))
+
+
 def test_hub_options_are_checked_before_anything_is_fetched():
     with pytest.raises(ArgapError, match="unknown option 'splits'; known ones are"):
         texts(open_corpus("hub:some/name?splits=train"))

@@ -83,6 +83,16 @@ def test_a_truncated_shard_and_a_wrong_dtype_are_named(tmp_path, tokenizer):
         open_corpus(path, token_dtype="int8")
 
 
+def test_an_archive_and_half_a_file_are_no_npy(tmp_path, tokenizer):
+    path, other = tmp_path / "tokens.npy", tmp_path / "other.npz"
+    np.savez(other, tokens=np.arange(5))
+    np.save(path, np.arange(5))
+    for content in (other.read_bytes(), path.read_bytes()[:100], path.read_bytes()[:-1]):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=r"tokens\.npy: not a complete \.npy file \("):
+            ids(open_corpus(path), tokenizer)
+
+
 def test_an_empty_shard_has_no_documents(tmp_path, tokenizer):
     (tmp_path / "tokens.bin").write_bytes(b"")
     assert ids(open_corpus(tmp_path / "tokens.bin"), tokenizer) == []

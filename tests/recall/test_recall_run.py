@@ -347,3 +347,9 @@ def test_published_figures_may_have_ragged_lines(tmp_path) -> None:
     assert markdown(table) == (
         "**Published (f.csv)**\n\n| model | fda |\n| --- | ---: |\n| based | 24.4 |\n| note |  |\n"
     )
+
+
+def test_published_figures_may_be_a_heading_alone(tmp_path, capfd) -> None:
+    (tmp_path / "f.csv").write_text("model,fda\n")
+    print_tables([published(tmp_path / "f.csv")])
+    assert "model" in capfd.readouterr().out

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from argap.records import Closed, ClosedShare, Gap, GapShare, SliceScores
-from argap.reports.formats import markdown, print_tables, terminal
+from argap.reports.formats import Table, latex, markdown, print_tables, terminal
 from argap.reports.numbers import loss, nats, parameters, percent, percent_range, perplexity, short, whole
 from argap.reports.sentences import headline
 from argap.reports.tables import closed_table, csv_text, gap_table, tables_of
@@ -212,3 +212,8 @@ def test_there_is_no_negative_zero() -> None:
 def test_minus_signs_differ_from_range_dashes() -> None:
     assert percent_range(0.70, 0.7312) == "70.0–73.1%"
     assert percent_range(-0.1, -0.05) == "−10.0 to −5.0%"
+
+
+def test_latex_has_a_command_for_signs_that_it_does_not_know() -> None:
+    cell = loss(SliceScores(9, None, None, "a log-prob is −∞"), "token")
+    assert r"$\infty$ \\" in latex(Table(("NLL",), [(cell,)]))

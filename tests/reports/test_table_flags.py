@@ -1,11 +1,14 @@
 """``--latex`` and ``--markdown``: one mechanism for every command that prints a table."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from argap.cli import commands
+from argap.cli.output import Output
+from argap.reports.formats import Table
 from tests.conftest import RunCommand
 
 TABLES = [
@@ -48,3 +51,11 @@ def test_the_papers_check_in_markdown(run_command: RunCommand) -> None:
     assert text.startswith("**% of gap due to AR, as printed and as its row gives it**\n\n| Table | Scale |")
     assert "- 16 of 17 rows agree." in text
     assert "\n\n**Share of BaseConv's gap to attention that is closed (table 2)**\n\n" in text
+
+
+def test_json_makes_no_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    def tables() -> list[Table]:
+        pytest.fail("not printed")
+
+    Output(as_json=True).show({"n": 1}, tables)
+    assert json.loads(capsys.readouterr().out) == {"n": 1}

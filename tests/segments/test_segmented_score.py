@@ -23,6 +23,7 @@ from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window
 from argap.tokenizer import Tokenizer, load_tokenizer
 from tests.conftest import assert_close, index_of, save_model
 from tests.segments.conftest import byte_fallback, byte_level, word_piece
+from tests.view.conftest import client_of
 
 SEQ_LEN = 40
 
@@ -204,6 +205,17 @@ def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path
     of_tokens = compare_runs([str(own / "llama")], str(own / "gpt2"), tmp_path / "b", threshold=2)
     assert_close(numbers(of_segments), numbers(gap))
     assert_close(numbers(of_tokens), numbers(gap))
+
+
+def test_a_page_keeps_tables_in_bytes(scored):
+    client = client_of(scored[0])
+    slices, parts = (
+        client.get(f"/api/keep/{path}&model=llama&format=md").text
+        for path in ("slices?where=repeated&name=again", "breakdown?by=distance")
+    )
+    assert slices.startswith("| Model | Slice | Bytes | Share | bits/byte (NLL) |")
+    assert parts.startswith("| Distance | Bytes | Share | llama: nats |")
+    assert "Nats a byte: share" in parts
 
 
 def test_counts_are_added_later(place, scored, tmp_path):

@@ -41,6 +41,12 @@ def test_one_token(tmp_path, tokenizer):
     assert only["ar_hits"]["n"] == 0
 
 
+def test_a_match_across_windows_hides_none_within_one(tmp_path, tokenizer):
+    made = client_of(write_result(tmp_path, tokenizer, ["one ab", "abab abab"]))
+    found = made.get("/api/search?text=abab").json()["matches"]
+    assert [(each["window"], each["before"], each["after"]) for each in found] == [(1, "", " abab"), (1, "abab ", "")]
+
+
 def test_no_hits_and_no_counts(tmp_path, tokenizer):
     made = client_of(write_result(tmp_path, tokenizer, ["one two three", "four five six", "seven eight"]))
     overview = made.get("/api/overview").json()

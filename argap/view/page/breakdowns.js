@@ -4,7 +4,7 @@ import { ask, Superseded } from "./api.js";
 import { scale } from "./chart.js";
 import { fill, h, name, svg } from "./dom.js";
 import { nats, natsRange, percent, whole } from "./numbers.js";
-import { link, models, natsA, reference, state, threshold, update } from "./state.js";
+import { link, models, natsA, reference, state, threshold, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const BY = [["frequency", "Training frequency"], ["distance", "Distance"], ["position", "Position"], ["domain", "Domain"], ["slice", "AR hits"]];
@@ -72,7 +72,7 @@ function draw(body, made, overview) {
   const total = new Map(chosen.map((model) => [model, made.bars.reduce((sum, { part }) => sum + (part.contribution[model] ?? 0), 0)]));
   const others = chosen.length === 1 ? [reference(), ...chosen] : [];
   const head = h("thead", {},
-    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, "Share"),
+    h("tr", {}, h("th.left", { scope: "col" }, HEADS[made.by] ?? made.by), h("th.wide", { scope: "col" }, Units()), h("th", { scope: "col" }, "Share"),
       others.map((model) => h("th.wide", { scope: "col" }, "NLL, ", name(model))),
       chosen.map((model, k) => h("th.bar-head", { scope: "col", colspan: 2, class: `m${k}` }, h("span.clip", { title: model }, h("span.swatch", { class: `m${k}` }), name(model)), h("span.faint", {}, `, ${natsA()}`)))));
   const rows = groups.map(([title, belongs]) => h("tbody", {},

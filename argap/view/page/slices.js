@@ -2,8 +2,8 @@
 
 import { ask, stop, Superseded } from "./api.js";
 import { fill, h, name } from "./dom.js";
-import { DASH, nats, natsRange, percent, percentRange, perplexityCell, whole } from "./numbers.js";
-import { link, models, reference, state, threshold, update } from "./state.js";
+import { DASH, loss, lossName, nats, natsRange, percent, percentRange, whole } from "./numbers.js";
+import { link, models, reference, state, threshold, unit, Units, update } from "./state.js";
 import { keepers } from "./table.js";
 
 const KEPT = 12;
@@ -122,7 +122,7 @@ function columns(overview) {
 
 function sliceTable(shown, overview) {
   const chosen = models();
-  const titles = ["Tokens", "Share", overview.hits, "PPL (NLL)", "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"];
+  const titles = [Units(), "Share", overview.hits, lossName(unit()), "ΔNLL", "Part of gap", "95% interval", "% of gap", "95% interval"];
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Slices" }, h("table.parts.slice-table", {},
     h("thead", {}, h("tr", {}, h("th.left", { scope: "col" }, "Slice, model"), titles.map((each) => h("th", { scope: "col" }, each)))),
     shown.map((each) => body(each, chosen, overview))));
@@ -145,7 +145,7 @@ function body(each, chosen, overview) {
       h("td.n", {}, whole(result.n)), h("td.share", {}, percent(result.share)), h("td.hits", {}, percent(result.ar_hits)), h("td", { colspan: 6 })),
     (rows.length ? rows : result.models).map((one) => h("tr", {},
       h("th.left.of", { scope: "row" }, name(one.model)), h("td", { colspan: 3 }),
-      h("td.ppl", {}, perplexityCell(one)),
+      h("td.ppl", {}, loss(one, unit())),
       h("td.delta-nll", {}, one.delta && result.n ? nats(one.delta.nll) : DASH),
       h("td.part", {}, one.contribution ? nats(one.contribution.nll) : DASH),
       h("td.part-ci.faint", {}, one.contribution?.ci95 ? natsRange(one.contribution.ci95) : DASH),

@@ -41,6 +41,7 @@ export const state = () => current;
 /** What figures are a mean over: `nats a token`; bytes where models of several tokenizers are compared. */
 export const natsA = () => `nats a ${overview.gap.unit ?? "token"}`;
 export const unit = () => overview.gap.unit ?? "token";
+export const Units = () => (unit() === "token" ? "Tokens" : "Bytes");
 
 /** Models other than the reference. */
 export const compared = () => overview.gap.rows.map((row) => row.model).filter((model) => model !== reference());

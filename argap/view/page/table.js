@@ -3,8 +3,8 @@
 import { address } from "./api.js";
 import { announce, fill, h, name, svg } from "./dom.js";
 import { copyText } from "./header.js";
-import { DASH, nats, parameters, percent, percentRange, perplexityCell } from "./numbers.js";
-import { models, reference, state, threshold, update } from "./state.js";
+import { DASH, loss, nats, parameters, percent, percentRange } from "./numbers.js";
+import { models, reference, state, threshold, unit, update } from "./state.js";
 
 const MOST = 7; // colours
 
@@ -54,7 +54,7 @@ export function table(overview) {
       const used = [...new Set(made.flatMap(reasons))];
       const marks = new Map(used.map((reason, k) => [reason, "abcdefghij"[k]]));
       fill(body, sorted(made).map((row) => line(row, marks)));
-      fill(notes, h("p", {}, "Perplexity (NLL in nats); lower is better.", h("span.on-screen", {}, " A click on a model shows or hides it in the charts.")),
+      fill(notes, h("p", {}, `${unit() === "token" ? "Perplexity (NLL in nats)" : "Bits per byte (NLL in nats per byte)"}; lower is better.`, h("span.on-screen", {}, " A click on a model shows or hides it in the charts.")),
         used.map((reason) => h("p", {}, h("sup", {}, marks.get(reason)), " ", reason.replaceAll("AR hits", overview.hits), ".")));
     },
   };
@@ -62,7 +62,7 @@ export function table(overview) {
 
 function drawHead(head, overview) {
   const [key, direction] = sorting();
-  const titles = { ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
+  const titles = { other: `Other ${unit()}s`, ar_hits: overview.hits === "AR hits" ? "AR hits" : "Repeated", due: overview.hits === "AR hits" ? "% of gap due to AR" : "% of gap due to repeats" };
   fill(head, COLUMNS.map(([name_, title]) => h("th", { scope: "col", class: name_ === "model" && "left", "aria-sort": name_ === key ? (direction > 0 ? "ascending" : "descending") : null },
     h("button.sort", { type: "button", "data-key": name_, onclick: () => sortBy(name_) }, titles[name_] ?? title, h("span.arrow", { "aria-hidden": "true" }, name_ === key ? (direction > 0 ? "↑" : "↓") : "")))),
     h("td"), h("th.interval", { scope: "col" }, "95% interval"));
@@ -103,7 +103,7 @@ function line(row, marks) {
   return h("tr", { class: [row.reference && "reference", chosen >= 0 && "chosen"].filter(Boolean).join(" "), "data-key": !row.reference && row.model, onclick: row.reference ? null : () => choose(row.model) },
     h("th.left", { scope: "row" }, title),
     h("td", {}, parameters(row.parameters)),
-    [row.overall, row.ar_hits, row.other].map((scores) => h("td", {}, perplexityCell(scores))),
+    [row.overall, row.ar_hits, row.other].map((scores) => h("td", {}, loss(scores, unit()))),
     h("td", {}, row.gap ? nats(row.gap.nll) : DASH),
     h("td.due", {}, row.due?.unresolved && !row.pending && due !== DASH ? `(${due})` : due, h("sup", {}, reasons(row).map((reason) => marks.get(reason)))),
     h("td.whisk", {}, known && whisker(row.due)),
