@@ -82,7 +82,9 @@ def labels_of(runs: Sequence[Run]) -> Path:
     beside = [run.folder.parent / "labels" for run in runs]
     folder = next((f for f in beside if (f / "labels.json").is_file()), None)
     if folder is None:
-        raise ArgapError(f"{beside[0]}: no labels beside the run; repeat its `argap score` command")
+        raise ArgapError(
+            f"{beside[0]}: no labels beside a run; expected one run of `argap score` or of `argap import --index DIR`"
+        )
     return folder
 
 

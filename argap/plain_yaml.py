@@ -50,7 +50,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LARGEST:
             raise ArgapError(f"{path}: {path.stat().st_size:,} bytes; expected YAML of at most {LARGEST:,}")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ArgapError(f"{path}: not readable ({error.strerror})") from None
+    except UnicodeDecodeError as error:
         raise ArgapError(f"{path}: not readable ({error})") from None
     try:
         values = parse_yaml(text)

@@ -234,15 +234,16 @@ class Result:
 
     def _parts_of(self, column: str) -> tuple[Part, ...]:
         """Those by the values of a column of the tokens."""
-        known = ", ".join(get_args(By))
+        known = get_args(By)
         try:
             table = self.token_table
         except ArgapError as error:
-            raise ArgapError(f"`by` {column}: expected {known}, or a column of the tokens; {error}") from None
+            expected = ", ".join(known)
+            raise ArgapError(f"`by` {column}: expected {expected}, or a column of the tokens; {error}") from None
         from argap.token_slices import GROUPED, score_by
 
         if column not in (*GROUPED, *table.kept):
-            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys([known, *GROUPED, *table.kept]))}")
+            raise ArgapError(f"`by` {column}: expected {', '.join(dict.fromkeys((*known, *GROUPED, *table.kept)))}")
         whole, _, *scored = score_by(table, column, threshold=self.threshold)
         return tuple(as_part((each.name, None), each, whole) for each in scored)
 

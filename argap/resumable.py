@@ -4,11 +4,12 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -21,6 +22,7 @@ from argap.records import AnyRecord, Record, as_json, write_record
 VERSIONS = ("argap", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "triton", "flash-linear-attention")
 PARTS = ("tokens", "samples")
 """Folders of a run with its parts."""
+FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 def folder_name(name: str) -> str:
@@ -69,21 +71,36 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     path = folder / "run.json"
     if path.is_file():
         wanted = as_json(identity)
-        old = wanted if overwrite else read_json(path).get("identity", {})
+        recorded = {} if overwrite else read_json(path)
+        old = wanted if overwrite else recorded.get("identity", {})
         if not isinstance(old, dict):
             raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
         for field in msgspec.structs.fields(identity):  # those with their default value are not written
             key, default = field.encode_name, None if field.default is msgspec.NODEFAULT else field.default
             found, asked = (values.get(key, default) for values in (old, wanted))
             if found != asked:
+                held = f"{_short(found)}{_text_of(recorded) if key == 'evaluation set' else ''}"
                 raise MismatchError(
-                    f"{folder}: holds a run with {key} {found}, asked for {asked}; choose another `out`, or "
-                    "discard it with `overwrite=True`"
+                    f"{folder}: holds a run with {key} {held}, asked for {_short(asked)}; choose another `out`, "
+                    "or discard it with `overwrite=True`"
                 )
     elif parts := [name for name in PARTS if (folder / name).exists()]:
         raise ArgapError(f"{folder}: holds {parts[0]} but no run.json; choose another `out`")
     elif not overwrite and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
         raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
+
+
+def _short(value: object) -> object:
+    """A fingerprint by its first digits, anything else as it is."""
+    return value[:12] if isinstance(value, str) and FINGERPRINT.fullmatch(value) else value
+
+
+def _text_of(recorded: Mapping[str, Any]) -> str:
+    """The options that chose a run's text, which say more than its fingerprint: `` (data …, seq_len 1024)``."""
+    source = recorded.get("source")
+    chosen = source.items() if isinstance(source, dict) else ()
+    options = [f"{key} {value}" for key, value in chosen if value and key not in ("tokenizer", "index")]
+    return f" ({', '.join(options)})" if options else ""
 
 
 def begin(folder: Path, record: Record, identity: Record, *, overwrite: bool) -> None:

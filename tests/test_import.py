@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from argap import atomic
 from argap.cli import app
+from argap.comparison import compare_runs
 from argap.corpus import open_corpus
 from argap.errors import ArgapError
 from argap.evaluation import EvaluationSet, build_evaluation_set
@@ -104,6 +105,8 @@ def test_the_log_probs_of_a_scored_run_compare_as_the_run_does(data, text, folde
     for part in ("overall", "ar_hits", "other"):
         assert imported[part]["n"] == scored[part]["n"]
         assert imported[part]["nll"] == pytest.approx(scored[part]["nll"], abs=1e-12)
+    with pytest.raises(ArgapError, match=r"no labels beside a run; expected .*`argap import --index DIR`"):
+        compare_runs([f"{at}/imported/copy"], f"{at}/imported/copy", tmp_path / "none")
     run(f"import {file} --data {text} --tokenizer {folder} --seq-len 32 --out {at}/alone --index {at}/i --name copy")
     run(f"compare {at}/runs/model --ref {at}/alone/copy --out {at}/gap2")  # its own labels
 

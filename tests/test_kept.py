@@ -215,7 +215,8 @@ def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):
 def test_a_condition_lists_them_and_a_breakdown_names_them(result):
     with pytest.raises(ArgapError, match=r"known columns are window, .*, top1, language, year, entities, Checked on"):
         result.gap({"bad": "lang = 'fr'"})
-    with pytest.raises(ArgapError, match=r"`by` lang: expected slice, .*, word_start, .*, language, year, entities"):
+    known = r"`by` lang: expected slice, .*, position, domain, source, word_start, .*, language, year, entities"
+    with pytest.raises(ArgapError, match=known):
         result.breakdown("lang")
 
 

@@ -20,7 +20,7 @@ def describe(index: "BigramIndex") -> str:
         ("documents", f"{index.documents:,} (and {manifest.empty_documents:,} without a token)"),
         ("tokens", f"{index.tokens:,}"),
         ("bigrams", f"{index.bigrams:,} ({index.distinct:,} distinct)"),
-        ("size", f"{size:,} bytes in {len(manifest.parts)} parts"),
+        ("size", f"{size:,} bytes in {len(manifest.parts)} part{'s' * (len(manifest.parts) > 1)}"),
         ("passes", f"{index.passes:g}"),
         ("sources", ", ".join(index.sources)),
         *[("weight", f"{each.weight:g}: {', '.join(each.sources)}") for each in manifest.weights],

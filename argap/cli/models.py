@@ -9,6 +9,7 @@ import typer
 
 from argap.cli.options import Commands, Device, Json, TrustRemoteCode
 from argap.cli.output import Output, print_json
+from argap.errors import ArgapError
 
 if TYPE_CHECKING:
     from argap.models.describe import Backbone, ModelDescription
@@ -127,7 +128,10 @@ def show(
         row = describe_architecture(model, backbone, size=size.size, seq_len=seq_len)
     else:
         reference = find_reference(model)
-        checkpoint = find_checkpoint(reference.checkpoint if reference else model)
+        try:
+            checkpoint = find_checkpoint(reference.checkpoint if reference else model)
+        except ArgapError as error:
+            raise ArgapError(f"{error}; `argap models list` has the architectures") from None
         row = describe_checkpoint(model, checkpoint.folder, seq_len=seq_len)
     if as_json:
         print_json(asdict(row))

@@ -79,8 +79,10 @@ def _import(name: str, path: str) -> Any:
         )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         raise ArgapError(f"mixer {name!r}: {error}; put the folder of your module on PYTHONPATH") from error
+    except AttributeError as error:
+        raise ArgapError(f"mixer {name!r}: {error}; expected a class of that module") from error
 
 
 def _path_of(mixer: Any) -> str:

@@ -168,7 +168,9 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
             if not len(each[0].ids):
                 continue
             text.metadata.append(replace(document, kept=kept))
-            text.documents.append(each if separators is None else _with_separators(each, separators, document))
+            # A limit leaves the rest of the document out; it is not text before the EOS.
+            end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
+            text.documents.append(each if separators is None else _with_separators(each, separators, end, document))
             taken += len(text.documents[-1][0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 return text
@@ -189,15 +191,14 @@ def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
 
 
 def _with_separators(
-    in_tokens: Sequence[TokenizedDocument], separators: Sequence[int], document: TextDocument
+    in_tokens: Sequence[TokenizedDocument], separators: Sequence[int], end: int, document: TextDocument
 ) -> list[TokenizedDocument]:
-    """The document with an EOS of each tokenizer, which ends behind the text."""
-    end = len(document.text.encode()) + 1
+    """The document with an EOS of each tokenizer, one byte behind ``end``, that of the text."""
     for each, separator in zip(in_tokens, separators, strict=True):
         check_no_separator(each.ids, separator, document.source)
     return [
         TokenizedDocument(
-            np.append(each.ids, np.int32(separator)), np.append(each.ends, end), np.append(each.unknown, False)
+            np.append(each.ids, np.int32(separator)), np.append(each.ends, end + 1), np.append(each.unknown, False)
         )
         for each, separator in zip(in_tokens, separators, strict=True)
     ]

@@ -164,7 +164,7 @@ def test_a_registered_name_stands_for_its_class() -> None:
             r"unknown option head; its options are heads, positions, rope_theta, window, window_kind",
         ),
         ({"name": "own_mixers:RunningSum", "size": 2}, r"unknown option size; its options are scale"),
-        ("own_mixers:Missing", "no attribute 'Missing'.*PYTHONPATH"),
+        ("own_mixers:Missing", "no attribute 'Missing'; expected a class of that module"),
         ("no_such_module:Missing", "No module named 'no_such_module'.*PYTHONPATH"),
         ("own_mixers:NoMixer", "own_mixers:NoMixer is not a subclass"),
         ("own_mixers:Uncounted", "'own_mixers:Uncounted': the class does not define mixing_flops"),

@@ -106,6 +106,7 @@ def test_models_show_at_a_size() -> None:
         (["show", "gla", "--size", "13m"], "size '13m': unknown; known are 70m, 125m, 360m, 1.4b"),
         (["list", "--size", "70m", "--layers", "3"], "`size` 70m: sets width, layers and vocabulary"),
         (["list", "--layers", "10001"], "num_hidden_layers: expected 1 to 10,000, found 10001"),
+        (["show", "hyena!"], "hyena!: no such folder .*; `argap models list` has the architectures"),
         (["show", "somewhere", "--size", "70m"], "somewhere is not a named architecture"),
     ],
 )

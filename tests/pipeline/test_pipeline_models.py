@@ -67,9 +67,8 @@ def test_a_run_of_another_configuration_is_kept(place, scored):
     out, _ = scored
     before = {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
     other = place.spec(seq_len=32)
-    with pytest.raises(
-        MismatchError, match=r"holds a run with evaluation set \w+, asked for \w+; choose another `out`"
-    ):
+    said = r"evaluation set \w{12} \(data .*, seq_len 48\b.*\), asked for \w{12}; choose another `out`"
+    with pytest.raises(MismatchError, match=f"holds a run with {said}"):
         place.score(out, spec=other)
     assert {p: p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()} == before
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -293,6 +294,17 @@ def test_columns_and_limits_of_documents(place, tmp_path):
     chosen = {row["segment"] for row in tokens if "c" in (row["spans"] or ())}
     assert labelled.n == sum(row["segment_bytes"] for row in tokens if row["segment"] in chosen) > 0
     assert labelled.n < cats.n < gap.evaluation.scored
+
+
+def test_what_a_limit_leaves_out_is_not_counted_as_text(place, tmp_path, capsys):
+    text = "the cat sat on the mat " * 40
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    chosen = spec(place, data=(str(tmp_path / "long.jsonl"),), limit_document_tokens=30)
+    score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / "out", spec=chosen)
+    said = re.search(r"([\d,]+) of ([\d,]+) bytes; the others", capsys.readouterr().err)
+    assert said
+    scored, whole = (int(each.replace(",", "")) for each in said.groups())
+    assert scored < whole < len(text) / 4
 
 
 def test_outputs_say_bytes(scored, tmp_path):
