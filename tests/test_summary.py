@@ -1,6 +1,8 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
@@ -131,6 +133,19 @@ def test_cells_round_trip_through_a_file(case, tmp_path):
     assert again[ar_hits(again, 1250)]["n"].sum() == labels.ar_hit(1250).sum()
     (tmp_path / "cells.parquet").write_bytes(b"PAR1")
     with pytest.raises(FormatError, match=r"cells\.parquet: not a complete Parquet file"):
+        read_cells(tmp_path / "cells.parquet")
+
+
+def test_a_file_of_cells_has_the_bounds_of_its_bins(tmp_path):
+    """Counts of 3 to 5 and above 5 · 10⁸, distances 0 and 3 to 4, the first and the last eighth of 64 positions."""
+    cells = pd.DataFrame({"frequency": [3, 29], "distance": [0, 3], "position": [0, 7]}, index=[5, 9])
+    write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, 64))
+    assert pq.read_table(tmp_path / "cells.parquet").to_pydict() == {
+        "frequency": [3, 29], "frequency_low": [3, 500_000_001], "frequency_high": [5, None],
+        "distance": [0, 3], "distance_low": [0, 3], "distance_high": [0, 4],
+        "position": [0, 7], "position_low": [1, 56], "position_high": [7, 63],
+    }  # fmt: skip
+    with pytest.raises(FormatError, match="document"):
         read_cells(tmp_path / "cells.parquet")
 
 
