@@ -115,9 +115,10 @@ def test_labels_round_trip(example, tokenizer, tmp_path):
     again = read_labels(tmp_path / "labels")
     for name, value in vars(labels).items():
         if isinstance(value, np.ndarray):
-            np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
+            np.testing.assert_array_equal(getattr(again, name), value, err_msg=name, strict=True)
         else:
             assert getattr(again, name) == value
+    assert not any(field.nullable for field in pq.read_schema(tmp_path / "labels" / "labels.parquet"))
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
     with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; score again"):
