@@ -11,7 +11,7 @@ from argap.errors import ArgapError, FormatError
 from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import Labels
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
-from argap.slices import SliceScorer
+from argap.slices import SliceScorer, _Drawn, _intervals
 from argap.summary import summarize
 from tests.conftest import assert_close
 
@@ -215,14 +215,23 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
     assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-def test_an_unresolved_gap_has_no_interval():
-    rng = np.random.default_rng(7)
-    model = -200.5 + rng.normal(0, 10, 40)
-    model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016
-    whole, hits = scored(model)
-    assert hits.gap_due_to.ci95 is None
-    assert hits.gap_due_to.reason == "gap not resolved"
-    assert whole.delta.ci95 is not None
+@pytest.mark.parametrize(
+    ("without", "part", "expected"),
+    [
+        (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
+        (25, -2.0, (2.0, 2.0)),  # as the largest
+        (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
+        (26, -0.5, None),
+    ],
+)
+def test_resamples_without_a_gap_by_hand(without, part, expected):
+    """All others lose 1 nat, of which the slice has the size of ``part``."""
+    none = np.arange(1000) < without
+    lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
+    whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
+    *_, ends, reason = _intervals(whole, hits, 1)
+    assert ends == (expected and pytest.approx(expected))
+    assert reason == (None if expected else "gap not resolved")
 
 
 def resolution(model):
