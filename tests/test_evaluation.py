@@ -68,7 +68,10 @@ def test_an_empty_corpus_is_refused_by_name(tmp_path, tokenizer):
         build_evaluation_set(open_corpus(tmp_path / "empty.txt"), tokenizer)
 
 
-def test_documents_of_one_token_leave_nothing_to_score(tmp_path, tokenizer):
+def test_a_document_of_one_token_has_nothing_to_score(tmp_path, tokenizer):
+    np.array([7, tokenizer.eos, 8, 9], dtype="<u2").tofile(tmp_path / "t.bin")
+    data = build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
+    assert (data.windows, data.scored) == (2, 1)
     np.array([7, tokenizer.eos, 8], dtype="<u2").tofile(tmp_path / "t.bin")
     with pytest.raises(ArgapError, match=r"t\.bin: nothing to score there; expected a document of at least two"):
         build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
@@ -85,12 +88,6 @@ def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
         build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters)
     data = build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters, packing="document")
     assert data.tokens.tolist() == [0, 1, 2, 1, 0]
-
-
-def test_a_document_of_one_token_is_a_window_without_a_score(tmp_path, tokenizer):
-    np.array([7, tokenizer.eos, 8, 9], dtype="<u2").tofile(tmp_path / "t.bin")
-    data = build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
-    assert (data.windows, data.scored) == (2, 1)
 
 
 def test_the_fingerprint_follows_tokens_and_bounds_only(shard, tokenizer):

@@ -131,6 +131,10 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     windows = out.windows
     assert len(windows) > 3
     assert len({w.document for w in windows}) == len(windows)
+    for w in windows:  # packed tokens keep their document
+        row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
+        document = int((tokens[:row] == EOS).sum())
+        assert (w.document, w.source) == (document, f"file{document}")
     bands = [(w.domain, int(np.ceil(np.log2(w.distance[w.focus])))) for w in windows]
     assert len(set(bands)) == len(bands)
 
@@ -144,18 +148,8 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     hits = np.flatnonzero(labels.ar_hit(10) & labels.scored & (scores["ref"][0] >= np.log(0.25)))
     best = max(float((scores["ref"][0] - scores[m][0])[hits].max()) for m in ("m1", "m2"))
     assert losses[0] == pytest.approx(best)
-    assert (
-        choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2).windows == (windows[:2])
-    )
-
-
-def test_packed_tokens_keep_their_document() -> None:
-    tokens, labels, scores = many()
-    windows = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100).windows
-    for w in windows:
-        row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
-        document = int((tokens[:row] == EOS).sum())
-        assert (w.document, w.source) == (document, f"file{document}")
+    few = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2)
+    assert few.windows == windows[:2]
 
 
 def test_hits_that_the_reference_does_not_know_are_no_examples() -> None:
