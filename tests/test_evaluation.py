@@ -9,6 +9,7 @@ from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
 from argap.evaluation import build_evaluation_set
+from argap.records import LONGEST_WINDOW
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -54,6 +55,7 @@ def test_the_limit_counts_tokens_of_the_stream(shard, tokenizer):
     [
         ({"limit_tokens": 0}, "`limit_tokens` 0: expected at least 2"),
         ({"seq_len": 1}, "`seq_len` 1: expected at least 2"),
+        ({"seq_len": LONGEST_WINDOW + 1}, "`seq_len` .*: expected at most"),
         ({"packing": "loose"}, "`packing` loose: expected packed or document"),
     ],
 )

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from argap.evaluation import EvaluationSet
-from argap.example_windows import BEFORE, FARTHEST, LEAD, choose_examples
+from argap.example_windows import AFTER, BEFORE, FARTHEST, LEAD, SNIPPET, choose_examples
 from argap.labels import Labels
 from argap.records import ExampleWindow, IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
@@ -92,10 +92,11 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
 
 @pytest.mark.parametrize("distance", [FARTHEST - LEAD, FARTHEST - LEAD + 1, 180])
 def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
-    tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, 90]], ["a"])
+    tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, *unique(400, 30)]], ["a"])
     row = 31 + distance
     scores = {"ref": flat(labels, -1.0), "m": flat(labels, -2.0)}
     (window,) = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10).windows
+    assert len(window.tokens) == window.focus + 1 + AFTER
     shown = window.start <= row - distance
     assert shown == (distance + LEAD <= FARTHEST)
     if shown:
@@ -104,6 +105,7 @@ def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
     else:
         assert window.focus == BEFORE
         earlier = window.earlier
+        assert (earlier.focus, len(earlier.tokens) - 1 - earlier.focus) == SNIPPET
         assert earlier.tokens[earlier.focus - 1 : earlier.focus + 1] == (" w2", " w3")
         assert earlier.start + earlier.focus == row - distance
 
