@@ -7,7 +7,7 @@ import pytest
 
 from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.errors import ArgapError, FormatError
+from argap.errors import FormatError
 from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import Labels
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
@@ -234,19 +234,18 @@ def test_resamples_without_a_gap_by_hand(without, part, expected):
     assert reason == (None if expected else "gap not resolved")
 
 
-def resolution(model):
-    return scored(model)[1].gap_due_to.unresolved
-
-
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     rng = np.random.default_rng(5)
-    assert resolution(-210.0 + rng.normal(0, 2, 40)) is None
-    # The same loss, from fewer documents than 20, and from a single one.
-    assert resolution(-210.0 + rng.normal(0, 2, 12)) == "12 documents are worth 12"
-    assert resolution(np.array([-210.0])) == "a single document"
+    assert scored(-210.0 + rng.normal(0, 2, 40))[1].gap_due_to.unresolved is None
+    # The same loss, from fewer documents than 20, and from a single one, which gives no interval either.
+    assert scored(-210.0 + rng.normal(0, 2, 12))[1].gap_due_to.unresolved == "12 documents are worth 12"
+    whole, hits = scored(np.array([-210.0]))
+    assert (hits.gap_due_to.ci95, whole.delta.ci95) == (None, None)
+    assert hits.gap_due_to.unresolved == hits.gap_due_to.reason == "a single document"
     # No gap beyond noise: a mean of 0.005 nats with a standard error of 0.016.
     none = -200.5 + rng.normal(0, 10, 40)
-    assert resolution(none - (none.mean() + 200.5)) == "the interval of the gap contains 0"
+    noisy = scored(none - (none.mean() + 200.5))[1]
+    assert noisy.gap_due_to.unresolved == "the interval of the gap contains 0"
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
@@ -278,11 +277,6 @@ def test_the_result_says_what_its_documents_are_worth(case):
     assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
 
 
-def test_one_document_gives_no_interval():
-    whole, hits = scored(np.array([-210.0]))
-    assert (hits.gap_due_to.ci95, whole.delta.ci95, hits.gap_due_to.reason) == (None, None, "a single document")
-
-
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
     documents = 20_000
     sums = np.random.default_rng(8).lognormal(size=(documents, 1))
@@ -312,9 +306,3 @@ def test_share_closed_is_given_for_the_models_between(case):
     assert closed.base == "m"
     assert closed.overall.nll == pytest.approx(0.5, abs=1e-6)
     assert closed.ar_hits.nll == pytest.approx(0.5, abs=1e-6)
-
-
-def test_an_unknown_base_lists_the_models(case):
-    _, _, cells, _ = case
-    with pytest.raises(ArgapError, match="`base` x: not one of the models compared, which are ref, m"):
-        summary(cells, 1250, base="x")
