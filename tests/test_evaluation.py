@@ -8,8 +8,8 @@ from tokenizers import models, pre_tokenizers
 from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
-from argap.evaluation import build_evaluation_set
-from argap.records import LONGEST_WINDOW
+from argap.evaluation import build_evaluation_set, check_spec
+from argap.records import LONGEST_WINDOW, EvaluationSpec
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -62,6 +62,8 @@ def test_the_limit_counts_tokens_of_the_stream(shard, tokenizer):
 def test_settings_without_scored_tokens_are_refused(shard, tokenizer, options, message):
     with pytest.raises(ArgapError, match=message):
         build_evaluation_set(open_corpus(shard), tokenizer, **options)
+    with pytest.raises(ArgapError, match=message):
+        check_spec(EvaluationSpec(**options))
 
 
 def test_an_empty_corpus_is_refused_by_name(tmp_path, tokenizer):

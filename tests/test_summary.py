@@ -190,7 +190,7 @@ def scored(model: np.ndarray, reference: np.ndarray | None = None):
     return whole.models[1], hits.models[1]
 
 
-def test_intervals_cover_the_mean_and_repeat():
+def test_intervals_cover_the_mean_and_repeat(monkeypatch):
     rng = np.random.default_rng(5)
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
@@ -206,6 +206,8 @@ def test_intervals_cover_the_mean_and_repeat():
     # On the slice the same half is spread over a quarter of the tokens.
     assert hits.contribution.ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
     assert hits.delta.ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
+    monkeypatch.setattr("argap.intervals.GROUPS", 7)
+    assert scored(model)[1].gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_resampling_is_over_documents_and_keeps_models_paired():
