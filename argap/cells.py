@@ -155,7 +155,7 @@ class CellWriter(ParquetPortions):
                 number = cells[name].to_numpy()
                 for end in ("low", "high"):
                     bounds = pd.array([getattr(each, end) for each in described], dtype="Int64")
-                    columns[f"{name}_{end}"] = pd.Series(bounds[number], index=cells.index)
+                    columns[f"{name}_{end}"] = bounds[number]
         self.add(pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False))
 
 

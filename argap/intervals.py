@@ -60,7 +60,7 @@ class DocumentBootstrap:
         """Sums by document ``[D, K]`` as sums by unit, float64 ``[U, K]``."""
         if self.units == self.documents:
             return np.asarray(sums, dtype=np.float64)
-        return np.stack([np.bincount(self.unit, column, minlength=self.units) for column in sums.T], axis=1)
+        return np.stack([np.bincount(self.unit, column) for column in sums.T], axis=1)
 
     def resample(self, sums: np.ndarray) -> np.ndarray:
         """Sums by unit ``[U, K]`` over each resample: float64 ``[R, K]``."""

@@ -31,8 +31,8 @@ def find_repeats(data: EvaluationSet, windows: range | None = None) -> Repeats:
 
 
 def _find(data: EvaluationSet, windows: range) -> Repeats:
-    tokens = data.tokens[data.rows(windows)].astype(np.int64)
-    window = data.window_of(windows).astype(np.int64) - windows.start
+    tokens = data.tokens[data.rows(windows)]
+    window = data.window_of(windows).astype(np.int64) - windows.start  # so that `key` is int64
     repeated = np.zeros(len(tokens), dtype=bool)
     distance = np.zeros(len(tokens), dtype=np.int32)
     occurrences = np.zeros(len(tokens), dtype=np.int32)

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX, CellFile, models_of, parts_of
-from argap.errors import ArgapError
 from argap.gap import gap_due_to_ar, perplexity
 from argap.intervals import DocumentBootstrap, effective_documents, interval, unresolved
 from argap.records import INFINITE, Delta, GapShare, Interval, ModelOnSlice, SliceResult
@@ -82,10 +81,8 @@ class SliceScorer:
         """Add the slice of ``n [D]`` tokens with sums of log p ``logprob [D, M]``.
 
         ``where``, ``title``, ``note``: the condition that selects it and words on it, for people. ``ar_hits``: how many
-        of its tokens are AR hits. Raises `ArgapError` for a second slice of a name.
+        of its tokens are AR hits.
         """
-        if any(each.name == name for each in self._slices):
-            raise ArgapError(f"slice {name}: a second slice of that name; give each slice its own name")
         columns = np.column_stack([n, logprob])
         columns = columns if self._folded else self._bootstrap.by_unit(columns)
         self._slices.append(_Sums(name, where, columns[:, 0], columns[:, 1:], title, note, ar_hits))

@@ -19,7 +19,7 @@ from argap.records import EvaluationRecord, Gap, SliceResult, read_gap, write_re
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
 from argap.runs import Run, open_run, token_parts
-from argap.slice_library import SliceSpec, check_names, filled
+from argap.slice_library import BUILT_IN, SliceSpec, check_names, filled
 from argap.slice_sql import TABLE, Condition, FailsOnToken, check_condition, hits_of, literal, quoted, streamed
 from argap.slice_sums import Sums, as_text, sums
 from argap.slices import SliceScorer
@@ -202,12 +202,13 @@ def _bin(column: str, value: str | None, of_type: pa.DataType, table: TokenTable
     if value is None:
         return Slice(NONE, f"{quoted(column)} IS NULL")
     text = literal(value)
+    name = text if value in (NONE, *BUILT_IN) else value
     if pa.types.is_list(of_type):
-        return Slice(value or NONE, f"{as_text(column, table)} = {text}")
+        return Slice(name or NONE, f"{as_text(column, table)} = {text}")
     if pa.types.is_boolean(of_type):
         return Slice(value, quoted(column) if value == "true" else f"NOT {quoted(column)}")
     plain = pa.types.is_integer(of_type) or (pa.types.is_floating(of_type) and math.isfinite(float(value)))
-    return Slice(text if value in ("", NONE) else value, f"{quoted(column)} = {value if plain else text}")
+    return Slice(name or text, f"{quoted(column)} = {value if plain else text}")
 
 
 def _score(

@@ -8,7 +8,8 @@ from tokenizers import models, pre_tokenizers
 from argap.corpus import Corpus, open_corpus
 from argap.corpus.document import TextDocument
 from argap.errors import ArgapError
-from argap.evaluation import build_evaluation_set
+from argap.evaluation import build_evaluation_set, check_spec
+from argap.records import LONGEST_WINDOW, EvaluationSpec
 from argap.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -54,12 +55,15 @@ def test_the_limit_counts_tokens_of_the_stream(shard, tokenizer):
     [
         ({"limit_tokens": 0}, "`limit_tokens` 0: expected at least 2"),
         ({"seq_len": 1}, "`seq_len` 1: expected at least 2"),
+        ({"seq_len": LONGEST_WINDOW + 1}, "`seq_len` .*: expected at most"),
         ({"packing": "loose"}, "`packing` loose: expected packed or document"),
     ],
 )
 def test_settings_without_scored_tokens_are_refused(shard, tokenizer, options, message):
     with pytest.raises(ArgapError, match=message):
         build_evaluation_set(open_corpus(shard), tokenizer, **options)
+    with pytest.raises(ArgapError, match=message):
+        check_spec(EvaluationSpec(**options))
 
 
 def test_an_empty_corpus_is_refused_by_name(tmp_path, tokenizer):
@@ -68,7 +72,10 @@ def test_an_empty_corpus_is_refused_by_name(tmp_path, tokenizer):
         build_evaluation_set(open_corpus(tmp_path / "empty.txt"), tokenizer)
 
 
-def test_documents_of_one_token_leave_nothing_to_score(tmp_path, tokenizer):
+def test_a_document_of_one_token_has_nothing_to_score(tmp_path, tokenizer):
+    np.array([7, tokenizer.eos, 8, 9], dtype="<u2").tofile(tmp_path / "t.bin")
+    data = build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
+    assert (data.windows, data.scored) == (2, 1)
     np.array([7, tokenizer.eos, 8], dtype="<u2").tofile(tmp_path / "t.bin")
     with pytest.raises(ArgapError, match=r"t\.bin: nothing to score there; expected a document of at least two"):
         build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
@@ -85,12 +92,6 @@ def test_an_eos_that_is_a_token_of_the_text_cannot_separate_documents(tmp_path):
         build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters)
     data = build_evaluation_set(open_corpus(tmp_path / "t.txt"), characters, packing="document")
     assert data.tokens.tolist() == [0, 1, 2, 1, 0]
-
-
-def test_a_document_of_one_token_is_a_window_without_a_score(tmp_path, tokenizer):
-    np.array([7, tokenizer.eos, 8, 9], dtype="<u2").tofile(tmp_path / "t.bin")
-    data = build_evaluation_set(open_corpus(tmp_path / "t.bin"), tokenizer, packing="document")
-    assert (data.windows, data.scored) == (2, 1)
 
 
 def test_the_fingerprint_follows_tokens_and_bounds_only(shard, tokenizer):

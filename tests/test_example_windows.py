@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from argap.evaluation import EvaluationSet
-from argap.example_windows import BEFORE, FARTHEST, LEAD, add_models, choose_examples
+from argap.example_windows import AFTER, BEFORE, FARTHEST, LEAD, SNIPPET, add_models, choose_examples
 from argap.labels import Labels
 from argap.records import ExampleWindow, IndexRecord, LabelsRecord
 from argap.repeats import find_repeats
@@ -92,10 +92,11 @@ def test_the_largest_loss_is_shown_with_its_earlier_occurrence() -> None:
 
 @pytest.mark.parametrize("distance", [FARTHEST - LEAD, FARTHEST - LEAD + 1, 180])
 def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
-    tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, 90]], ["a"])
+    tokens, labels = labelled([[*unique(100, 30), 2, 3, *unique(200, distance - 2), 2, 3, *unique(400, 30)]], ["a"])
     row = 31 + distance
     scores = {"ref": flat(labels, -1.0), "m": flat(labels, -2.0)}
     (window,) = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10).windows
+    assert len(window.tokens) == window.focus + 1 + AFTER
     shown = window.start <= row - distance
     assert shown == (distance + LEAD <= FARTHEST)
     if shown:
@@ -104,6 +105,7 @@ def test_a_distant_occurrence_is_shown_separately(distance: int) -> None:
     else:
         assert window.focus == BEFORE
         earlier = window.earlier
+        assert (earlier.focus, len(earlier.tokens) - 1 - earlier.focus) == SNIPPET
         assert earlier.tokens[earlier.focus - 1 : earlier.focus + 1] == (" w2", " w3")
         assert earlier.start + earlier.focus == row - distance
 
@@ -131,6 +133,10 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     windows = out.windows
     assert len(windows) > 3
     assert len({w.document for w in windows}) == len(windows)
+    for w in windows:  # packed tokens keep their document
+        row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
+        document = int((tokens[:row] == EOS).sum())
+        assert (w.document, w.source) == (document, f"file{document}")
     bands = [(w.domain, int(np.ceil(np.log2(w.distance[w.focus])))) for w in windows]
     assert len(set(bands)) == len(bands)
 
@@ -144,9 +150,8 @@ def test_one_hit_per_document_and_per_domain_and_distance() -> None:
     hits = np.flatnonzero(labels.ar_hit(10) & labels.scored & (scores["ref"][0] >= np.log(0.25)))
     best = max(float((scores["ref"][0] - scores[m][0])[hits].max()) for m in ("m1", "m2"))
     assert losses[0] == pytest.approx(best)
-    assert (
-        choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2).windows == (windows[:2])
-    )
+    few = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=2)
+    assert few.windows == windows[:2]
 
 
 def test_a_model_that_comes_later_is_shown_in_the_windows_of_the_others() -> None:
@@ -169,15 +174,6 @@ def test_a_model_that_comes_later_is_shown_in_the_windows_of_the_others() -> Non
     assert add_models(every, ["ref", "m1", "m2"], ["ref", "m1", "m2"], tokens, labels, later) == every
     # Another checkpoint of m2, and no m1 any more: only what m2 lost as it was could be left, and it is not.
     assert add_models(every, ["ref", "m2"], ["ref"], tokens, labels, later).windows == ()
-
-
-def test_packed_tokens_keep_their_document() -> None:
-    tokens, labels, scores = many()
-    windows = choose_examples(tokens, labels, scores, WORDS, reference="ref", threshold=10, count=100).windows
-    for w in windows:
-        row = np.flatnonzero((labels.window == w.window) & (labels.position == w.start + w.focus))[0]
-        document = int((tokens[:row] == EOS).sum())
-        assert (w.document, w.source) == (document, f"file{document}")
 
 
 def test_hits_that_the_reference_does_not_know_are_no_examples() -> None:

@@ -1,6 +1,7 @@
 """Labels: the 12-token example with a training text, counts at the threshold, and the files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -109,15 +110,33 @@ def test_domains_are_each_tokens_own_and_the_window_has_one_document(example):
     assert labels.document_of_window.tolist() == [1]
 
 
+def test_labels_of_segments_by_hand(example):
+    labels = label(*example)
+    #                             h  m  x  h  m  y  h  m  z  a   a  a
+    # count                          2  1     2        2
+    # repeated                                *        *            *
+    segment_bytes = np.array([-1, 0, 3, 0, 4, 0, 5, 0, 0, 2, -1, 1], dtype=np.int32)
+    labels = replace(labels, segment_bytes=segment_bytes)
+    assert np.flatnonzero(~labels.scored).tolist() == [0, 10]
+    assert labels.weight.tolist() == [0, 0, 3, 0, 4, 0, 5, 0, 0, 2, 0, 1]
+    # Of m x the bigram that training saw less, of h m and m z a the repeated one, of y h the first of equals.
+    assert labels.shown.tolist() == [2, 4, 5, 7, 11]
+    assert replace(labels, train_count=None).shown.tolist() == [1, 4, 5, 7, 11]
+    logprob = -np.arange(12, dtype=np.float32)  # of which only those of the ends count
+    expected = [np.nan, -2, -2, -4, -4, -6, -6, -9, -9, -9, np.nan, -11]
+    np.testing.assert_array_equal(labels.over_segments(logprob), expected)
+
+
 def test_labels_round_trip(example, tokenizer, tmp_path):
     labels = label(*example)
     write_labels(labels, tokenizer, tmp_path / "labels")
     again = read_labels(tmp_path / "labels")
     for name, value in vars(labels).items():
         if isinstance(value, np.ndarray):
-            np.testing.assert_array_equal(getattr(again, name), value, err_msg=name)
+            np.testing.assert_array_equal(getattr(again, name), value, err_msg=name, strict=True)
         else:
             assert getattr(again, name) == value
+    assert not any(field.nullable for field in pq.read_schema(tmp_path / "labels" / "labels.parquet"))
     record = (tmp_path / "labels" / "labels.json").read_text()
     (tmp_path / "labels" / "labels.json").write_text('{"format": 1, "index": {}}')
     with pytest.raises(FormatError, match=r"labels\.json: Object missing required field `folder` - at.*; score again"):

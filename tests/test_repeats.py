@@ -1,7 +1,6 @@
 """Repeated bigrams: a worked example, and a loop over all pairs as the oracle."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,8 +81,8 @@ def test_repeats_do_not_depend_on_the_block_size(monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("high", [2**17, 2**20])
-def test_large_vocabularies_do_not_overflow(high):
+def test_large_vocabularies_do_not_overflow():
+    high = 2**22
     row = [high - 1, high - 2, 5, high - 1, high - 2]
     found = find_repeats(windows(*([row] * 2048)))
     assert found.repeated.sum() == 2048

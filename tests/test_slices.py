@@ -189,6 +189,7 @@ def test_portions_of_any_size_and_number_of_threads_change_nothing(result, monke
     slices = {name: sql for name, (sql, _) in CONDITIONS.items()} | {f"late {k}": f"pos > {k}" for k in range(40)}
     expected, by = result.gap(slices), result.breakdown("source")
     monkeypatch.setattr("argap.slice_sums.ROWS", 1)
+    monkeypatch.setattr("argap.intervals.COLUMNS_AT_ONCE", 7)
     monkeypatch.setattr("argap.slice_sums.available_cores", lambda: threads)
     pd.testing.assert_frame_equal(result.gap(slices), expected, rtol=1e-12)
     pd.testing.assert_frame_equal(result.breakdown("source"), by, rtol=1e-12)

@@ -1,15 +1,17 @@
 """Cells, breakdowns and intervals equal a plain recomputation, and parts add up to the whole."""
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from argap.bins import bins_of, distance_bins, frequency_bins, position_bins
 from argap.cells import ar_hits, build_cells, models_of, read_cells, write_cells
-from argap.errors import ArgapError, FormatError
+from argap.errors import FormatError
 from argap.intervals import DocumentBootstrap, effective_documents
 from argap.labels import Labels
 from argap.records import EvaluationRecord, IndexRecord, LabelsRecord, as_json
-from argap.slices import SliceScorer
+from argap.slices import SliceScorer, _Drawn, _intervals
 from argap.summary import summarize
 from tests.conftest import assert_close
 
@@ -134,6 +136,19 @@ def test_cells_round_trip_through_a_file(case, tmp_path):
         read_cells(tmp_path / "cells.parquet")
 
 
+def test_a_file_of_cells_has_the_bounds_of_its_bins(tmp_path):
+    """Counts of 3 to 5 and above 5 · 10⁸, distances 0 and 3 to 4, the first and the last eighth of 64 positions."""
+    cells = pd.DataFrame({"frequency": [3, 29], "distance": [0, 3], "position": [0, 7]}, index=[5, 9])
+    write_cells(cells, tmp_path / "cells.parquet", bins_of(1250, 64))
+    assert pq.read_table(tmp_path / "cells.parquet").to_pydict() == {
+        "frequency": [3, 29], "frequency_low": [3, 500_000_001], "frequency_high": [5, None],
+        "distance": [0, 3], "distance_low": [0, 3], "distance_high": [0, 4],
+        "position": [0, 7], "position_low": [1, 56], "position_high": [7, 63],
+    }  # fmt: skip
+    with pytest.raises(FormatError, match="document"):
+        read_cells(tmp_path / "cells.parquet")
+
+
 @pytest.mark.parametrize("threshold", [0, 7, 1250, 12345])
 def test_ar_hits_are_a_union_of_cells_at_any_threshold(threshold):
     labels = make_labels(3)
@@ -175,7 +190,7 @@ def scored(model: np.ndarray, reference: np.ndarray | None = None):
     return whole.models[1], hits.models[1]
 
 
-def test_intervals_cover_the_mean_and_repeat():
+def test_intervals_cover_the_mean_and_repeat(monkeypatch):
     rng = np.random.default_rng(5)
     model = -200 - rng.uniform(5, 15, 50)
     whole, hits = scored(model)
@@ -191,6 +206,8 @@ def test_intervals_cover_the_mean_and_repeat():
     # On the slice the same half is spread over a quarter of the tokens.
     assert hits.contribution.ci95 == (pytest.approx(low / 2), pytest.approx(high / 2))
     assert hits.delta.ci95 == (pytest.approx(low * 2), pytest.approx(high * 2))
+    monkeypatch.setattr("argap.intervals.GROUPS", 7)
+    assert scored(model)[1].gap_due_to.ci95 == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_resampling_is_over_documents_and_keeps_models_paired():
@@ -200,29 +217,37 @@ def test_resampling_is_over_documents_and_keeps_models_paired():
     assert whole.delta.ci95 == (pytest.approx(0.1), pytest.approx(0.1))
 
 
-def test_an_unresolved_gap_has_no_interval():
-    rng = np.random.default_rng(7)
-    model = -200.5 + rng.normal(0, 10, 40)
-    model -= model.mean() + 200.5  # a gap of 0.005 nats with a standard error of 0.016
-    whole, hits = scored(model)
-    assert hits.gap_due_to.ci95 is None
-    assert hits.gap_due_to.reason == "gap not resolved"
-    assert whole.delta.ci95 is not None
-
-
-def resolution(model):
-    return scored(model)[1].gap_due_to.unresolved
+@pytest.mark.parametrize(
+    ("without", "part", "expected"),
+    [
+        (25, -0.5, (0.5, 0.5125)),  # they count as 1: of 1,000 in order, number 974 and 0.025 of the way to 975
+        (25, -2.0, (2.0, 2.0)),  # as the largest
+        (25, 0.5, (0.5, 0.5)),  # better on the slice: no number
+        (26, -0.5, None),
+    ],
+)
+def test_resamples_without_a_gap_by_hand(without, part, expected):
+    """All others lose 1 nat, of which the slice has the size of ``part``."""
+    none = np.arange(1000) < without
+    lost = [np.where(none, 0.1, -1.0), np.where(none, part, -abs(part))]
+    whole, hits = (_Drawn(np.ones(1000), np.column_stack([np.zeros(1000), each])) for each in lost)
+    *_, ends, reason = _intervals(whole, hits, 1)
+    assert ends == (expected and pytest.approx(expected))
+    assert reason == (None if expected else "gap not resolved")
 
 
 def test_a_share_is_claimed_only_where_gap_part_and_documents_allow_it():
     rng = np.random.default_rng(5)
-    assert resolution(-210.0 + rng.normal(0, 2, 40)) is None
-    # The same loss, from fewer documents than 20, and from a single one.
-    assert resolution(-210.0 + rng.normal(0, 2, 12)) == "12 documents are worth 12"
-    assert resolution(np.array([-210.0])) == "a single document"
+    assert scored(-210.0 + rng.normal(0, 2, 40))[1].gap_due_to.unresolved is None
+    # The same loss, from fewer documents than 20, and from a single one, which gives no interval either.
+    assert scored(-210.0 + rng.normal(0, 2, 12))[1].gap_due_to.unresolved == "12 documents are worth 12"
+    whole, hits = scored(np.array([-210.0]))
+    assert (hits.gap_due_to.ci95, whole.delta.ci95) == (None, None)
+    assert hits.gap_due_to.unresolved == hits.gap_due_to.reason == "a single document"
     # No gap beyond noise: a mean of 0.005 nats with a standard error of 0.016.
     none = -200.5 + rng.normal(0, 10, 40)
-    assert resolution(none - (none.mean() + 200.5)) == "the interval of the gap contains 0"
+    noisy = scored(none - (none.mean() + 200.5))[1]
+    assert noisy.gap_due_to.unresolved == "the interval of the gap contains 0"
     # A gap of 0.1 nats, all of it outside of a slice whose own part is noise.
     noise = rng.normal(0, 2, 40)
     scorer = SliceScorer(["ref", "m"], "ref", np.full(40, 100.0), np.tile([-200.0, -210.0], (40, 1)))
@@ -254,11 +279,6 @@ def test_the_result_says_what_its_documents_are_worth(case):
     assert gap.rows[1].gap_due_to_ar.unresolved == "6 documents are worth 6"
 
 
-def test_one_document_gives_no_interval():
-    whole, hits = scored(np.array([-210.0]))
-    assert (hits.gap_due_to.ci95, whole.delta.ci95, hits.gap_due_to.reason) == (None, None, "a single document")
-
-
 def test_many_documents_are_drawn_in_random_groups_of_the_same_variance():
     documents = 20_000
     sums = np.random.default_rng(8).lognormal(size=(documents, 1))
@@ -288,9 +308,3 @@ def test_share_closed_is_given_for_the_models_between(case):
     assert closed.base == "m"
     assert closed.overall.nll == pytest.approx(0.5, abs=1e-6)
     assert closed.ar_hits.nll == pytest.approx(0.5, abs=1e-6)
-
-
-def test_an_unknown_base_lists_the_models(case):
-    _, _, cells, _ = case
-    with pytest.raises(ArgapError, match="`base` x: not one of the models compared, which are ref, m"):
-        summary(cells, 1250, base="x")

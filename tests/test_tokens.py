@@ -8,7 +8,7 @@ import pytest
 import argap
 from argap.atomic import read_json, write_json
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.tokens import COLUMNS
 from argap.words import PieceBytes, seen_earlier
 from tests.conftest import copied
@@ -120,6 +120,9 @@ def test_rows_that_are_other_tokens(token_result, tmp_path):
     pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), path)
     with pytest.raises(FormatError, match="labels: more rows than the runs"):
         argap.open_result(out).gap({"a": "repeated"})
+    write_json(out / "gap.json", read_json(out / "gap.json") | {"fingerprint": "0" * 64})
+    with pytest.raises(MismatchError, match=r"labels holds evaluation set \w{12}, .*out 0{12}; run `argap score`"):
+        argap.open_result(out).tokens()
 
 
 @pytest.mark.parametrize("aligned", [0, 1])

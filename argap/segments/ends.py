@@ -53,14 +53,13 @@ def _byte_ends(text: str, ids: np.ndarray, spans: np.ndarray, tokenizer: Tokeniz
     first = np.flatnonzero(opens)
     last = np.append(first[1:], len(ids)) - 1
     ends = np.full(len(ids), -1, dtype=np.int64)
-    ends[last] = np.where(end[last] > start[first], reached[last], -1)  # an empty span ends nowhere
+    ends[last] = np.where(reached[last] > start[first], reached[last], -1)  # an empty span ends nowhere
     for a, b in zip(first[last > first].tolist(), last[last > first].tolist(), strict=True):
         pieces = [tokenizer.piece_bytes[token] for token in ids[a : b + 1].tolist()]
         shared, spelled = raw[start[a] : reached[b]], b"".join(pieces)
         added = len(spelled) - len(shared)  # a space that is not in the text
         if added >= 0 and spelled == b" " * added + shared:
             ends[a : b + 1] = start[a] + np.maximum(np.cumsum([len(piece) for piece in pieces]) - added, 0)
-        ends[b] = reached[b]
     return np.maximum(np.maximum.accumulate(ends), 0)
 
 

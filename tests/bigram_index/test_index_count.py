@@ -128,5 +128,7 @@ def test_token_type_leaves_room_for_the_boundary():
 def test_too_little_memory_is_refused():
     assert chunk_tokens(None, 50_000) > chunk_tokens(None, 100_000) > 10**6
     assert chunk_tokens(10**15, 50_000) < 2**32  # positions in a chunk are 32 bits wide
-    with pytest.raises(ArgapError, match="100 MB is too little"):
-        chunk_tokens(10**8, 50_000)
+    least = 400 * 10**6 + (12 + 3 * 2) * 2**20
+    assert chunk_tokens(least, 50_000) == 2**20
+    with pytest.raises(ArgapError, match="419 MB is too little, expected at least 419 MB"):
+        chunk_tokens(least - 1, 50_000)

@@ -10,7 +10,7 @@ from argap.threshold import parse_threshold, resolve_threshold
 
 @pytest.mark.parametrize(
     ("text", "tokens", "expected"),
-    [("1250", 1, 1250), ("0", 1, 0), ("scaled", 10**10, 1250), ("scaled", 54_000_000, 6)],
+    [("1250", 1, 1250), ("0", 1, 0), ("scaled", 10**10, 1250), ("scaled", 10**10 - 1, 1249), ("scaled", 54_000_000, 6)],
 )
 def test_a_threshold_is_a_count_or_scaled_to_the_training_tokens(text, tokens, expected):
     assert resolve_threshold(parse_threshold(text), tokens) == expected

@@ -99,13 +99,14 @@ def test_a_rerun_gives_the_same_result_without_scoring(place, scored, monkeypatc
 
 def test_slices_are_checked_before_any_model_runs(place, tmp_path, monkeypatch):
     monkeypatch.setattr("argap.scorer.load_model", lambda *a, **k: pytest.fail("a model ran"))
-    for where, message in {
-        "frequency > 3": 'slice bad: condition "frequency > 3": Referenced column',
-        "nll.nobody > 3": 'Could not find key "nobody"',
-        "pos": "gives integer; expected a boolean",
-    }.items():
+    for name, where, message in [
+        ("bad", "frequency > 3", 'slice bad: condition "frequency > 3": Referenced column'),
+        ("bad", "nll.nobody > 3", 'Could not find key "nobody"'),
+        ("bad", "pos", "gives integer; expected a boolean"),
+        ("other", "pos > 3", "slice other: the name is built in"),
+    ]:
         with pytest.raises(ArgapError, match=message):
-            score_models([place.bad], place.good, tmp_path, **place.on(), slices=[SliceSpec("bad", where)])
+            score_models([place.bad], place.good, tmp_path, **place.on(), slices=[SliceSpec(name, where)])
     assert not list(tmp_path.glob("*"))
 
 

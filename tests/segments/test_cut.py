@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argap.errors import MismatchError
+from argap.errors import ArgapError, MismatchError
+from argap.records import EvaluationSpec
 from argap.segments.cut import Segments, cut_windows, find_segments, up_to_common_end
 from argap.segments.ends import TokenizedDocument, tokenized
+from argap.segments.evaluation import open_segmented_text
 from argap.tokenizer import Tokenizer
 from tests.segments.conftest import FAMILIES, TEXTS, WORDS, byte_fallback, byte_level, characters, word_piece
 
@@ -46,6 +48,16 @@ def test_segments_by_hand():
     assert find_segments([(b, c)], separated=False).tokens[1].tolist() == [0, 1, 3]
     # The first segment of a window has no score.
     assert np.isnan(segments.in_windows(np.array([0, 2])).sums(np.array([np.nan, -2.0, -4.0, -8.0]), 0)[0])
+    assert segments.scored.tolist() == [True, True]  # those given stay as they are
+    first = segments.first(1)
+    assert [each.tolist() for each in (first.bytes, *first.tokens, first.document, first.scored)] == [
+        [1], [0, 1], [0, 1], [0], [True],
+    ]  # fmt: skip
+    # Without a token in one of the tokenizations all is behind the last common end.
+    none = TokenizedDocument(*(np.empty(0, of) for of in (np.int32, np.int64, bool)))
+    behind = find_segments([(b, none)], separated=False)
+    assert (behind.bytes.tolist(), behind.scored.tolist()) == ([6], [False])
+    assert [each.tolist() for each in behind.tokens] == [[0, 3], [0, 0]]
 
 
 def test_ends_by_hand():
@@ -136,6 +148,21 @@ def test_every_window_has_the_same_bytes_and_fits_every_model():
         assert not more or any(
             tokens[b + 1] - tokens[a] > limit for tokens, limit in zip(segments.tokens, (12, 20), strict=True)
         )
+
+
+def test_text_beyond_the_limit_and_behind_the_last_common_end_is_left_out(tmp_path):
+    """One tokenizer has a token for each byte, the other one for each word and none for white space."""
+    (tmp_path / "a.txt").write_text("hello world")
+    (tmp_path / "b.txt").write_text("the cat" + 50 * " ")
+    tokenizers = [byte_level(0, 0), word_piece(0, 100)]
+    for limit, offsets in ((None, [0, 11, 18]), (14, [0, 11, 14]), (13, [0, 11])):
+        spec = EvaluationSpec(data=(str(tmp_path),), packing="document", limit_tokens=limit)
+        text = open_segmented_text(spec, tokenizers, [12, 12])
+        assert text.sets[0].offsets.tolist() == offsets
+        assert len(text.sets[0].tokens) == offsets[-1]
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(ArgapError, match=r"empty\.txt: nothing to score there; expected a document of at least two"):
+        open_segmented_text(EvaluationSpec(data=(str(tmp_path / "empty.txt"),)), tokenizers, [12, 12])
 
 
 def test_a_segment_longer_than_a_window_is_refused_with_its_bytes():

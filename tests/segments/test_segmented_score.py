@@ -226,18 +226,6 @@ def test_counts_are_added_later(place, scored, tmp_path):
     assert read_gap(tmp_path).unit == "byte"
 
 
-def test_a_segment_is_a_hit_where_one_of_its_tokens_is(scored):
-    out, _ = scored
-    labels = read_labels(out / "labels")
-    assert labels.segment_bytes is not None
-    rows = np.flatnonzero(labels.scored)
-    segment = np.cumsum(labels.segment_bytes[rows] > 0) - (labels.segment_bytes[rows] > 0)
-    for threshold in (0, 1, 2, 1250, None):
-        hit = labels.ar_hit(threshold)
-        assert [any(hit[rows][segment == k]) for k in range(segment[-1] + 1)] == hit[labels.shown].tolist()
-    assert len(labels.shown) < len(rows)
-
-
 def test_a_slice_has_the_segments_with_one_of_its_tokens(scored, tmp_path):
     """By SQL, by a function, and the built-in hits, against the brute-force segments and a plain loop."""
     out, gap = scored

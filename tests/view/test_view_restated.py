@@ -42,12 +42,13 @@ def test_without_intervals_the_numbers_are_the_same(result):
             assert (a.gap_due_to and a.gap_due_to.raw) == pytest.approx(b.gap_due_to and b.gap_due_to.raw)
 
 
-def test_restated_rows_are_those_of_the_tokens(result):
-    """τ = 5: beyond the result's own 2, so that the bins 3–5 come in."""
-    made = restate(result.record, result.cells, threshold=5, reference="m-1")
-    frame = result.gap({}, threshold=5)
+@pytest.mark.parametrize("threshold", [2, 5])
+def test_restated_rows_are_those_of_the_tokens(result, threshold):
+    """At the result's own τ of 2, and beyond it, so that the bins 3–5 come in."""
+    made = restate(result.record, result.cells, threshold=threshold, reference="m-1")
+    frame = result.gap({}, threshold=threshold)
     assert made.models == ["m-1", "ref", "m2"]
-    assert made.threshold == 5
+    assert made.threshold == threshold
     for row in made.rows:
         expected = frame[(frame["model"] == row.model) & (frame["slice"] == "ar_hits")].iloc[0]
         assert row.ar_hits.n == expected["n"]
