@@ -200,7 +200,9 @@ def test_the_head_is_tied_as_the_configuration_says(tmp_path: Path, tied: bool) 
 def test_the_trunk_and_the_head_make_the_logits(model: ArgapForCausalLM) -> None:
     ids = some_ids(2, 7)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    assert torch.equal(model.get_output_embeddings()(hidden), model(input_ids=ids, use_cache=False).logits)
+    head = model.get_output_embeddings()
+    assert head is not None
+    assert torch.equal(head(hidden), model(input_ids=ids, use_cache=False).logits)
 
 
 def test_generate_takes_the_greedy_steps(model: ArgapForCausalLM) -> None:
