@@ -16,7 +16,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.delta_rule_inverse import CHUNK, SMALLEST_NORM, chunk_inverses, inverse_norms
+from argap.kernels.delta_rule_inverse import (
+    CHUNK,
+    SMALLEST_NORM,
+    chunk_inverses,
+    chunk_scores,
+    inverse_norms,
+)
 from argap.kernels.launch import (
     HeadTensors,
     Launch,
@@ -33,21 +39,31 @@ from argap.kernels.recurrence import in_chunks
 LARGEST_KEY_BYTES = 512
 """The largest key that the kernels take: K 256 in float16 and bfloat16, 128 in float32."""
 
+SCORES_FIRST = ("256",)
+"""Shape classes whose scores one kernel computes for all chunks, since every program of the scan would otherwise
+compute them again: with keys this wide, two of its five products of most FLOPs."""
+
 _FLOAT32_KEYS = ("16 float32", "32 float32", "64 float32", "128 float32")
+
+
+def _launch(BV: int, warps: int, stages: int, *, transposed: bool = True) -> Launch:
+    return Launch({"BV": BV, "TRANSPOSED": int(transposed)}, warps, stages)
+
+
 LAUNCHES = LaunchTable(
     "delta_rule: scan",
     {
         "hopper": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 64}, warps=4, stages=3)),
-            "128": Launch({"BV": 32}, warps=4, stages=3),
-            "256": Launch({"BV": 32}, warps=4, stages=1),
-            **dict.fromkeys(_FLOAT32_KEYS, Launch({"BV": 32}, warps=8, stages=1)),
+            **dict.fromkeys(("16", "32", "64"), _launch(64, warps=4, stages=3)),
+            "128": _launch(32, warps=4, stages=3),
+            "256": _launch(64, warps=8, stages=2, transposed=False),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(32, warps=8, stages=1)),
         },
         "any": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 32}, warps=4, stages=2)),
-            "128": Launch({"BV": 32}, warps=4, stages=1),
-            "256": Launch({"BV": 16}, warps=4, stages=1),
-            **dict.fromkeys(_FLOAT32_KEYS, Launch({"BV": 16}, warps=4, stages=1)),
+            **dict.fromkeys(("16", "32", "64"), _launch(32, warps=4, stages=2)),
+            "128": _launch(32, warps=4, stages=1),
+            "256": _launch(16, warps=4, stages=1),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(16, warps=4, stages=1)),
         },
     },
 )
@@ -90,9 +106,10 @@ def delta_rule(
     ht = x.new_state(K, V)
     norms = inverse_norms(x.q, x.k) if normalize else None
     inverse = chunk_inverses(x.k, beta, norms)
+    scores = chunk_scores(x.q, x.k) if x.shape_class in SCORES_FIRST else None
     launch = LAUNCHES.at(x.q.device, x.shape_class)
     _scan_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, norms, x.h0, ht, T, H),
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, scores, norms, x.h0, ht, T, H),
         K=K,
         V=V,
         BK=block_size(K),
@@ -150,6 +167,7 @@ def _scan_kernel(
     v,
     y,
     m,
+    scores,
     norms,
     h0,
     ht,
@@ -160,9 +178,11 @@ def _scan_kernel(
     BK: tl.constexpr,
     BT: tl.constexpr,
     BV: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
 ):
-    # One head of one sequence and BV columns of V. b_h is Sᵀ [BV, BK]: each product then takes the previous result as
-    # its left operand, straight from registers, and a loaded block as its right.
+    # One head of one sequence and BV columns of V. If TRANSPOSED, S, K S, V̂ and Y are held as their transposes: each
+    # product then takes the previous result as its left operand, straight from registers, and a loaded block as its
+    # right, but BV are the rows of the product, of which tensor cores of Hopper take 64. Otherwise these are positions.
     NV: tl.constexpr = (V + BV - 1) // BV
     i_bh = (tl.program_id(0) // NV).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
@@ -181,6 +201,8 @@ def _scan_kernel(
     NT = tl.cdiv(T, BT)
     p_m = m + i_bh * NT * (BT * BT)
     o_m = o_t[:, None] * BT + o_t[None, :]
+    if scores is not None:
+        p_s = scores + i_bh * NT * (BT * BT)
     m_m = (o_t[:, None] // 16) >= (o_t[None, :] // 16)  # the blocks of 16 that the first kernel writes
     m_k, m_v = o_k < K, o_v < V
     dtype = q[0].dtype.element_ty
@@ -189,9 +211,14 @@ def _scan_kernel(
         p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
 
     # 1. The initial state.
-    o_h = i_bh * (K * V) + o_k[None, :] * V + o_v[:, None]
-    m_h = m_v[:, None] & m_k[None, :]
-    b_h = tl.zeros([BV, BK], dtype=tl.float32)
+    if TRANSPOSED:
+        o_h = i_bh * (K * V) + o_k[None, :] * V + o_v[:, None]
+        m_h = m_v[:, None] & m_k[None, :]
+        b_h = tl.zeros([BV, BK], dtype=tl.float32)
+    else:
+        o_h = i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
+        m_h = m_k[:, None] & m_v[None, :]
+        b_h = tl.zeros([BK, BV], dtype=tl.float32)
     if h0 is not None:
         b_h = tl.load(h0 + o_h, mask=m_h, other=0.0)
 
@@ -202,27 +229,33 @@ def _scan_kernel(
         b_v = tl.load(p_v + o_vv, mask=m_t & m_v[None, :], other=0.0)
         b_m = tl.load(p_m + o_m, mask=m_m, other=0.0)
         b_hc = b_h.to(dtype)
-        # 2. V̂ᵀ = (V − K S)ᵀ Mᵀ, the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
-        b_kh = tl.dot(b_hc, tl.trans(b_k), input_precision="tf32x3")
+        # 2. V̂ = M (V − K S), the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
+        b_kh = _product(b_k, b_hc, None, TRANSPOSED)
         if norms is not None:
             b_rk = tl.load(p_rk)
-            b_kh *= b_rk[None, :]
-        b_error = tl.trans(b_v).to(tl.float32) - b_kh
-        b_added = tl.dot(b_error.to(dtype), tl.trans(b_m), input_precision="tf32x3")
-        # 3. Yᵀ = (Q S)ᵀ + (tril(Q Kᵀ) V̂)ᵀ.
-        b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
-        b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0)
+            b_kh *= _each_row(b_rk, TRANSPOSED)
+        b_error = _turned(b_v, TRANSPOSED).to(tl.float32) - b_kh
+        b_added = _product(b_m, b_error.to(dtype), None, TRANSPOSED)
+        # 3. Y = Q S + tril(Q Kᵀ) V̂.
+        if scores is None:
+            b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+            b_s = tl.trans(tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0))
+        else:
+            b_s = tl.load(p_s + o_m)
+            p_s += BT * BT
         if norms is not None:
-            b_added *= b_rk[None, :]
-        b_y = tl.dot(b_hc, tl.trans(b_q), input_precision="tf32x3")
-        b_y = tl.dot(b_added.to(dtype), b_s.to(dtype), b_y, input_precision="tf32x3")
+            b_added *= _each_row(b_rk, TRANSPOSED)
+        b_y = _product(b_q, b_hc, None, TRANSPOSED)
+        b_added = b_added.to(dtype)
+        b_y = _product(b_s.to(dtype), b_added, b_y, TRANSPOSED)
         if norms is not None:
-            b_y *= tl.load(p_rq)[None, :]
+            b_y *= _each_row(tl.load(p_rq), TRANSPOSED)
             p_rq += BT
             p_rk += BT
-        tl.store(p_y + o_y, tl.trans(b_y).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
-        # 4. The state after the chunk, (S + Kᵀ V̂)ᵀ.
-        b_h = tl.dot(b_added.to(dtype), b_k, b_h, input_precision="tf32x3")
+        b_y = _turned(b_y, TRANSPOSED).to(y[0].dtype.element_ty)
+        tl.store(p_y + o_y, b_y, mask=m_t & m_v[None, :])
+        # 4. The state after the chunk, S + Kᵀ V̂.
+        b_h = _product(tl.trans(b_k), b_added, b_h, TRANSPOSED)
         p_q += BT * q[3]
         p_k += BT * k[3]
         p_v += BT * v[3]
@@ -231,3 +264,23 @@ def _scan_kernel(
 
     # 5. The final state.
     tl.store(ht + o_h, b_h, mask=m_h)
+
+
+@jit
+def _product(b_a, b_b, b_sum, TRANSPOSED: tl.constexpr):
+    # A B, added to b_sum if there is one. If TRANSPOSED, b_b, b_sum and the result are transposes.
+    if TRANSPOSED:
+        return tl.dot(b_b, tl.trans(b_a), b_sum, input_precision="tf32x3")
+    else:  # noqa: RET505  (Triton compiles what follows a return, too)
+        return tl.dot(b_a, b_b, b_sum, input_precision="tf32x3")
+
+
+@jit
+def _turned(b_x, TRANSPOSED: tl.constexpr):
+    return tl.trans(b_x) if TRANSPOSED else b_x
+
+
+@jit
+def _each_row(b_r, TRANSPOSED: tl.constexpr):
+    # A factor for each row of a block; if TRANSPOSED, for each of its columns.
+    return b_r[None, :] if TRANSPOSED else b_r[:, None]
