@@ -24,9 +24,10 @@ LAUNCHES = LaunchTable(
     "delta_rule: inverse",
     {
         "any": {
-            **{key: Launch({"BC": int(key)}, warps=1, stages=1) for key in ("16", "32", "64", "128")},
+            **{str(key): Launch({"BC": key}, warps=1, stages=1) for key in (16, 32, 64, 128)},
+            **{f"{key} float32": Launch({"BC": key}, warps=1, stages=1) for key in (16, 32)},
+            **{f"{key} float32": Launch({"BC": key}, warps=4, stages=1) for key in (64, 128)},
             "256": Launch({"BC": 64}, warps=1, stages=1),
-            **{f"{key} float32": Launch({"BC": key}, warps=1 if key < 64 else 4, stages=1) for key in (16, 32, 64, 128)},
         }
     },
 )
@@ -76,7 +77,7 @@ def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | No
 
 
 def chunk_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """tril(Q Kᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; q and k as they are, of any norm.
+    """triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; q and k as they are, of any norm.
 
     ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K.
     """
@@ -108,15 +109,15 @@ def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexp
 
 @jit
 def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
-    # tril(Q Kᵀ) of one chunk of one head.
+    # triu(K Qᵀ) of one chunk of one head.
     i_t, i_bh = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
     o_pos = i_t * BT + o_t.to(tl.int64)[:, None]
     m_tk = (o_pos < T) & (o_k < K)[None, :]
     b_q = tl.load(rows(q, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
     b_k = tl.load(rows(k, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
-    b_s = tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3")
-    b_s = tl.where(o_t[:, None] >= o_t[None, :], b_s, 0.0).to(scores.dtype.element_ty)
+    b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+    b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0).to(scores.dtype.element_ty)
     p_s = scores + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
     tl.store(p_s + o_t[:, None] * BT + o_t[None, :], b_s)
 
