@@ -1,0 +1,161 @@
+"""The parts of the delta rule that do not depend on the state, for all chunks at once.
+
+M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of arXiv 2406.06484, section 3; and one over the norms of
+queries and keys, if they are to be normalized.
+
+Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size.
+"""
+
+# Inside kernels types are Triton's, which come without stubs.
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
+
+from __future__ import annotations
+
+import torch
+
+from argap.kernels.launch import Launch, LaunchTable, block_size, jit, key_class, rows, strided, tl, triton
+
+CHUNK = 64
+"""BT of the kernels: four blocks of 16."""
+SMALLEST_NORM = 1e-6
+"""Lower bound of a key's or query's norm before dividing by it."""
+
+LAUNCHES = LaunchTable(
+    "delta_rule: inverse",
+    {
+        "any": {
+            **dict.fromkeys(("16", "32", "64", "128", "16 float32", "32 float32"), Launch({}, warps=1, stages=1)),
+            **dict.fromkeys(("256", "64 float32", "128 float32"), Launch({}, warps=4, stages=1)),
+        }
+    },
+)
+NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warps=4, stages=1)}})
+
+
+def inverse_norms(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """One over the norm of each query, then of each key.
+
+    ``q``, ``k`` ``[B, H, T, K]`` with unit stride along K to float32 ``[2, B, H, NT · BT]``.
+    """
+    B, H, T, K = q.shape
+    NT = triton.cdiv(T, CHUNK)
+    norms = q.new_empty(2, B, H, NT * CHUNK, dtype=torch.float32)
+    for r, x in zip(norms, (q, k), strict=True):
+        _norms_kernel[(NT, B * H)](
+            *(*strided(x, dims=3), r, T, H),
+            K=K,
+            BK=block_size(K),
+            BT=CHUNK,
+            SMALLEST=SMALLEST_NORM,
+            **NORM_LAUNCHES.at(q.device, "any").arguments(),
+        )
+    return norms
+
+
+def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | None) -> torch.Tensor:
+    """M of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; blocks of 16 above the diagonal are not written.
+
+    ``k [B, H, T, K]`` has unit stride along K, ``beta`` is ``[B, H, T]``, ``norms`` is the result of `inverse_norms` or
+    None.
+    """
+    B, H, T, K = k.shape
+    NT = triton.cdiv(T, CHUNK)
+    m = k.new_empty(B, H, NT, CHUNK, CHUNK)
+    _invert_kernel[(NT, B * H)](
+        *(*strided(k, beta, dims=3), m, norms, T, H),
+        K=K,
+        BK=block_size(K),
+        BT=CHUNK,
+        # M is rounded to bfloat16 in the end, four times as coarse as one product in tf32.
+        PRECISION="tf32" if k.dtype == torch.bfloat16 else "tf32x3",
+        **LAUNCHES.at(k.device, key_class(K, k.dtype)).arguments(),
+    )
+    return m
+
+
+@jit
+def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, SMALLEST: tl.constexpr):
+    # One over the norm of each row of a chunk, for one head.
+    i_bh = tl.program_id(1).to(tl.int64)
+    start = tl.program_id(0).to(tl.int64) * BT
+    o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
+    m_tk = (o_t < T - start)[:, None] & (o_k < K)[None, :]
+    p_x = x[0] + (i_bh // H) * x[1] + (i_bh % H) * x[2] + start * x[3]
+    b_x = tl.load(p_x + o_t[:, None] * x[3] + o_k[None, :], mask=m_tk, other=0.0).to(tl.float32)
+    b_r = 1 / tl.maximum(tl.sqrt(tl.sum(b_x * b_x, 1)), SMALLEST)
+    tl.store(r + i_bh * (tl.num_programs(0) * BT) + start + o_t, b_r)
+
+
+@jit
+def _invert_kernel(
+    k, beta, inverse, norms, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr
+):
+    # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but for
+    # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries grow beyond those of the inverse.
+    i_t = tl.program_id(0).to(tl.int64)
+    i_bh = tl.program_id(1).to(tl.int64)
+    i_b, i_h = i_bh // H, i_bh % H
+    start = i_t * BT
+    p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
+    # 1. The four blocks of keys, of β, and of one over the keys' norms.
+    b_k = ()
+    b_beta = ()
+    b_r = ()
+    for i in tl.static_range(4):
+        o_t = start + 16 * i + tl.arange(0, 16).to(tl.int64)
+        o_k = tl.arange(0, BK)
+        m_tk = (o_t < T)[:, None] & (o_k < K)[None, :]
+        b_k += (tl.load(rows(k, i_b, i_h, o_t[:, None], o_k), mask=m_tk, other=0.0),)
+        b_beta += (tl.load(p_beta + o_t * beta[3], mask=o_t < T, other=0.0).to(tl.float32),)
+        if norms is not None:
+            p_r = norms + (tl.num_programs(1) + i_bh) * (tl.num_programs(0) * BT) + start + 16 * i
+            b_r += (tl.load(p_r + tl.arange(0, 16)),)
+    # 2. L = tril(diag(β) K Kᵀ, −1) by blocks, row by row: block (i, j) is number i(i + 1)/2 + j.
+    b_l = ()
+    for i in tl.static_range(4):
+        for j in tl.static_range(i + 1):
+            b_a = tl.dot(b_k[i], tl.trans(b_k[j]), input_precision="tf32x3")
+            if norms is not None:
+                b_a *= b_r[i][:, None] * b_r[j][None, :]
+            b_l += (b_a * b_beta[i][:, None],)
+    # 3. T = (I + L)⁻¹ likewise: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
+    b_t = ()
+    for i in tl.static_range(4):
+        b_ii = _invert_block(b_l[i * (i + 1) // 2 + i], PRECISION)
+        for j in tl.static_range(i):
+            b_sum = _dot(b_l[i * (i + 1) // 2 + j], b_t[j * (j + 1) // 2 + j], PRECISION)
+            for m in tl.static_range(j + 1, i):
+                b_sum += _dot(b_l[i * (i + 1) // 2 + m], b_t[m * (m + 1) // 2 + j], PRECISION)
+            b_t += (-_dot(b_ii, b_sum, PRECISION),)
+        b_t += (b_ii,)
+    # 4. M = T diag(β); blocks above the diagonal are neither written nor read.
+    o_m = tl.arange(0, 16)[:, None] * BT + tl.arange(0, 16)[None, :]
+    p_m = inverse + (i_bh * tl.num_programs(0) + i_t) * (BT * BT) + o_m
+    for i in tl.static_range(4):
+        for j in tl.static_range(i + 1):
+            b_m = b_t[i * (i + 1) // 2 + j] * b_beta[j][None, :]
+            tl.store(p_m + 16 * i * BT + 16 * j, b_m.to(inverse.dtype.element_ty))
+
+
+@jit
+def _dot(b_a, b_b, PRECISION: tl.constexpr):
+    return tl.dot(b_a, b_b, input_precision=PRECISION)
+
+
+@jit
+def _invert_block(b_l, PRECISION: tl.constexpr):
+    # (I + L)⁻¹ of 16 positions, by doubling: blocks of 2, then 4, 8 and 16.
+    o_t = tl.arange(0, 16)
+    o_i, o_j = o_t[:, None], o_t[None, :]
+    b_l = tl.where(o_i > o_j, b_l, 0.0)
+    b_t = tl.where(o_i == o_j, 1.0, 0.0) - tl.where(o_i // 2 == o_j // 2, b_l, 0.0)
+    b_t = _merge_inverses(b_t, b_l, o_i, o_j, 2, PRECISION)
+    b_t = _merge_inverses(b_t, b_l, o_i, o_j, 4, PRECISION)
+    return _merge_inverses(b_t, b_l, o_i, o_j, 8, PRECISION)
+
+
+@jit
+def _merge_inverses(b_t, b_l, o_i, o_j, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    # Two neighbouring blocks with inverses T₁ and T₂ have −T₂ L₂₁ T₁ below the diagonal of their joint inverse.
+    b_l21 = tl.where((o_i // (2 * SIZE) == o_j // (2 * SIZE)) & (o_i // SIZE > o_j // SIZE), b_l, 0.0)
+    return b_t - _dot(b_t, _dot(b_l21, b_t, PRECISION), PRECISION)
