@@ -29,7 +29,9 @@ from argap.kernels.launch import (
     LaunchTable,
     block_size,
     common_dtype,
+    device_class,
     jit,
+    multiprocessors,
     runs_kernels,
     strided,
     tl,
@@ -56,7 +58,7 @@ LAUNCHES = LaunchTable(
         "hopper": {
             **dict.fromkeys(("16", "32", "64"), _launch(64, warps=4, stages=3)),
             "128": _launch(32, warps=4, stages=3),
-            "256": _launch(64, warps=4, stages=2, transposed=False),
+            "256": _launch(128, warps=8, stages=2),
             **dict.fromkeys(_FLOAT32_KEYS, _launch(32, warps=8, stages=1)),
         },
         "any": {
@@ -67,6 +69,14 @@ LAUNCHES = LaunchTable(
         },
     },
 )
+
+NARROWER = {
+    "256": (
+        _launch(64, warps=4, stages=2, transposed=False),
+        _launch(32, warps=4, stages=2, transposed=False),
+    )
+}
+"""On Hopper, from wide to narrow: taken where wider blocks of V leave half of the multiprocessors idle."""
 
 
 def delta_rule(
@@ -107,7 +117,7 @@ def delta_rule(
     norms = inverse_norms(x.q, x.k) if normalize else None
     inverse = chunk_inverses(x.k, beta, norms)
     scores = chunk_scores(x.q, x.k) if x.shape_class in SCORES_FIRST else None
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    launch = _scan_launch(x)
     _scan_kernel[(x.programs(launch),)](
         *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, scores, norms, x.h0, ht, T, H),
         K=K,
@@ -117,6 +127,19 @@ def delta_rule(
         **launch.arguments(),
     )
     return x.y, ht
+
+
+def _scan_launch(x: HeadTensors) -> Launch:
+    """The widest blocks of V whose programs keep more than half of the multiprocessors busy, or else the narrowest.
+
+    All give the same bits, so that a sequence does not depend on the others of its batch.
+    """
+    device = x.q.device
+    launches = [LAUNCHES.at(device, x.shape_class)]
+    if device_class(device) == "hopper":
+        launches += NARROWER.get(x.shape_class, ())
+    busy = (launch for launch in launches if 2 * x.programs(launch) > multiprocessors(device))
+    return next(busy, launches[-1])
 
 
 def delta_rule_reference(

@@ -112,6 +112,19 @@ def test_wide_keys(
     assert torch.equal(after_alone, after[1:])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("normalize", [False, True])
+def test_blocks_for_few_heads_give_the_same_bits(normalize: bool, device: torch.device) -> None:
+    """A batch that fills the GPU takes wider blocks of V than one sequence of it, or one head."""
+    q, k, v, beta = (torch.randn(16, 8, 300, 256, device=device, dtype=BFLOAT16) for _ in range(4))
+    q, k, beta = F.normalize(q, dim=-1), F.normalize(k, dim=-1), beta[..., 0].sigmoid()
+    y, after = delta_rule(q, k, v, beta, normalize=normalize)
+    for batch, heads in ((slice(4, 8), slice(None)), (slice(3, 4), slice(None)), (slice(0, 1), slice(2, 3))):
+        part, part_after = delta_rule(*(x[batch, heads] for x in (q, k, v, beta)), normalize=normalize)
+        assert torch.equal(part, y[batch, heads])
+        assert torch.equal(part_after, after[batch, heads])
+
+
 def test_split_at_the_end_of_a_chunk_a_sequence_has_the_same_bits(device: torch.device) -> None:
     tensors = inputs(90, 16, 16, torch.float32, device)
     y, after = delta_rule(*tensors)
