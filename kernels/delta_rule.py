@@ -6,7 +6,7 @@ In a chunk after the state S the values actually added are V̂ = M (V − K S) w
 M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β), the UT transform of that paper's section 3. M has BT² entries and does not
 depend on S: the first kernel (`argap.kernels.delta_rule_inverse`) computes it for all chunks at once. The second walks
 over the chunks with S in registers and forms V̂ there, so that neither W = M K, U = M V nor any chunk's state goes
-through memory.
+through memory. The scores tril(Q Kᵀ) of wide keys come from a kernel of their own.
 
 Legend: B batch, H heads, T positions, BT positions per chunk, NT = ⌈T / BT⌉ chunks, K key size, V value size.
 """
@@ -16,14 +16,22 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.delta_rule_inverse import CHUNK, SMALLEST_NORM, chunk_inverses, inverse_norms
+from argap.kernels.delta_rule_inverse import (
+    CHUNK,
+    SMALLEST_NORM,
+    chunk_inverses,
+    chunk_scores,
+    inverse_norms,
+)
 from argap.kernels.launch import (
     HeadTensors,
     Launch,
     LaunchTable,
     block_size,
     common_dtype,
+    device_class,
     jit,
+    multiprocessors,
     runs_kernels,
     strided,
     tl,
@@ -33,24 +41,42 @@ from argap.kernels.recurrence import in_chunks
 LARGEST_KEY_BYTES = 512
 """The largest key that the kernels take: K 256 in float16 and bfloat16, 128 in float32."""
 
+SCORES_FIRST = ("256",)
+"""Shape classes whose scores are computed before the scan, once for all programs of a head. Within the scan they would
+be 36% of its FLOPs in blocks of 32 columns of V, and 22% in blocks of 64."""
+
 _FLOAT32_KEYS = ("16 float32", "32 float32", "64 float32", "128 float32")
+
+
+def _launch(BV: int, warps: int, stages: int, *, transposed: bool = True) -> Launch:
+    return Launch({"BV": BV, "TRANSPOSED": int(transposed)}, warps, stages)
+
+
 LAUNCHES = LaunchTable(
     "delta_rule: scan",
     {
         "hopper": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 64}, warps=4, stages=3)),
-            "128": Launch({"BV": 32}, warps=4, stages=3),
-            "256": Launch({"BV": 32}, warps=4, stages=1),
-            **dict.fromkeys(_FLOAT32_KEYS, Launch({"BV": 32}, warps=8, stages=1)),
+            **dict.fromkeys(("16", "32", "64"), _launch(64, warps=4, stages=3)),
+            "128": _launch(32, warps=4, stages=3),
+            "256": _launch(128, warps=8, stages=2),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(32, warps=8, stages=1)),
         },
         "any": {
-            **dict.fromkeys(("16", "32", "64"), Launch({"BV": 32}, warps=4, stages=2)),
-            "128": Launch({"BV": 32}, warps=4, stages=1),
-            "256": Launch({"BV": 16}, warps=4, stages=1),
-            **dict.fromkeys(_FLOAT32_KEYS, Launch({"BV": 16}, warps=4, stages=1)),
+            **dict.fromkeys(("16", "32", "64"), _launch(32, warps=4, stages=2)),
+            "128": _launch(32, warps=4, stages=1),
+            "256": _launch(16, warps=4, stages=1),
+            **dict.fromkeys(_FLOAT32_KEYS, _launch(16, warps=4, stages=1)),
         },
     },
 )
+
+NARROWER = {
+    "256": (
+        _launch(64, warps=4, stages=2, transposed=False),
+        _launch(32, warps=4, stages=2, transposed=False),
+    )
+}
+"""On Hopper, from wide to narrow: taken where wider blocks of V leave half of the multiprocessors idle."""
 
 
 def delta_rule(
@@ -90,9 +116,10 @@ def delta_rule(
     ht = x.new_state(K, V)
     norms = inverse_norms(x.q, x.k) if normalize else None
     inverse = chunk_inverses(x.k, beta, norms)
-    launch = LAUNCHES.at(x.q.device, x.shape_class)
+    scores = chunk_scores(x.q, x.k) if x.shape_class in SCORES_FIRST else None
+    launch = _scan_launch(x)
     _scan_kernel[(x.programs(launch),)](
-        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, norms, x.h0, ht, T, H),
+        *(*strided(x.q, x.k, x.v, x.y, dims=3), inverse, scores, norms, x.h0, ht, T, H),
         K=K,
         V=V,
         BK=block_size(K),
@@ -100,6 +127,19 @@ def delta_rule(
         **launch.arguments(),
     )
     return x.y, ht
+
+
+def _scan_launch(x: HeadTensors) -> Launch:
+    """The widest blocks of V whose programs keep more than half of the multiprocessors busy, or else the narrowest.
+
+    All give the same bits, so that a sequence does not depend on the others of its batch.
+    """
+    device = x.q.device
+    launches = [LAUNCHES.at(device, x.shape_class)]
+    if device_class(device) == "hopper":
+        launches += NARROWER.get(x.shape_class, ())
+    busy = (launch for launch in launches if 2 * x.programs(launch) > multiprocessors(device))
+    return next(busy, launches[-1])
 
 
 def delta_rule_reference(
@@ -150,6 +190,7 @@ def _scan_kernel(
     v,
     y,
     m,
+    scores,
     norms,
     h0,
     ht,
@@ -160,9 +201,12 @@ def _scan_kernel(
     BK: tl.constexpr,
     BT: tl.constexpr,
     BV: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
 ):
-    # One head of one sequence and BV columns of V. b_h is Sᵀ [BV, BK]: each product then takes the previous result as
-    # its left operand, straight from registers, and a loaded block as its right.
+    # One head of one sequence and BV columns of V. If TRANSPOSED, b_h, b_kh, b_added and b_y hold transposes: each
+    # product then takes the previous result as its left operand, straight from registers, and a loaded block as its
+    # right. Keys of 256 leave too few registers for S and the operand made from it, which is in shared memory if S is
+    # not transposed.
     NV: tl.constexpr = (V + BV - 1) // BV
     i_bh = (tl.program_id(0) // NV).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
@@ -181,6 +225,8 @@ def _scan_kernel(
     NT = tl.cdiv(T, BT)
     p_m = m + i_bh * NT * (BT * BT)
     o_m = o_t[:, None] * BT + o_t[None, :]
+    if scores is not None:
+        p_s = scores + i_bh * NT * (BT * BT)
     m_m = (o_t[:, None] // 16) >= (o_t[None, :] // 16)  # the blocks of 16 that the first kernel writes
     m_k, m_v = o_k < K, o_v < V
     dtype = q[0].dtype.element_ty
@@ -189,9 +235,14 @@ def _scan_kernel(
         p_rk = p_rq + (tl.num_programs(0) // NV).to(tl.int64) * (NT * BT)
 
     # 1. The initial state.
-    o_h = i_bh * (K * V) + o_k[None, :] * V + o_v[:, None]
-    m_h = m_v[:, None] & m_k[None, :]
-    b_h = tl.zeros([BV, BK], dtype=tl.float32)
+    if TRANSPOSED:
+        o_h = i_bh * (K * V) + o_k[None, :] * V + o_v[:, None]
+        m_h = m_v[:, None] & m_k[None, :]
+        b_h = tl.zeros([BV, BK], dtype=tl.float32)
+    else:
+        o_h = i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
+        m_h = m_k[:, None] & m_v[None, :]
+        b_h = tl.zeros([BK, BV], dtype=tl.float32)
     if h0 is not None:
         b_h = tl.load(h0 + o_h, mask=m_h, other=0.0)
 
@@ -202,27 +253,32 @@ def _scan_kernel(
         b_v = tl.load(p_v + o_vv, mask=m_t & m_v[None, :], other=0.0)
         b_m = tl.load(p_m + o_m, mask=m_m, other=0.0)
         b_hc = b_h.to(dtype)
-        # 2. V̂ᵀ = (V − K S)ᵀ Mᵀ, the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
-        b_kh = tl.dot(b_hc, tl.trans(b_k), input_precision="tf32x3")
+        # 2. V̂ = M (V − K S), the values that the chunk adds. b_rk and b_rq are one over the norms of k and q.
+        b_kh = _product(b_k, b_hc, None, TRANSPOSED)
         if norms is not None:
             b_rk = tl.load(p_rk)
-            b_kh *= b_rk[None, :]
-        b_error = tl.trans(b_v).to(tl.float32) - b_kh
-        b_added = tl.dot(b_error.to(dtype), tl.trans(b_m), input_precision="tf32x3")
-        # 3. Yᵀ = (Q S)ᵀ + (tril(Q Kᵀ) V̂)ᵀ.
-        b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
-        b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0)
+            b_kh *= _each_row(b_rk, TRANSPOSED)
+        b_error = _turned(b_v, TRANSPOSED).to(tl.float32) - b_kh
+        b_added = _product(b_m, b_error.to(dtype), None, TRANSPOSED)
+        # 3. Y = Q S + tril(Q Kᵀ) V̂; b_s is the transpose, triu(K Qᵀ).
+        if scores is None:
+            b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+            b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0)
+        else:
+            b_s = tl.load(p_s + o_m)
+            p_s += BT * BT
         if norms is not None:
-            b_added *= b_rk[None, :]
-        b_y = tl.dot(b_hc, tl.trans(b_q), input_precision="tf32x3")
-        b_y = tl.dot(b_added.to(dtype), b_s.to(dtype), b_y, input_precision="tf32x3")
+            b_added *= _each_row(b_rk, TRANSPOSED)
+        b_y = _product(b_q, b_hc, None, TRANSPOSED)
+        b_added = b_added.to(dtype)
+        b_y = _product(tl.trans(b_s.to(dtype)), b_added, b_y, TRANSPOSED)
         if norms is not None:
-            b_y *= tl.load(p_rq)[None, :]
+            b_y *= _each_row(tl.load(p_rq), TRANSPOSED)
             p_rq += BT
             p_rk += BT
-        tl.store(p_y + o_y, tl.trans(b_y).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
-        # 4. The state after the chunk, (S + Kᵀ V̂)ᵀ.
-        b_h = tl.dot(b_added.to(dtype), b_k, b_h, input_precision="tf32x3")
+        tl.store(p_y + o_y, _turned(b_y, TRANSPOSED).to(y[0].dtype.element_ty), mask=m_t & m_v[None, :])
+        # 4. The state after the chunk, S + Kᵀ V̂.
+        b_h = _product(tl.trans(b_k), b_added, b_h, TRANSPOSED)
         p_q += BT * q[3]
         p_k += BT * k[3]
         p_v += BT * v[3]
@@ -231,3 +287,23 @@ def _scan_kernel(
 
     # 5. The final state.
     tl.store(ht + o_h, b_h, mask=m_h)
+
+
+@jit
+def _product(b_a, b_b, b_sum, TRANSPOSED: tl.constexpr):
+    # A B, added to b_sum if there is one. If TRANSPOSED, b_b, b_sum and the result are transposes.
+    if TRANSPOSED:
+        return tl.dot(b_b, tl.trans(b_a), b_sum, input_precision="tf32x3")
+    else:  # Triton compiles what follows an if, too, even after a return
+        return tl.dot(b_a, b_b, b_sum, input_precision="tf32x3")
+
+
+@jit
+def _turned(b_x, TRANSPOSED: tl.constexpr):
+    return tl.trans(b_x) if TRANSPOSED else b_x
+
+
+@jit
+def _each_row(b_r, TRANSPOSED: tl.constexpr):
+    # A factor for each row of a block; if TRANSPOSED, for each of its columns.
+    return b_r[None, :] if TRANSPOSED else b_r[:, None]

@@ -24,11 +24,15 @@ LAUNCHES = LaunchTable(
     "delta_rule: inverse",
     {
         "any": {
-            **dict.fromkeys(("16", "32", "64", "128", "16 float32", "32 float32"), Launch({}, warps=1, stages=1)),
-            **dict.fromkeys(("256", "64 float32", "128 float32"), Launch({}, warps=4, stages=1)),
+            **{str(key): Launch({"BC": key}, warps=1, stages=1) for key in (16, 32, 64, 128)},
+            **{f"{key} float32": Launch({"BC": key}, warps=1, stages=1) for key in (16, 32)},
+            **{f"{key} float32": Launch({"BC": key}, warps=4, stages=1) for key in (64, 128)},
+            "256": Launch({"BC": 64}, warps=1, stages=1),
         }
     },
 )
+"""BC: channels of the key at a time."""
+SCORE_LAUNCHES = LaunchTable("delta_rule: scores", {"any": {"any": Launch({}, warps=4, stages=1)}})
 NORM_LAUNCHES = LaunchTable("delta_rule: norms", {"any": {"any": Launch({}, warps=4, stages=1)}})
 
 
@@ -64,13 +68,30 @@ def chunk_inverses(k: torch.Tensor, beta: torch.Tensor, norms: torch.Tensor | No
     _invert_kernel[(NT, B * H)](
         *(*strided(k, beta, dims=3), m, norms, T, H),
         K=K,
-        BK=block_size(K),
         BT=CHUNK,
         # M is rounded to bfloat16 in the end, four times as coarse as one product in tf32.
         PRECISION="tf32" if k.dtype == torch.bfloat16 else "tf32x3",
         **LAUNCHES.at(k.device, key_class(K, k.dtype)).arguments(),
     )
     return m
+
+
+def chunk_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """triu(K Qᵀ) of every chunk, ``[B, H, NT, BT, BT]`` in the dtype of ``k``; q and k as they are, of any norm.
+
+    ``q``, ``k`` are ``[B, H, T, K]`` with unit stride along K.
+    """
+    B, H, T, K = k.shape
+    NT = triton.cdiv(T, CHUNK)
+    scores = k.new_empty(B, H, NT, CHUNK, CHUNK)
+    _scores_kernel[(NT, B * H)](
+        *(*strided(q, k, dims=3), scores, T, H),
+        K=K,
+        BK=block_size(K),
+        BT=CHUNK,
+        **SCORE_LAUNCHES.at(k.device, "any").arguments(),
+    )
+    return scores
 
 
 @jit
@@ -87,8 +108,23 @@ def _norms_kernel(x, r, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexp
 
 
 @jit
+def _scores_kernel(q, k, scores, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr):
+    # triu(K Qᵀ) of one chunk of one head.
+    i_t, i_bh = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    o_t, o_k = tl.arange(0, BT), tl.arange(0, BK)
+    o_pos = i_t * BT + o_t.to(tl.int64)[:, None]
+    m_tk = (o_pos < T) & (o_k < K)[None, :]
+    b_q = tl.load(rows(q, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
+    b_k = tl.load(rows(k, i_bh // H, i_bh % H, o_pos, o_k), mask=m_tk, other=0.0)
+    b_s = tl.dot(b_k, tl.trans(b_q), input_precision="tf32x3")
+    b_s = tl.where(o_t[:, None] <= o_t[None, :], b_s, 0.0).to(scores.dtype.element_ty)
+    p_s = scores + (i_bh * tl.num_programs(0) + i_t) * (BT * BT)
+    tl.store(p_s + o_t[:, None] * BT + o_t[None, :], b_s)
+
+
+@jit
 def _invert_kernel(
-    k, beta, inverse, norms, T, H, K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr
+    k, beta, inverse, norms, T, H, K: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr, BC: tl.constexpr
 ):
     # M of one chunk of one head, in blocks of 16. The geometric series of the nilpotent part would be shorter, but for
     # repeated keys its powers exceed 10¹⁷ and cancel; here no block's entries grow beyond those of the inverse.
@@ -97,28 +133,39 @@ def _invert_kernel(
     i_b, i_h = i_bh // H, i_bh % H
     start = i_t * BT
     p_beta = beta[0] + i_b * beta[1] + i_h * beta[2]
-    # 1. The four blocks of keys, of β, and of one over the keys' norms.
+    # 1. Of keys wider than BC channels the products K_i K_jᵀ over all channels but the first BC.
+    b_sums = None
+    for first in tl.static_range(BC, K, BC):
+        b_k = ()
+        for i in tl.static_range(4):
+            b_k += (_keys(k, i_b, i_h, start + 16 * i, first, T, K, BC),)
+        b_a = ()
+        for i in tl.static_range(4):
+            for j in tl.static_range(i + 1):
+                b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
+                b_a += (tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3"),)
+        b_sums = b_a
+    # 2. The four blocks of keys, of β, and of one over the keys' norms.
     b_k = ()
     b_beta = ()
     b_r = ()
     for i in tl.static_range(4):
         o_t = start + 16 * i + tl.arange(0, 16).to(tl.int64)
-        o_k = tl.arange(0, BK)
-        m_tk = (o_t < T)[:, None] & (o_k < K)[None, :]
-        b_k += (tl.load(rows(k, i_b, i_h, o_t[:, None], o_k), mask=m_tk, other=0.0),)
+        b_k += (_keys(k, i_b, i_h, start + 16 * i, 0, T, K, BC),)
         b_beta += (tl.load(p_beta + o_t * beta[3], mask=o_t < T, other=0.0).to(tl.float32),)
         if norms is not None:
             p_r = norms + (tl.num_programs(1) + i_bh) * (tl.num_programs(0) * BT) + start + 16 * i
             b_r += (tl.load(p_r + tl.arange(0, 16)),)
-    # 2. L = tril(diag(β) K Kᵀ, −1) by blocks, row by row: block (i, j) is number i(i + 1)/2 + j.
+    # 3. L = tril(diag(β) K Kᵀ, −1) by blocks, row by row: block (i, j) is number i(i + 1)/2 + j.
     b_l = ()
     for i in tl.static_range(4):
         for j in tl.static_range(i + 1):
-            b_a = tl.dot(b_k[i], tl.trans(b_k[j]), input_precision="tf32x3")
+            b_sum = None if b_sums is None else b_sums[i * (i + 1) // 2 + j]
+            b_a = tl.dot(b_k[i], tl.trans(b_k[j]), b_sum, input_precision="tf32x3")
             if norms is not None:
                 b_a *= b_r[i][:, None] * b_r[j][None, :]
             b_l += (b_a * b_beta[i][:, None],)
-    # 3. T = (I + L)⁻¹ likewise: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
+    # 4. T = (I + L)⁻¹ likewise: T_ij = −T_ii Σ_{j≤m<i} L_im T_mj for i > j.
     b_t = ()
     for i in tl.static_range(4):
         b_ii = _invert_block(b_l[i * (i + 1) // 2 + i], PRECISION)
@@ -128,13 +175,22 @@ def _invert_kernel(
                 b_sum += _dot(b_l[i * (i + 1) // 2 + m], b_t[m * (m + 1) // 2 + j], PRECISION)
             b_t += (-_dot(b_ii, b_sum, PRECISION),)
         b_t += (b_ii,)
-    # 4. M = T diag(β); blocks above the diagonal are neither written nor read.
+    # 5. M = T diag(β); blocks above the diagonal are neither written nor read.
     o_m = tl.arange(0, 16)[:, None] * BT + tl.arange(0, 16)[None, :]
     p_m = inverse + (i_bh * tl.num_programs(0) + i_t) * (BT * BT) + o_m
     for i in tl.static_range(4):
         for j in tl.static_range(i + 1):
             b_m = b_t[i * (i + 1) // 2 + j] * b_beta[j][None, :]
             tl.store(p_m + 16 * i * BT + 16 * j, b_m.to(inverse.dtype.element_ty))
+
+
+@jit
+def _keys(k, i_b, i_h, start, first, T, K: tl.constexpr, BC: tl.constexpr):
+    # 16 positions of a head from `start`, BC channels from `first`.
+    o_t = start + tl.arange(0, 16).to(tl.int64)
+    o_k = first + tl.arange(0, BC)
+    m_tk = (o_t < T)[:, None] & (o_k < K)[None, :]
+    return tl.load(rows(k, i_b, i_h, o_t[:, None], o_k), mask=m_tk, other=0.0)
 
 
 @jit

@@ -106,6 +106,11 @@ def device_class(device: torch.device) -> str:
     return "any"
 
 
+def multiprocessors(device: torch.device) -> int:
+    """How many programs run at once, each on a multiprocessor of its own; 2 in Triton's interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
 def key_class(size: int, dtype: torch.dtype) -> str:
     """The shape class of a key: its block size; float32, whose tiles are twice as large, has classes of its own."""
     return f"{block_size(size)} float32" if dtype == torch.float32 else str(block_size(size))

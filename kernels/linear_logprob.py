@@ -18,7 +18,15 @@ import torch
 import torch.nn.functional as F
 
 from argap.errors import ArgapError
-from argap.kernels.launch import Launch, LaunchTable, device_class, runs_kernels, triton, unit_stride
+from argap.kernels.launch import (
+    Launch,
+    LaunchTable,
+    device_class,
+    multiprocessors,
+    runs_kernels,
+    triton,
+    unit_stride,
+)
 from argap.kernels.logit_tiles import row_kernel, tile_kernel
 
 LOWEST = -1e30
@@ -183,7 +191,7 @@ def _launch(
         rate, cap = 2 * rate / softcap, softcap * math.log2(math.e)
     # 3. The tiles, then the rows.
     by_copy_engine = _copy_engine_takes(hidden, weight)
-    programs = min(triton.cdiv(N, BN) * NV, _programs_at_once(hidden.device))
+    programs = min(triton.cdiv(N, BN) * NV, multiprocessors(hidden.device))
     tile_kernel[(programs,)](
         _descriptor(hidden, BN, BD) if by_copy_engine else hidden,
         _descriptor(weight, BV, BD) if by_copy_engine else weight,
@@ -200,11 +208,6 @@ def _launch(
         LN_2=math.log(2),
         **row_launch.arguments(),
     )
-
-
-def _programs_at_once(device: torch.device) -> int:
-    """The number of multiprocessors; each runs one program, which walks over tiles until none are left."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
 def _copy_engine_takes(*tensors: torch.Tensor) -> bool:

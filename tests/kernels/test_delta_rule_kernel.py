@@ -4,7 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from argap.kernels.delta_rule import delta_rule, delta_rule_reference
+from argap.kernels import delta_rule as delta_rule_kernel
+from argap.kernels.delta_rule import LAUNCHES, delta_rule, delta_rule_reference
+from argap.kernels.launch import Launch, LaunchTable
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2
@@ -78,6 +80,49 @@ def test_the_reference_is_the_recurrence(chunk: int | None) -> None:
         state = state + key * (beta[:, :, t, None] * (v[:, :, t] - (key.mT @ state)[:, :, 0]))[:, :, None]
         torch.testing.assert_close(y[:, :, t], (q[:, :, t, None] @ state)[:, :, 0], rtol=0, atol=1e-12)
     torch.testing.assert_close(after, state, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
+@pytest.mark.parametrize("launch", [None, Launch({"BV": 32, "TRANSPOSED": 0}, stages=1)])
+@pytest.mark.parametrize(("length", "key", "value"), [(70, 256, 40), (130, 192, 16), (1, 130, 5)])
+def test_wide_keys(
+    length: int,
+    key: int,
+    value: int,
+    launch: Launch | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys wider than 128 have their scores computed first, with S as it is and transposed; a sequence has the same
+    bits alone."""
+    if launch is not None:
+        by_class = {**LAUNCHES.rows(device), "256": launch}
+        monkeypatch.setattr(delta_rule_kernel, "LAUNCHES", LaunchTable("delta_rule: scan", {"any": by_class}))
+    q, k, v, beta = inputs(length, key, value, dtype, device)
+    q, k = 3 * q, 2 * k
+    before = torch.randn(BATCH, HEADS, key, value, device=device)
+    y, after = delta_rule(q, k, v, beta, normalize=True, state=before)
+    wide = (x.double() for x in (q, k, v, beta))
+    expected, expected_after = delta_rule_reference(*wide, normalize=True, state=before.double())
+    assert relative_error(y, expected) < TOLERANCE[dtype]
+    assert relative_error(after, expected_after) < TOLERANCE[dtype]
+    alone, after_alone = delta_rule(*(x[1:] for x in (q, k, v, beta)), normalize=True, state=before[1:])
+    assert torch.equal(alone, y[1:])
+    assert torch.equal(after_alone, after[1:])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("normalize", [False, True])
+def test_blocks_for_few_heads_give_the_same_bits(normalize: bool, device: torch.device) -> None:
+    """A batch that fills the GPU takes wider blocks of V than one sequence of it, or one head."""
+    q, k, v, beta = (torch.randn(16, 8, 300, 256, device=device, dtype=BFLOAT16) for _ in range(4))
+    q, k, beta = F.normalize(q, dim=-1), F.normalize(k, dim=-1), beta[..., 0].sigmoid()
+    y, after = delta_rule(q, k, v, beta, normalize=normalize)
+    for batch, heads in ((slice(4, 8), slice(None)), (slice(3, 4), slice(None)), (slice(0, 1), slice(2, 3))):
+        part, part_after = delta_rule(*(x[batch, heads] for x in (q, k, v, beta)), normalize=normalize)
+        assert torch.equal(part, y[batch, heads])
+        assert torch.equal(part_after, after[batch, heads])
 
 
 def test_split_at_the_end_of_a_chunk_a_sequence_has_the_same_bits(device: torch.device) -> None:

@@ -97,8 +97,14 @@ def of_delta_rule() -> Iterator[Compilation]:
     for table, kernel in ((delta_rule_inverse.LAUNCHES, inverse), (delta_rule.LAUNCHES, scan)):
         for key, dtype, launch in launches(table):
             sizes = {"K": key, "BK": key, "V": 128, "BT": 64, "PRECISION": "tf32x3" if dtype == "fp32" else "tf32"}
-            yield kernel, dtype, sizes, launch
-            yield kernel, dtype, {**sizes, "h0": None, "norms": None}, launch
+            if str(key) not in delta_rule.SCORES_FIRST:
+                sizes["scores"] = None
+            narrower = delta_rule.NARROWER.get(str(key), ()) if kernel is scan else ()
+            for each in (launch, *narrower):
+                yield kernel, dtype, sizes, each
+                yield kernel, dtype, {**sizes, "h0": None, "norms": None}, each
+    scores, sizes = delta_rule_inverse._scores_kernel, {"K": 256, "BK": 256, "BT": 64}
+    yield scores, "bf16", sizes, delta_rule_inverse.SCORE_LAUNCHES.by_device["any"]["any"]
 
 
 def of_one_kernel_convolution() -> Iterator[Compilation]:
