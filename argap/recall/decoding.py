@@ -17,6 +17,7 @@ from argap.device import growing_keys
 from argap.errors import ArgapError
 from argap.heads import find_head, of_targets
 from argap.models.modeling import ArgapForCausalLM
+from argap.models.steps import Steps
 from argap.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -141,13 +142,7 @@ class Decoder:
     def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         model: Any = self.model
         logits, state = model.prefill(ids)
-
-        def step(token: torch.Tensor) -> torch.Tensor:
-            nonlocal state
-            logits, state = model.step(token, state)
-            return logits
-
-        return logits, step
+        return logits, Steps(model, state)
 
     def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
         """The answer if its newest token ended it."""
