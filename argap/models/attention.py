@@ -98,7 +98,7 @@ class Attention(Mixer):
         keys, values = past.values.chunk(2, dim=1)
         with growing_keys():  # the queries that share a head's keys are as many positions that see all of them
             q = q.reshape(len(q), self.kv_heads, -1, q.shape[-1])
-            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=past.visible)
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=past.bias)
         return self.out(y.flatten(1)), (past.seen_next(), position + 1)
 
     def state_size(self, length: int) -> int:

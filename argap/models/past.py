@@ -37,7 +37,7 @@ class Past(NamedTuple):
     """Whether it sees those of its own block of w, not the w − 1 before it."""
 
     @property
-    def visible(self) -> None:
+    def bias(self) -> None:
         """No bias of scores: the position that `append` wrote sees all of ``values``."""
         return None
 
@@ -80,8 +80,10 @@ class Past(NamedTuple):
 
 
 class FixedPast(NamedTuple):
-    """A `Past` in storage that `append` writes to, so that a CUDA graph can record it. Position t is in slot t mod C;
-    C is the window where there is one, so that the slot is that of the position which fell out of it."""
+    """A `Past` in storage that `append` writes to, so that a CUDA graph can record it.
+
+    Position t is in slot t mod C. Where C is the window, that is the slot of the position which just left it.
+    """
 
     values: torch.Tensor
     """``[B, H, C, K]``, zero where no position was written."""
@@ -91,8 +93,9 @@ class FixedPast(NamedTuple):
     blocked: bool
 
     @property
-    def visible(self) -> torch.Tensor:
-        """0 at the slots that the position sees, −∞ elsewhere: ``[1, C]`` in the dtype of the values."""
+    def bias(self) -> torch.Tensor:
+        """What is added to the scores of the position that `append` wrote: 0 at the slots that it sees, −∞ elsewhere,
+        ``[1, C]`` in the dtype of the values."""
         return _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)[1]
 
     def append(self, *parts: torch.Tensor) -> "FixedPast":
@@ -105,7 +108,8 @@ class FixedPast(NamedTuple):
         return self
 
     def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
-        """The same in larger storage. None of a window was overwritten yet unless it is stored whole."""
+        """The same with room for the positions before ``capacity``; a window that is stored whole stays as it is. No
+        other position was overwritten yet, so that all keep their slots."""
         values = self.values
         larger = values.new_zeros(*values.shape[:2], min(self.window or capacity, capacity), values.shape[3])
         larger[:, :, : values.shape[2]] = values

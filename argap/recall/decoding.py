@@ -1,9 +1,9 @@
 """Greedy decoding in batches, and log-probs of given continuations.
 
 Prompts are never padded, because a recurrent state would read the padding as text. A native model reads in parallel as
-much of a batch's prompts as the shortest has and then uses its recurrent step, in constant memory if its mixers allow:
-longer prompts are still read while shorter ones are answered. Other models use their cache; a model without either
-reads the whole sequence again for each token; both take prompts of equal length.
+much of a batch's prompts as the shortest has and then takes recurrent steps (`argap.models.steps`), in constant memory
+if its mixers allow: longer prompts are still read while shorter ones are answered. Other models use their cache; a
+model without either reads the whole sequence again for each token; both take prompts of equal length.
 
 Legend: B batch, T positions, V vocabulary.
 """
