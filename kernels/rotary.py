@@ -24,14 +24,14 @@ BLOCK = 64
 
 
 def rotary(
-    projection: torch.Tensor, first: int, theta: float, key_scale: float = 1.0
+    projection: torch.Tensor, first: int | torch.Tensor, theta: float, key_scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotary embedding (arXiv 2104.09864, eq. 34): each pair (x_i, x_{i + K/2}) at position t turned by t·θ^(−2i/K).
 
     Args:
         projection: queries, keys and any further parts, ``[B, T, P, H, K]``. **Its queries and keys may be
             overwritten.**
-        first: the position of ``projection[:, 0]``.
+        first: the position of ``projection[:, 0]``, as a number or ``[1]``.
         theta: θ.
         key_scale: a factor of the turned keys.
 
@@ -54,18 +54,18 @@ def rotary(
 
 @shared
 def rotation(
-    first: int, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
+    first: int | torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin of the angles ``[T, ⌈K / 2⌉]`` at ``length`` T positions from ``first``, for vectors of ``size`` K.
 
     A single position is a row of the tables of `BLOCK`, which the next steps read too. No buffer of a module: it would
     have to survive saving and loading.
     """
-    if length == 1:
+    if length == 1 and isinstance(first, int):
         row = first % BLOCK
         cos, sin = rotation(first - row, BLOCK, size, theta, dtype, device)
         return cos[row : row + 1], sin[row : row + 1]
-    positions = torch.arange(first, first + length, device=device)
+    positions = first + torch.arange(length, device=device)
     exponent = torch.arange(0, size, 2, device=device, dtype=dtype) / size
     angles = positions[:, None].to(dtype) * theta**-exponent
     return angles.cos(), angles.sin()

@@ -1,27 +1,53 @@
 """Small tensors that follow from sizes alone, such as tables of angles, made once for all layers of a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
 CALLS = 4
+_of_block: ContextVar[dict[Any, Any] | None] = ContextVar("of_block", default=None)
 
 
 def shared(make: Callable[P, R]) -> Callable[P, R]:
     """``make``, whose results of the last `CALLS` arguments are kept and must not be written to.
 
     They are not where a gradient is taken, because a graph cannot save a tensor of inference mode, nor in a compiled
-    graph, which must not depend on earlier calls.
+    graph, which must not depend on earlier calls. Results of a tensor, which is compared by identity, are kept only
+    in a block of `shared_within`, where it does not change.
     """
     kept = lru_cache(maxsize=CALLS)(make)
 
     @wraps(make)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        keeps = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        return (kept if keeps else make)(*args, **kwargs)  # pyright: ignore[reportArgumentType]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return make(*args, **kwargs)
+        results = _of_block.get()
+        if results is not None:
+            key = (make, *args, *sorted(kwargs.items()))
+            if key not in results:
+                results[key] = make(*args, **kwargs)
+            return results[key]
+        of_tensor = any(isinstance(argument, torch.Tensor) for argument in args)
+        return (make if of_tensor else kept)(*args, **kwargs)  # pyright: ignore[reportArgumentType]
 
     return call
+
+
+@contextmanager
+def shared_within() -> Iterator[None]:
+    """Inside, results of `shared` are kept to the end of the block, and those from before it are not used.
+
+    For a step that a CUDA graph records: it computes what it shares, once for all layers, and keeps no address of a
+    tensor that may be freed before a replay.
+    """
+    token = _of_block.set({})
+    try:
+        yield
+    finally:
+        _of_block.reset(token)

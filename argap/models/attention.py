@@ -15,11 +15,11 @@ from argap.kernels.recurrence import in_chunks
 from argap.kernels.rotary import rotary, rotate, rotation
 from argap.kernels.sliding_attention import sliding_attention
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, split_heads
-from argap.models.past import Past
+from argap.models.past import FixedPast, Past, seen_next
 
 WindowKind = Literal["sliding", "blocked"]
 Positions = Literal["rope", "none"]
-State = tuple[Past, int]
+State = tuple[Past | FixedPast, int | torch.Tensor]
 
 
 class Attention(Mixer):
@@ -83,13 +83,13 @@ class Attention(Mixer):
         """The keys and then the values that later positions see, ``[B, 2·kv_heads, ≤ T, K]``, and the number of
         positions so far."""
         size = self.out.in_features // self.heads
-        return Past(torch.empty(batch, 2 * self.kv_heads, 0, size, dtype=dtype, device=device)), 0
+        return self._past(torch.empty(batch, 2 * self.kv_heads, 0, size, dtype=dtype, device=device)), 0
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         length = x.shape[1]
         q, k, v = self._heads(x)
         visible = slice(length - self._visible(length), None)
-        return self._attend(q, k, v), (Past(torch.cat([k[:, :, visible], v[:, :, visible]], dim=1)), length)
+        return self._attend(q, k, v), (self._past(torch.cat([k[:, :, visible], v[:, :, visible]], dim=1)), length)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
@@ -97,8 +97,9 @@ class Attention(Mixer):
         past = past.append(k, v)
         keys, values = past.values.chunk(2, dim=1)
         with growing_keys():  # the queries that share a head's keys are as many positions that see all of them
-            y = F.scaled_dot_product_attention(q.reshape(len(q), self.kv_heads, -1, q.shape[-1]), keys, values)
-        return self.out(y.flatten(1)), (past.last(self._visible(position + 1)), position + 1)
+            q = q.reshape(len(q), self.kv_heads, -1, q.shape[-1])
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=past.bias)
+        return self.out(y.flatten(1)), (past.seen_next(), position + 1)
 
     def state_size(self, length: int) -> int:
         """Keys and values of the positions that the next one sees: 2·K·kv_heads for each of T, with a sliding window
@@ -118,9 +119,10 @@ class Attention(Mixer):
 
     def _visible(self, length: int) -> int:
         """The number of the first ``length`` positions that the next one sees."""
-        if self.window is None:
-            return length
-        return min(length, self.window - 1) if self.sliding else length % self.window
+        return seen_next(length, self.window, not self.sliding)
+
+    def _past(self, values: torch.Tensor) -> Past:
+        return Past(values, window=self.window, blocked=not self.sliding)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """All positions at once, ``[B, H or kv_heads, T, K]`` each, to ``[B, T, D]``."""
@@ -133,7 +135,7 @@ class Attention(Mixer):
             y = blocked_attention(q, k, v, self.window)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _heads(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q ``[B, H, T, K]``, k and v ``[B, kv_heads, T, K]``, q and k rotated with ``rope``, of ``x [B, T, D]`` at
         positions from ``first``."""
         heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))

@@ -13,10 +13,11 @@ from argap.kernels.gated_product import gated_product
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.filters import ExplicitFilter, ImplicitFilter, ListingFilter
 from argap.models.mixer import AtLeastOne, Mixer, longest
+from argap.models.past import Recent
 
 Filter = Literal["explicit", "implicit", "listing"]
 Bias = Literal["vector", "definition"]
-State = tuple[torch.Tensor, int]
+State = tuple[Recent, int | torch.Tensor]
 
 
 class BaseConv(Mixer):
@@ -86,15 +87,15 @@ class BaseConv(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]`` and the number of positions so far."""
-        return torch.empty(batch, 0, self.projection.in_features, dtype=dtype, device=device), 0
+        empty = torch.empty(batch, 0, self.projection.in_features, dtype=dtype, device=device)
+        return Recent.of(empty, self.taps - 1), 0
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
-        length = x.shape[1]
-        return self(x), (x[:, length - min(self.taps - 1, length) :], length)
+        return self(x), (Recent.of(x, self.taps - 1), x.shape[1])
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         past, position = state
-        mixed, past = convolution_step(x, past, self.spectra.taps(self.filter, past.shape[1] + 1), self.taps - 1)
+        mixed, past = convolution_step(x, past, self.spectra.taps(self.filter, past.values.shape[1] + 1))
         gate = self.projection(x) + _at(self.gate_bias, position)
         y = gate * (mixed + _at(self.conv_bias, position))
         return y + x if self.skip else y, (past, position + 1)
@@ -111,6 +112,6 @@ class BaseConv(Mixer):
         return pointwise + self.filter.flops(length) + convolution_flops(batch, length, width, self.taps)
 
 
-def _at(bias: torch.Tensor, position: slice | int) -> torch.Tensor:
-    """The bias at a position, or the same everywhere."""
+def _at(bias: torch.Tensor, position: slice | int | torch.Tensor) -> torch.Tensor:
+    """The bias at a position, a number or ``[1]``, or the same everywhere."""
     return bias if bias.ndim == 1 else bias[position]

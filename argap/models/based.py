@@ -10,6 +10,7 @@ from torch import nn
 from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear
+from argap.models.past import Recent
 
 
 class BasedConv(Mixer):
@@ -33,15 +34,15 @@ class BasedConv(Mixer):
         self.conv = ShortConvolution(inner, kernel_size)
         self.out = ResidualLinear(inner, width)
 
-    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, Recent]:
         convolved, gate = self.projections(x).chunk(2, dim=-1)
         return self.out(self.conv(convolved, silu=True, gate=gate)), self.conv.state_after(convolved)
 
-    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
         """The last N − 1 values that the convolution sees, ``[B, ≤ N − 1, I]``."""
         return self.conv.init_state(batch, dtype, device)
 
-    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
         convolved, gate = self.projections(x).chunk(2, dim=-1)
         convolved, state = self.conv.step(convolved, state)
         return self.out(F.silu(convolved) * gate), state
@@ -81,20 +82,16 @@ class ShortLongConv(Mixer):
         self.short = ShortConvolution(width, short_kernel, bias=True)
         self.long = ShortConvolution(width, long_kernel, bias=True)
 
-    def prefill(
-        self, x: torch.Tensor, *input_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, tuple[Recent, Recent]]:
         near = self.short(x, silu=True)
         y = gated_product(self.gate(x), self.long(near), "silu")
         return y, (self.short.state_after(x), self.long.state_after(near))
 
-    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> tuple[Recent, Recent]:
         """The last N − 1 values that each convolution sees, ``[B, ≤ N − 1, D]``."""
         return self.short.init_state(batch, dtype, device), self.long.init_state(batch, dtype, device)
 
-    def step(
-        self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    def step(self, x: torch.Tensor, state: tuple[Recent, Recent]) -> tuple[torch.Tensor, tuple[Recent, Recent]]:
         near, short = self.short.step(x, state[0])
         far, long = self.long.step(F.silu(near), state[1])
         return F.silu(self.gate(x)) * far, (short, long)

@@ -21,6 +21,7 @@ from argap.kernels.long_convolution import filter_spectrum, long_convolution, pa
 from argap.kernels.short_convolution import short_convolution
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.models.mixer import at_least_float32
+from argap.models.past import Recent
 
 SHORT = 32
 """Filters of up to this many taps are applied directly, longer ones by FFT."""
@@ -101,15 +102,13 @@ def _kept(taps: torch.Tensor, length: int, dtype: torch.dtype | None) -> Callabl
     return partial(packed_convolution, spectrum=filter_spectrum(taps, length))
 
 
-def convolution_step(
-    x: torch.Tensor, past: torch.Tensor, taps: torch.Tensor, reach: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`causal_convolution` at one position: ``x [B, D]`` after the inputs ``past [B, P, D]``, with at least P + 1
-    of the ``taps``. Returns the output ``[B, D]`` and the inputs that later positions see, at most ``reach``."""
-    reached = torch.cat([past, x[:, None]], dim=1)
+def convolution_step(x: torch.Tensor, past: Recent, taps: torch.Tensor) -> tuple[torch.Tensor, Recent]:
+    """`causal_convolution` at one position: ``x [B, D]`` after P inputs, with at least P + 1 of the ``taps``. Returns
+    the output ``[B, D]`` and the inputs that the next position reaches."""
+    reached, past = past.append(x)
     dtype = at_least_float32(x.dtype)
     y = (reached.to(dtype) * taps[: reached.shape[1]].flip(0)).sum(dim=1).to(x.dtype)
-    return y, reached[:, max(0, reached.shape[1] - reach) :]
+    return y, past
 
 
 def convolution_flops(batch: int, length: int, width: int, taps: int) -> int:
@@ -149,17 +148,17 @@ class ShortConvolution(nn.Module):
         y = F.silu(y) if silu else y
         return y if gate is None else y * gate
 
-    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
-        return torch.empty(batch, 0, self.weight.shape[1], dtype=dtype, device=device)
+        return self.state_after(torch.empty(batch, 0, self.weight.shape[1], dtype=dtype, device=device))
 
-    def state_after(self, x: torch.Tensor) -> torch.Tensor:
+    def state_after(self, x: torch.Tensor) -> Recent:
         """The state after the inputs ``x [B, T, D]``."""
-        return x[:, max(0, x.shape[1] - len(self.weight) + 1) :]
+        return Recent.of(x, len(self.weight) - 1)
 
-    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
         """One position: ``x [B, D]``."""
-        y, state = convolution_step(x, state, self.weight, len(self.weight) - 1)
+        y, state = convolution_step(x, state, self.weight)
         return self._biased(y), state
 
     def state_size(self, length: int) -> int:

@@ -1,7 +1,7 @@
 """Feature maps φ for linear attention, where φ(q)·φ(k) replaces exp(q·k).
 
-All map ``x [..., T, K]``, in float32 or wider, at positions from ``first`` to ``[..., T, F]``. Legend: T positions, K
-key size, F feature size.
+All map ``x [..., T, K]``, in float32 or wider, at positions from ``first``, a number or ``[1]``, to ``[..., T, F]``.
+Legend: T positions, K key size, F feature size.
 """
 
 import math
@@ -39,7 +39,7 @@ class FeatureMap(nn.Module, ABC):
         self.key_size = self.size = key_size
 
     @abstractmethod
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor: ...
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor, query: bool) -> torch.Tensor: ...
 
 
 class ByElement(FeatureMap):
@@ -50,7 +50,7 @@ class ByElement(FeatureMap):
         self.activation = ACTIVATIONS[name]
         self.positive = name != "identity"
 
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor, query: bool) -> torch.Tensor:
         return self.activation(x)
 
 
@@ -65,8 +65,8 @@ class CosFormer(FeatureMap):
         self.longest = longest(max_positions, "linear_attention: feature_map 'cosformer' needs")
         self.size = 2 * key_size
 
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
-        positions = torch.arange(first, first + x.shape[-2], dtype=x.dtype, device=x.device)
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor, query: bool) -> torch.Tensor:
+        positions = first + torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
         angle = (positions * (math.pi / (2 * self.longest)))[:, None]
         x = F.relu(x)
         return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
@@ -82,7 +82,7 @@ class Taylor(FeatureMap):
         super().__init__(key_size, max_positions, random_features)
         self.size = 1 + key_size + key_size**2
 
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor, query: bool) -> torch.Tensor:
         return taylor_features(x)
 
 
@@ -114,7 +114,7 @@ class Performer(FeatureMap):
         # transformers' copy_ skips buffers already loaded from a checkpoint.
         copy_(self.omega, rows * torch.randn_like(self.omega, dtype=torch.float32).norm(dim=-1, keepdim=True))
 
-    def forward(self, x: torch.Tensor, first: int, query: bool) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, first: int | torch.Tensor, query: bool) -> torch.Tensor:
         x = x * self.key_size**-0.25
         exponent = x @ self.omega.to(x.dtype).mT - x.square().sum(dim=-1, keepdim=True) / 2
         if query:

@@ -11,8 +11,9 @@ from argap.kernels.gated_product import gated_product
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, longest
+from argap.models.past import Recent
 
-State = tuple[torch.Tensor, torch.Tensor]
+State = tuple[Recent, torch.Tensor]
 
 
 class H3(Mixer):

@@ -23,12 +23,13 @@ from argap.models.mixer import (
     split_heads,
     without_decay,
 )
+from argap.models.past import Recent
 
 FAST, SLOW, TARGET, SHIFT = 0.3, 1.5, 0.01, 0.05
 """The window: the fastest channel falls to ``TARGET`` at 0.3 of the longest sequence, the slowest at 1.5
 of it, and ``SHIFT`` is added so that no tap is out of reach."""
 
-State = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
+State = tuple[Recent, tuple[Recent, ...]]
 
 
 class Hyena(Mixer):
@@ -90,17 +91,17 @@ class Hyena(Mixer):
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's, and the inputs ``[B, ≤ N − 1, D]`` of each long one."""
-        empty = torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device)
+        empty = Recent.of(torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device), self.taps - 1)
         return self.short.init_state(batch, dtype, device), (empty,) * self.order
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         short, pasts = state
         mixed, short = self.short.step(self.projection(x), short)
         z, *gates = mixed.chunk(self.order + 1, dim=-1)
-        filters = self._by_order(self.spectra.taps(self.filter, pasts[0].shape[1] + 1))
+        filters = self._by_order(self.spectra.taps(self.filter, pasts[0].values.shape[1] + 1))
         after = []
         for gate, past, taps, skip in zip(gates, pasts, filters, self.skip, strict=True):
-            convolved, past = convolution_step(z, past, taps, self.taps - 1)
+            convolved, past = convolution_step(z, past, taps)
             z = gate * (convolved + skip * z)
             after.append(past)
         return self.out(z), (short, tuple(after))

@@ -17,7 +17,7 @@ from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float
 from argap.models.recurrence import EPSILON, HeadNorm, log_decays, recurrence_flops, recurrence_step
 
 Normalization = Literal["sum", "rms"]
-State = tuple[torch.Tensor, int]
+State = tuple[torch.Tensor, int | torch.Tensor]
 
 
 class LinearAttention(Mixer):
@@ -115,11 +115,12 @@ class LinearAttention(Mixer):
         if self.decay is not None:
             kept = self._log_decay(x.device).exp().to(memory.dtype)[:, None, None]
             memory = torch.cat([memory[..., :-1] * kept, memory[..., -1:]], dim=-1)
-        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory)
+        fixed = isinstance(position, torch.Tensor)
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, in_place=fixed)
         if self.norm is None:
             y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
         if self.decay is not None:
-            y = y * self._scale(torch.full((1,), position, device=x.device)).to(y.dtype)
+            y = y * self._scale(position + torch.zeros(1, dtype=torch.long, device=x.device)).to(y.dtype)
         return self._merge(y.to(x.dtype)), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
@@ -138,7 +139,7 @@ class LinearAttention(Mixer):
         qk = self.qk(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return qk, self.v(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-    def _features(self, qk: torch.Tensor, first: int = 0) -> torch.Tensor:
+    def _features(self, qk: torch.Tensor, first: int | torch.Tensor = 0) -> torch.Tensor:
         """φ of q and k ``[2, B, H, T, K]`` at positions from ``first``, ``[2, B, H, T, F]`` in float32 or wider."""
         qk = qk.to(at_least_float32(qk.dtype))
         with torch.autocast(qk.device.type, enabled=False):

@@ -14,6 +14,7 @@ from transformers.initialization import copy_
 
 from argap.models.convolution import SpectrumCache, convolution_flops, convolution_step
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, longest, without_decay
+from argap.models.past import Recent
 
 
 class DecayingFilter(nn.Module):
@@ -83,12 +84,12 @@ class LongConv(Mixer):
         (convolve,) = self.spectra.convolutions(x, self.filter, self.taps, lambda: [self.filter(x.shape[1])])
         return self.out(F.gelu(convolve(x) + self.skip * x))
 
-    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Recent:
         """The last N − 1 inputs ``[B, ≤ N − 1, D]``."""
-        return torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device)
+        return Recent.of(torch.empty(batch, 0, self.out.in_features, dtype=dtype, device=device), self.taps - 1)
 
-    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mixed, state = convolution_step(x, state, self.spectra.taps(self.filter, state.shape[1] + 1), self.taps - 1)
+    def step(self, x: torch.Tensor, state: Recent) -> tuple[torch.Tensor, Recent]:
+        mixed, state = convolution_step(x, state, self.spectra.taps(self.filter, state.values.shape[1] + 1))
         return self.out(F.gelu(mixed + self.skip * x)), state
 
     def state_size(self, length: int) -> int:

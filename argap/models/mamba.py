@@ -13,8 +13,9 @@ from transformers.initialization import copy_
 from argap.kernels.selective_scan import selective_scan
 from argap.models.convolution import ShortConvolution
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float32, without_decay
+from argap.models.past import Recent
 
-State = tuple[torch.Tensor, torch.Tensor]
+State = tuple[Recent, torch.Tensor]
 
 
 class Mamba(Mixer):

@@ -39,8 +39,8 @@ class LanguageModelOutput(CausalLMOutput):
 class RecurrentState(NamedTuple):
     """The state of the model between two steps."""
 
-    position: int
-    """Number of tokens so far."""
+    position: int | torch.Tensor
+    """Number of tokens so far; ``[1]`` in fixed storage (`argap.models.steps`)."""
     layers: list[State]
     """The state of each layer's mixer."""
 
@@ -160,9 +160,10 @@ class ArgapModel(ArgapPreTrainedModel):
 
     def step(self, input_ids: torch.Tensor, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
         """One token per sequence, ``input_ids [B]``, to its normed hidden state ``[B, D]`` and the state
-        after it. Raises `ArgapError` past ``max_position_embeddings``."""
-        self.check_length(state.position + 1)
-        x = self._embed(input_ids, torch.full_like(input_ids, state.position))
+        after it. Raises `ArgapError` past ``max_position_embeddings``, if the position is a number."""
+        if isinstance(state.position, int):
+            self.check_length(state.position + 1)
+        x = self._embed(input_ids, state.position + torch.zeros_like(input_ids))
         layers = []
         for block, before in zip(self.blocks, state.layers, strict=True):
             x, after = block.step(x, before, input_ids)

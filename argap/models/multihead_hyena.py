@@ -9,8 +9,9 @@ from torch import nn
 from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
 from argap.models.hyena import HyenaFilter
 from argap.models.mixer import AtLeastOne, AtLeastTwo, Mixer, ResidualLinear, longest, split_heads, without_decay
+from argap.models.past import Recent
 
-State = tuple[torch.Tensor, torch.Tensor]
+State = tuple[Recent, Recent]
 
 
 class MultiheadHyena(Mixer):
@@ -75,25 +76,24 @@ class MultiheadHyena(Mixer):
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         mapped = self.projection(x)
         y, past = self._parallel(mapped)
-        reach = min(self.taps - 1, x.shape[1])
-        return y, (self.short.state_after(mapped), past[:, x.shape[1] - reach :])
+        return y, (self.short.state_after(mapped), Recent.of(past, self.taps - 1))
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
         """The short convolution's, and the keys and values ``[B, ≤ N − 1, 2, D]`` that the filters reach."""
         past = torch.empty(batch, 0, 2, self.out.in_features, dtype=dtype, device=device)
-        return self.short.init_state(batch, dtype, device), past
+        return self.short.init_state(batch, dtype, device), Recent.of(past, self.taps - 1)
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         """As a sum over the past, which needs no outer products: each earlier key is compared with the query."""
         mixed, short = self.short.step(self.projection(x), state[0])
         q, k, v = mixed.chunk(3, dim=-1)
-        past = torch.cat([state[1], torch.stack([k, v], dim=1)[:, None]], dim=1)
-        keys, values = past.unflatten(-1, (self.heads, -1)).unbind(dim=2)
-        taps = self.spectra.taps(self.filter, past.shape[1])
-        taps = torch.cat([taps[:1] + self.skip.to(taps.dtype), taps[1:]])[: past.shape[1]].flip(0)
+        reached, past = state[1].append(torch.stack([k, v], dim=1))
+        keys, values = reached.unflatten(-1, (self.heads, -1)).unbind(dim=2)
+        taps = self.spectra.taps(self.filter, reached.shape[1])
+        taps = torch.cat([taps[:1] + self.skip.to(taps.dtype), taps[1:]])[: reached.shape[1]].flip(0)
         scores = (keys * q.unflatten(-1, (self.heads, -1))[:, None]).sum(dim=-1).to(taps.dtype) * taps
         y = (scores[..., None] * values.to(taps.dtype)).sum(dim=1).to(x.dtype)
-        return self.out(y.flatten(1)), (short, past[:, max(0, past.shape[1] - self.taps + 1) :])
+        return self.out(y.flatten(1)), (short, past)
 
     def state_size(self, length: int) -> int:
         """The short convolution's, and 2·D for each position that the filters reach, min(N − 1, T)."""

@@ -1,12 +1,14 @@
-"""The values of past positions that a step reads, kept without copying them for every token.
+"""What a step reads of past positions: all of them (`Past`), in fixed storage (`FixedPast`), or the latest (`Recent`).
 
-Legend: B batch, H heads, P positions, K size of a head.
+Legend: B batch, H heads, P positions, K size of a head, C capacity, D width.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+
+from argap.kernels.shared import shared
 
 ROOM = 64
 """Positions for which new storage has room, at least."""
@@ -29,6 +31,15 @@ class Past(NamedTuple):
     end: int = 0
     """Where ``values`` end in the storage."""
     storage: _Storage | None = None
+    window: int | None = None
+    """The number w of positions that a position sees, itself included; None: all."""
+    blocked: bool = False
+    """Whether it sees those of its own block of w, not the w − 1 before it."""
+
+    @property
+    def bias(self) -> None:
+        """No bias of scores: the position that `append` wrote sees all of ``values``."""
+        return None
 
     def append(self, *parts: torch.Tensor) -> "Past":
         """These positions and the next one, ``parts [B, ·, 1, K]`` of all H heads.
@@ -39,7 +50,7 @@ class Past(NamedTuple):
         """
         count, dtype = self.values.shape[2], torch.result_type(self.values, parts[0])
         if torch.is_grad_enabled() and any(x.requires_grad for x in (self.values, *parts)):
-            return Past(torch.cat([self.values, torch.cat(parts, dim=1)], dim=2))
+            return self._replace(values=torch.cat([self.values, torch.cat(parts, dim=1)], dim=2), end=0, storage=None)
         storage, end = self.storage, self.end
         if storage is None or end != storage.end or end == storage.tensor.shape[2] or not _writable(storage, dtype):
             batch, heads, _, size = self.values.shape
@@ -49,12 +60,103 @@ class Past(NamedTuple):
             end = count
         torch.cat(parts, dim=1, out=storage.tensor[:, :, end : end + 1])
         storage.end = end + 1
-        return Past(storage.tensor[:, :, end - count : end + 1], end + 1, storage)
+        return self._replace(values=storage.tensor[:, :, end - count : end + 1], end=end + 1, storage=storage)
 
     def last(self, count: int) -> "Past":
         """The last ``count`` positions."""
         length = self.values.shape[2]
         return self if count == length else self._replace(values=self.values[:, :, length - count :])
+
+    def seen_next(self) -> "Past":
+        """The positions that the next one sees."""
+        return self.last(seen_next(self.values.shape[2], self.window, self.blocked))
+
+    def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
+        """The same in storage for the positions before ``capacity``, of which ``length`` is the next one."""
+        batch, heads, count, size = self.values.shape
+        values = self.values.new_zeros(batch, heads, min(self.window or capacity, capacity), size)
+        slots = torch.arange(length - count, length, device=values.device) % values.shape[2]
+        return FixedPast(values.index_copy_(2, slots, self.values), position, self.window, self.blocked)
+
+
+class FixedPast(NamedTuple):
+    """A `Past` in storage that `append` writes to, so that a CUDA graph can record it.
+
+    Position t is in slot t mod C. Where C is the window, that is the slot of the position which just left it.
+    """
+
+    values: torch.Tensor
+    """``[B, H, C, K]``, zero where no position was written."""
+    position: torch.Tensor
+    """The next position, ``[1]``."""
+    window: int | None
+    blocked: bool
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """What is added to the scores of the position that `append` wrote: 0 at the slots that it sees, −∞ elsewhere,
+        ``[1, C]`` in the dtype of the values."""
+        return _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)[1]
+
+    def append(self, *parts: torch.Tensor) -> "FixedPast":
+        """Write the position, as `Past.append`, over the oldest."""
+        slot, _ = _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)
+        self.values.index_copy_(2, slot, torch.cat(parts, dim=1).to(self.values.dtype))
+        return self
+
+    def seen_next(self) -> "FixedPast":
+        return self
+
+    def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
+        """The same with room for the positions before ``capacity``; a window that is stored whole stays as it is. No
+        other position was overwritten yet, so that all keep their slots."""
+        values = self.values
+        larger = values.new_zeros(*values.shape[:2], min(self.window or capacity, capacity), values.shape[3])
+        larger[:, :, : values.shape[2]] = values
+        return self._replace(values=larger, position=position)
+
+
+class Recent(NamedTuple):
+    """The latest inputs of a convolution. It is a value."""
+
+    values: torch.Tensor
+    """``[B, ≤ reach, D]``; a further dimension may come before D."""
+    reach: int
+    """How many inputs back the filter reaches."""
+
+    @classmethod
+    def of(cls, values: torch.Tensor, reach: int) -> "Recent":
+        """Those of the inputs ``values [B, P, D]`` that the next position reaches."""
+        return cls(values[:, max(0, values.shape[1] - reach) :], reach)
+
+    def append(self, x: torch.Tensor) -> tuple[torch.Tensor, "Recent"]:
+        """The inputs that the position of ``x [B, D]`` reaches, itself included, and those that the next one does."""
+        reached = torch.cat([self.values, x[:, None]], dim=1)
+        return reached, Recent.of(reached, self.reach)
+
+    def fixed(self) -> "Recent":
+        """The same with zeros for inputs before the first, which weigh nothing."""
+        count = self.reach - self.values.shape[1]
+        zeros = self.values.new_zeros(len(self.values), count, *self.values.shape[2:])
+        return Recent(torch.cat([zeros, self.values], dim=1), self.reach)
+
+
+def seen_next(length: int, window: int | None, blocked: bool) -> int:
+    """How many of the first ``length`` positions the next one sees."""
+    if window is None:
+        return length
+    return length % window if blocked else min(length, window - 1)
+
+
+@shared
+def _slot_and_bias(
+    position: torch.Tensor, capacity: int, blocked: bool, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slot ``[1]`` of a position, and the scores' bias ``[1, C]`` at it."""
+    slot = position % capacity
+    slots = torch.arange(capacity, device=position.device)
+    unseen = slots > (slot if blocked else position)
+    return slot, torch.zeros(1, capacity, dtype=dtype, device=position.device).masked_fill(unseen, -torch.inf)
 
 
 def _writable(storage: _Storage, dtype: torch.dtype) -> bool:

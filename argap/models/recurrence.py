@@ -25,14 +25,22 @@ def log_decays(exponent: float, heads: int, device: torch.device) -> torch.Tenso
 
 
 def recurrence_step(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: torch.Tensor, log_decay: torch.Tensor | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    state: torch.Tensor,
+    log_decay: torch.Tensor | None = None,
+    *,
+    in_place: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``state [B, H, K, V]`` and
-    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type."""
+    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type and with ``in_place``
+    in its memory."""
+    out = state if in_place else None
     q, k, v = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if log_decay is not None:
-        state = state * log_decay.to(state.dtype).exp()[..., None]
-    state = torch.addcmul(state, k[..., :, None], v[..., None, :])
+        state = torch.mul(state, log_decay.to(state.dtype).exp()[..., None], out=out)
+    state = torch.addcmul(state, k[..., :, None], v[..., None, :], out=out)
     return (q[..., None, :] @ state)[..., 0, :], state
 
 

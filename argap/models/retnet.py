@@ -16,7 +16,7 @@ from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, at_least_float
 from argap.models.recurrence import EPSILON, HeadNorm, log_decays, recurrence_flops, recurrence_step
 
 Norm = Literal["layer", "rms"]
-State = tuple[torch.Tensor, int]
+State = tuple[torch.Tensor, int | torch.Tensor]
 FIRST_EXPONENT = -5.0
 """log₂(1 − γ) of the first head."""
 
@@ -117,11 +117,12 @@ class RetNet(Mixer):
 
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
-        if not self.cross_chunk and position % (self.chunk_size or 1) == 0:
-            memory = torch.zeros_like(memory)
+        if not self.cross_chunk:
+            memory = memory * (position % (self.chunk_size or 1) != 0)
         q, k, v = self._heads(x[:, None], position)
         decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
-        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, decay[None, :, None])
+        fixed = isinstance(position, torch.Tensor)
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, decay[None, :, None], in_place=fixed)
         return self._merge(y, x), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:
@@ -133,7 +134,7 @@ class RetNet(Mixer):
             return 2 * batch * self.heads * -(-length // chunk) * chunk**2 * sum(sizes)
         return recurrence_flops(batch, self.heads, length, *sizes, self.chunk_size)
 
-    def _heads(self, x: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _heads(self, x: torch.Tensor, first: int | torch.Tensor = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k ``[B, H, T, K]``, turned, k scaled by 1/√K, and v ``[B, H, T, V]``, of ``x [B, T, D]`` at
         positions from ``first``."""
         qk = self.qk(x).unflatten(-1, (2, self.heads, -1))

@@ -20,6 +20,7 @@ from argap.errors import ArgapError
 from argap.models.block import compile_layers
 from argap.models.modeling import ArgapForCausalLM
 from argap.models.presets import ARCHITECTURES, build_config
+from argap.models.steps import Steps
 from argap.progress import say
 from argap.records import Record
 from argap.train.fla_operators import choose_backend, use_fla
@@ -72,6 +73,8 @@ class Speed(SpeedCase, frozen=True, kw_only=True):
     parameters: int | None = None
     operators: str | None = None
     """``native``, or ``fla`` if the step ran flash-linear-attention's operators."""
+    graph: bool | None = None
+    """Whether the steps of a generation were replays of a CUDA graph, but for the first few; None in training."""
     seconds: float | None = None
     """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
     tokens_per_s: float | None = None
@@ -147,8 +150,10 @@ def measure_all(
     return [rows[case] for case in cases]
 
 
-def measure(case: SpeedCase) -> Speed:
+def measure(case: SpeedCase, *, graphs: bool | None = None) -> Speed:
     """Measure in this process. On a CPU, peak memory is correct only in a fresh process: see `measure_apart`.
+
+    ``graphs``: whether to generate with CUDA graphs, by default on a GPU (`Steps`); for comparisons.
 
     Raises `ArgapError` for an unknown architecture and a backend that cannot run, and `torch.OutOfMemoryError` as torch
     does.
@@ -172,11 +177,16 @@ def measure(case: SpeedCase) -> Speed:
         model.to(dtype)
     if backend == "fla":
         use_fla(model)
-    seconds = (_train if case.mode == "training" else _generate)(model, case, device)
+    graph = None
+    if case.mode == "training":
+        seconds = _train(model, case, device)
+    else:
+        seconds, graph = _generate(model, case, device, graphs)
     return Speed(
         **asdict(case),
         parameters=sum(p.numel() for p in model.parameters()),
         operators=backend,
+        graph=graph,
         seconds=seconds,
         tokens_per_s=case.length * case.batch / seconds,
         peak_bytes=memory(),
@@ -241,19 +251,21 @@ def _train(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> fl
 
 
 @torch.inference_mode()
-def _generate(model: ArgapForCausalLM, case: SpeedCase, device: torch.device) -> float:
-    """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state."""
+def _generate(
+    model: ArgapForCausalLM, case: SpeedCase, device: torch.device, graphs: bool | None
+) -> tuple[float, bool]:
+    """Seconds to generate ``length`` greedy tokens per sequence in the recurrent form, from an empty state, recording
+    included, and whether the last steps were replays of a CUDA graph."""
     model.eval()
-    took = 0.0
+    took, recorded = 0.0, False
     for tokens in (min(WARM_TOKENS, case.length), case.length):
         ids = torch.randint(case.vocab_size, (case.batch,), device=device)
-        state = model.init_state(case.batch)
+        steps = Steps(model, model.init_state(case.batch), graphs=graphs)
         started = _now(device)
         for _ in range(tokens):
-            logits, state = model.step(ids, state)
-            ids = logits.argmax(dim=-1)
-        took = _now(device) - started
-    return took
+            ids = steps(ids).argmax(dim=-1)
+        took, recorded = _now(device) - started, steps.recorded
+    return took, recorded
 
 
 def _now(device: torch.device) -> float:

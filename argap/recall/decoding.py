@@ -1,9 +1,9 @@
 """Greedy decoding in batches, and log-probs of given continuations.
 
 Prompts are never padded, because a recurrent state would read the padding as text. A native model reads in parallel as
-much of a batch's prompts as the shortest has and then uses its recurrent step, in constant memory if its mixers allow:
-longer prompts are still read while shorter ones are answered. Other models use their cache; a model without either
-reads the whole sequence again for each token; both take prompts of equal length.
+much of a batch's prompts as the shortest has and then takes recurrent steps (`argap.models.steps`), in constant memory
+if its mixers allow: longer prompts are still read while shorter ones are answered. Other models use their cache; a
+model without either reads the whole sequence again for each token; both take prompts of equal length.
 
 Legend: B batch, T positions, V vocabulary.
 """
@@ -17,6 +17,7 @@ from argap.device import growing_keys
 from argap.errors import ArgapError
 from argap.heads import find_head, of_targets
 from argap.models.modeling import ArgapForCausalLM
+from argap.models.steps import Steps
 from argap.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -141,13 +142,7 @@ class Decoder:
     def _begin_recurrent(self, ids: torch.Tensor) -> tuple[torch.Tensor, Next]:
         model: Any = self.model
         logits, state = model.prefill(ids)
-
-        def step(token: torch.Tensor) -> torch.Tensor:
-            nonlocal state
-            logits, state = model.step(token, state)
-            return logits
-
-        return logits, step
+        return logits, Steps(model, state)
 
     def _ended(self, row: list[int], until: Sequence[str], *, last: bool) -> Generation | None:
         """The answer if its newest token ended it."""

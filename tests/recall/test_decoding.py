@@ -5,12 +5,19 @@ from typing import Any
 import pytest
 import torch
 
+from argap.checkpoint import find_checkpoint
 from argap.errors import ArgapError
-from argap.models import ArgapConfig, ArgapForCausalLM
-from argap.recall.decoding import CopyBaseline, Decoder, after_repeated_suffix, by_length
+from argap.loading import load_model
+from argap.models import ArgapConfig, ArgapForCausalLM, steps
+from argap.models.modeling import RecurrentState
+from argap.models.steps import Steps
+from argap.recall import decoding
+from argap.recall.decoding import CopyBaseline, Decoder, Generation, after_repeated_suffix, by_length
 from argap.recall.examples import load_examples
 from argap.recall.prompts import Protocol, build_prompt
 from argap.recall.samples import repeats_of_gold
+from argap.tokenizer import load_tokenizer
+from tests.recall.conftest import CHECKPOINTS
 
 UNTIL = ["\n"]
 
@@ -41,6 +48,29 @@ def test_the_same_answers_in_batches_and_one_by_one_and_by_forward(decoder: Deco
     assert answers == alone.generate(prompts, until=UNTIL, new_tokens=12)
     assert answers == again.generate(prompts, until=UNTIL, new_tokens=12)
     assert len({answer.text for answer in answers}) > 1
+
+
+@pytest.mark.parametrize("name", ["attention", "base_conv", "hybrid"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_same_answers_in_fixed_storage(name: str, device: str, prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's checkpoints, whose storage grows within an answer; on a GPU the steps are recorded."""
+    monkeypatch.setattr(steps, "ROOM", 8)
+    monkeypatch.setattr(steps, "BLOCK", 4)
+    folder = CHECKPOINTS / name
+    model = load_model(find_checkpoint(folder), dtype=torch.float32, device=device)
+    decoder, made = Decoder(model, load_tokenizer(folder)), []
+
+    def answers(graphs: bool) -> list[Generation]:
+        def start(model: ArgapForCausalLM, state: RecurrentState) -> Steps:
+            made.append(Steps(model, state, graphs=graphs))
+            return made[-1]
+
+        monkeypatch.setattr(decoding, "Steps", start)
+        return decoder.generate(prompts, until=[], new_tokens=24)
+
+    assert answers(graphs=True) == answers(graphs=False)
+    assert [one.fixed is not None for one in made] == [True] * (len(made) // 2) + [False] * (len(made) // 2)
+    assert made[0].recorded == (device == "cuda")
 
 
 def test_stop_sequences_end_an_answer_and_are_not_in_it(decoder: Decoder, prompts) -> None:

@@ -1,0 +1,223 @@
+"""Steps of a native model, token by token; on a GPU recorded as a CUDA graph.
+
+A step is some twenty small kernels per layer, which take longer to launch than to run. A graph launches all of them at
+once, but reads and writes the same memory at every replay. Between steps a state is a value, with Python's numbers and
+tensors that grow; `FixedStep` therefore keeps it in storage of its own, in which past positions have room up to a
+capacity and the position is a tensor. Mixers need no code for this if their state is of tensors whose shapes stay,
+`Past`, `Recent` and the number of positions so far.
+"""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from argap.kernels.shared import shared_within
+from argap.models.mixer import State
+from argap.models.modeling import ArgapForCausalLM, RecurrentState
+from argap.models.past import FixedPast, Past, Recent
+from argap.progress import say
+
+PLAIN = 4
+"""Steps before storage is fixed: a graph takes as long to record as a few steps, and many answers are short."""
+ROOM = 128
+"""Positions for which fixed storage has room, at least."""
+BLOCK = 64
+"""Its capacity is a multiple of this."""
+_ATEN = torch.ops.aten
+READS = tuple(op.default for op in (_ATEN._local_scalar_dense, _ATEN.item, _ATEN.is_nonzero, _ATEN.nonzero))
+"""Operations that wait for the device to read from it."""
+
+
+class Steps:
+    """Continues sequences from a state: ``steps(ids)`` is `ArgapForCausalLM.step` without the state.
+
+    A step that cannot be recorded runs kernel by kernel, which is said once.
+    """
+
+    def __init__(self, model: ArgapForCausalLM, state: RecurrentState, *, graphs: bool | None = None) -> None:
+        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them. None: on CUDA, where
+        no gradient is needed."""
+        if graphs is None:
+            graphs = model.device.type == "cuda" and not torch.is_grad_enabled()
+        assert isinstance(state.position, int)
+        self.model, self.graphs = model, graphs
+        self.state: RecurrentState | None = state
+        self.fixed: FixedStep | None = None
+        self.length, self.taken = state.position, 0
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the latest step was a replay of a graph."""
+        return self.fixed is not None and self.fixed.graph is not None
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """One token per sequence, ``[B]``, to its logits ``[B, V]``, which the next call may overwrite. Raises
+        `ArgapError` past ``max_position_embeddings``."""
+        self.model.model.check_length(self.length + 1)
+        logits = None
+        if self.fixed is not None:
+            if self.length >= self.fixed.capacity:
+                self.fixed.graph = None  # its memory first
+                self.fixed = FixedStep(self.model, self.fixed.state, self.length, len(ids))
+            logits = self.fixed(ids)
+        elif self.graphs and self.taken >= PLAIN:
+            logits = self._fix(ids)
+        if logits is None:
+            assert self.state is not None
+            logits, self.state = self.model.step(ids, self.state)
+        self.length, self.taken = self.length + 1, self.taken + 1
+        return logits
+
+    def _fix(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """The first step in fixed storage; None if a mixer's state does not fit it. The state is a value, so that an
+        attempt costs time alone."""
+        assert self.state is not None
+        try:
+            fixed = FixedStep(self.model, self.state, self.length, len(ids))
+            logits = fixed(ids)
+        except Exception as error:  # of a mixer that is not ours too; if it is no matter of storage, a step raises it
+            self.graphs = False
+            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            return None
+        self.state, self.fixed = None, fixed
+        return logits
+
+
+class FixedStep:
+    """A step that reads and writes the same storage at every call; on CUDA the second one records it."""
+
+    def __init__(self, model: ArgapForCausalLM, state: RecurrentState, length: int, batch: int) -> None:
+        """Continues after ``length`` positions from ``state``, a value or another one's storage, which it copies."""
+        position = torch.full((1,), length, device=model.device)
+        capacity = -(-(length + max(ROOM, length // 4)) // BLOCK) * BLOCK
+        layers = [_fixed(layer, length, position, capacity) for layer in state.layers]
+        self.model, self.state = model, RecurrentState(position, layers)
+        self.capacity = min(map(_capacity, layers), default=math.inf)
+        """Positions for which there is room."""
+        self.ids = torch.zeros(batch, dtype=torch.long, device=model.device)
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.logits: torch.Tensor | None = None
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes, or a mixer
+        reads numbers from the device."""
+        self.ids.copy_(ids)
+        self.calls += 1
+        if self.calls == 1:  # compiles and loads the kernels
+            with _OnDevice():
+                return self._step()
+        if self.calls == 2 and self.ids.is_cuda:
+            self._record()
+        if self.graph is None:
+            return self._step()
+        self.graph.replay()
+        assert self.logits is not None
+        return self.logits
+
+    def _step(self) -> torch.Tensor:
+        with shared_within():
+            logits, after = self.model.step(self.ids, self.state)
+        position, moved = self.state.position, after.position
+        assert isinstance(position, torch.Tensor)
+        assert isinstance(moved, torch.Tensor)
+        changes = [(position, moved)]
+        for block, old, new in zip(self.model.model.blocks, self.state.layers, after.layers, strict=True):
+            try:
+                changes += _changes(old, new, position)
+            except ValueError as error:
+                raise ValueError(f"{type(block.mixer).__name__}: {error}") from None
+        _overwrite(changes)
+        return logits
+
+    def _record(self) -> None:
+        """Record a step, which does not run it. Without a graph, if CUDA refuses."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # A recording that fails leaves its stream behind; the outer block returns to ours.
+            with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+                self.logits = self._step()
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            return
+        self.graph = graph
+
+
+class _OnDevice(TorchDispatchMode):
+    """Inside, an operation that reads numbers from the device, or moves a tensor to another one, raises `ValueError`.
+
+    A graph cannot record it, and after a recording that failed torch draws no random numbers on that GPU.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        devices = {x.device for x in (*args[:1], result) if isinstance(x, torch.Tensor)}
+        if func in READS or len(devices) > 1:
+            raise ValueError("it reads numbers from the device")
+        return result
+
+
+def _fixed(state: State, length: int, position: torch.Tensor, capacity: int) -> State:
+    """A copy of ``state`` after ``length`` positions in storage of fixed size; all mixers share ``position``."""
+    if isinstance(state, Past | FixedPast):
+        return state.fixed(position, length, capacity)
+    if isinstance(state, Recent):
+        return state.fixed()
+    if isinstance(state, tuple | list):
+        parts = [_fixed(part, length, position, capacity) for part in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    if isinstance(state, torch.Tensor):
+        return state.clone(memory_format=torch.contiguous_format)
+    return position if type(state) is int and state == length else state
+
+
+def _capacity(state: State) -> float:
+    """Positions for which the state has room."""
+    if isinstance(state, FixedPast):
+        size = state.values.shape[2]
+        return math.inf if size == state.window else size
+    if isinstance(state, tuple | list):
+        return min(map(_capacity, state), default=math.inf)
+    return math.inf
+
+
+def _changes(old: State, new: State, position: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors of a state in storage that a step replaced, each with its new values. Raises `ValueError` where the
+    new state is not of the same shapes, or has numbers of Python that changed."""
+    if isinstance(old, FixedPast) and old is new:
+        return []
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError("its state grows, or changes its type, in a step")
+        if old is new and old is position:
+            raise ValueError("its state has a number that is not the position")
+        return [] if old is new else [(old, new)]
+    if isinstance(old, tuple | list) and type(old) is type(new) and len(old) == len(new):
+        return [change for parts in zip(old, new, strict=True) for change in _changes(*parts, position)]
+    if type(old) is not type(new) or not isinstance(old, int | float | str | None) or old != new:
+        raise ValueError("its state has a number of Python that a step changes, or another form after it")
+    return []
+
+
+def _overwrite(changes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Write the new values to the storage. Those that are part of it are read before any is written."""
+    stored = {old.untyped_storage().data_ptr() for old, _ in changes}
+    copies = [(old, new.clone() if new.untyped_storage().data_ptr() in stored else new) for old, new in changes]
+    written = set()
+    for old, new in copies:
+        if id(old) not in written:  # the position is part of several mixers' states
+            old.copy_(new)
+            written.add(id(old))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+@cache
+def _say_once(message: str) -> None:
+    say(message)
