@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/tune.py [--architectures delta_net,gla] [--sizes 360m,125m]
 
-Trains one step of a few layers of each model at each size with Triton's search, on shapes as in `benchmarks/train.py`
+Trains one step of one layer of each model at each size with Triton's search, on shapes as in `benchmarks/train.py`
 (bfloat16, 8 windows of 2,048 tokens), and writes what was chosen to ``argap/train/tuned_CLASS.json``, which ships with
 argap. The file keeps its other choices if the same versions made them on the same GPU. It is written after each model;
-all five take some minutes on an H200. Choices that Triton keeps on disk are taken over; for a fresh search set
+all four take some minutes on an H200. Choices that Triton keeps on disk are taken over; for a fresh search set
 ``TRITON_CACHE_DIR`` to an empty folder.
 """
 
@@ -22,9 +22,10 @@ from argap.models.sizes import SIZES
 from argap.train import autotuning, tuned
 from argap.train.fla_operators import use_fla
 
-ARCHITECTURES = "delta_net,gla,retnet,linear_attention,based"
-LAYERS, VOCABULARY = 5, 256
-"""Enough layers for all mixers of a hybrid; the kernels do not depend on the vocabulary."""
+ARCHITECTURES = "delta_net,gla,retnet,linear_attention"
+"""The kernels of Based's operator have no configurations to choose from."""
+LAYERS, VOCABULARY = 1, 256
+"""The kernels of all layers are the same and do not depend on the vocabulary."""
 
 
 def main() -> None:
@@ -34,8 +35,10 @@ def main() -> None:
     arguments = flags.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU")
-    os.environ[tuned.SWITCH] = "1"
     gpus = device_class(torch.device("cuda"))
+    if gpus == "any":
+        raise SystemExit("this GPU is of no class; add one to argap.kernels.launch.device_class")
+    os.environ[tuned.SWITCH] = "1"
     made_with = {"gpu": machine(())["gpu"], "versions": tuned.versions()}
     before = tuned.Tuned.read(gpus)
     known = before.choices if before.made_with == made_with else ()
@@ -51,7 +54,7 @@ def main() -> None:
 
 
 def first_step(architecture: str, size: str, sizes: Sizes) -> None:
-    """One step of a few layers, which chooses the configurations of all kernels, forward and backward."""
+    """One step of one layer, which chooses the configurations of all kernels, forward and backward."""
     model = build(architecture, "tiny", VOCABULARY, sizes.length, SIZES[size].hidden_size, LAYERS)
     use_fla(model)
     config = replace(train_config(sizes.length, sizes.batch, architecture, True), compile="false")

@@ -81,7 +81,7 @@ class Tuned:
             return cls()
         found = read_json(path)
         choices = [
-            (Launch(kernel, each["key"], tuple(each["dtypes"])), each["config"])
+            (Launch(kernel, each["key"], tuple(each["dtypes"].split())), each["config"])
             for kernel, several in found["choices"].items()
             for each in several
         ]
@@ -91,7 +91,7 @@ class Tuned:
         """Write the file of ``device_class``; the same choices give the same bytes."""
         by_kernel: dict[str, list[dict[str, Any]]] = {}
         for launch, config in self.choices:
-            entry = {"key": _sorted(launch.key), "dtypes": list(launch.dtypes), "config": _sorted(config)}
+            entry = {"key": _sorted(launch.key), "dtypes": " ".join(launch.dtypes), "config": _sorted(config)}
             by_kernel.setdefault(launch.kernel, []).append(entry)
         choices = {kernel: sorted(by_kernel[kernel], key=repr) for kernel in sorted(by_kernel)}
         write_json(path_of(device_class), {"made_with": self.made_with, "choices": choices})
