@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime._async_compile import AsyncCompileMode
 from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.errors import OutOfResources, PTXASError
 from triton.testing import do_bench
 
 from argap.ahead import available_cores
@@ -53,12 +55,21 @@ def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
     configs = _prune(self, kwargs)
     launch = _launch(self, kwargs)
     recorded = tuned_for(_device_class()).chosen(launch)
-    if chosen := [config for config in configs if config.all_kwargs() == recorded]:
+    if chosen := [config for config in configs if config.all_kwargs() == recorded and _fits(self, config, kwargs)]:
         configs = chosen
     else:
         _choosing.append((self, launch, (*launch.key.values(), *launch.dtypes)))
     _uncompiled[self] = configs
     return configs
+
+
+def _fits(self: Autotuner, config: Config, kwargs: dict[str, Any]) -> bool:
+    """Whether ``config`` compiles for that launch, within this GPU's shared memory and registers."""
+    try:
+        self.fn.run(*(self.nargs or {}).values(), **kwargs | {"warmup": True}, **config.all_kwargs())._init_handles()
+    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):  # what the autotuner passes over
+        return False
+    return True
 
 
 def _device_class() -> str:

@@ -2,7 +2,8 @@
 
 A file ``tuned_CLASS.json`` beside this module holds what Triton's autotuner chose on one GPU of the class
 (`argap.kernels.launch.device_class`), with the versions of fla-core and Triton that it chose for. It is written by
-``benchmarks/tune.py``, never by hand. With other versions it is not used, since a kernel may have changed.
+``benchmarks/tune.py``, never by hand. With another fla-core it is not used, since a kernel may have changed; another
+Triton compiles a choice anew, and may find that it no longer fits.
 """
 
 import math
@@ -106,10 +107,10 @@ def path_of(device_class: str) -> Path:
     return Path(__file__).with_name(f"tuned_{device_class}.json")
 
 
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Of the installed packages that the choices depend on."""
+def versions() -> dict[str, str]:
+    """Of `PACKAGES`, those that are installed."""
     found = {}
-    for package in packages:
+    for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -119,9 +120,8 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 @cache
 def tuned_for(device_class: str) -> Tuned:
-    """The choices that this process uses on GPUs of a class: none if they were made with other versions, or if the
+    """The choices that this process uses on GPUs of a class: none if they were made for another fla-core, or if the
     user switched them off."""
     tuned = Tuned.read(device_class)
-    if os.environ.get(SWITCH, "0") not in ("", "0") or tuned.made_with.get("versions") != versions():
-        return Tuned()
-    return tuned
+    of_these_kernels = tuned.made_with.get("versions", {}).get("fla-core") == versions().get("fla-core")
+    return tuned if of_these_kernels and os.environ.get(SWITCH, "0") in ("", "0") else Tuned()

@@ -1,11 +1,13 @@
 """A recorded configuration runs untimed; without one, all of a kernel compile together before the first is timed."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from triton.runtime._async_compile import active_mode
 from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.errors import OutOfResources
 
 from argap.train import autotuning
 from argap.train.tuned import Launch, Tuned
@@ -20,18 +22,18 @@ class Kernel:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def run(self, B: int, K: int, *, BLOCK: int, num_warps: int, grid: Any, warmup: bool, **options: Any) -> None:
+    def run(self, B: int, K: int, *, BLOCK: int, num_warps: int, grid: Any, warmup: bool, **options: Any) -> Any:
         name = f"{BLOCK}x{num_warps}"
         if not warmup:
             self.events.append(f"run {name} on {B} {K}")
-            return
-        mode = active_mode.get()
-        assert mode is not None
-        mode.submit(name, lambda: self.compile(name), lambda kernel: self.events.append(f"compiled {name}"))
+            return None
+        if (mode := active_mode.get()) is not None:
+            mode.submit(name, lambda: self.compile(name), lambda kernel: self.events.append(f"compiled {name}"))
+        return SimpleNamespace(_init_handles=lambda: self.compile(name))
 
     def compile(self, name: str) -> str:
         if name == "64x8":
-            raise RuntimeError("too large")
+            raise OutOfResources(300_000, 232_448, "shared memory")
         return name
 
     def of(self, kind: str) -> list[str]:
@@ -153,6 +155,7 @@ def test_the_recorded_launch_with_the_nearest_number_of_programs_serves_others(r
         (recorded(2, 8, BLOCK=32, num_warps=8), "hopper"),  # another size
         (recorded(2, 7, BLOCK=16, num_warps=8), "hopper"),  # not among the kernel's
         (recorded(2, 7, BLOCK=32, num_warps=8), "any"),  # of other GPUs
+        (recorded(2, 7, BLOCK=64, num_warps=8), "hopper"),  # does not fit
     ],
 )
 def test_every_other_launch_is_tuned(record: Callable[..., None], choice: Any, gpus: str) -> None:

@@ -73,7 +73,7 @@ def _turned(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return dict(reversed(list(mapping.items())))
 
 
-def test_choices_are_used_with_the_versions_that_made_them_unless_switched_off(
+def test_choices_are_used_for_the_kernels_that_they_were_made_for_unless_switched_off(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def used() -> bool:
@@ -87,9 +87,9 @@ def test_choices_are_used_with_the_versions_that_made_them_unless_switched_off(
     for value, expected in (("1", False), ("0", True), ("", True)):
         monkeypatch.setenv(tuned.SWITCH, value)
         assert used() is expected
-    for package in VERSIONS:
+    for package, expected in (("triton", True), ("fla-core", False)):
         Tuned((choice(1),), {"versions": VERSIONS | {package: "9"}}).write("hopper")
-        assert not used()
+        assert used() is expected
 
 
 def test_the_shipped_choices_are_read() -> None:
