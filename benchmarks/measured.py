@@ -23,10 +23,11 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
-def parser(about: str | None) -> argparse.ArgumentParser:
-    """A parser with ``--json``. ``about``: the script's docstring."""
+def parser(about: str | None, *, json: bool = True) -> argparse.ArgumentParser:
+    """A parser, by default with ``--json``. ``about``: the script's docstring."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, help="file to write the results to")
+    if json:
+        made.add_argument("--json", type=Path, help="file to write the results to")
     return made
 
 

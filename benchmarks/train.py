@@ -6,9 +6,9 @@
 A speed row is one architecture at the size ``360m`` with one backend: bfloat16, 8 windows of 2,048 random tokens a
 step. ``tokens_per_s`` comes from the median step after warm-up; ``ratio`` divides it by attention's in the same run.
 ``first_step_s`` is the time from the start of the process to the end of the first step: imports, the model,
-compilation and the choice of launch configurations. ``attention whole`` is compiled as one graph instead of layer by
-layer. A parity row trains a smaller model on text for 200 steps with each backend, from the same weights on the same
-windows.
+compilation and the choice of launch configurations, which ``kernels_tuned`` kernels needed, since argap has none
+recorded for them (``benchmarks/tune.py``). ``attention whole`` is compiled as one graph instead of layer by layer. A
+parity row trains a smaller model on text for 200 steps with each backend, from the same weights on the same windows.
 
 ``--lengths`` measures speed rows over lengths, at the same number of tokens a step (arXiv 2406.06484, figure 4), each
 as a ratio to attention at its length. All models take their first steps at once, which is where the time goes, and are
@@ -170,7 +170,8 @@ def measure_row(name: str, lengths: list[int], sizes: Sizes, out: Path) -> None:
     windows = random_windows(trainer)
     trainer.step(windows, 0).tolist()  # waits for the GPU
     first_step = round(time.monotonic() - begun + imported, 1)
-    write_json(out, speed(trainer, windows, sizes, cuda) | {"first_step_s": first_step})
+    tuned = {"kernels_tuned": len(list(autotuning.chosen_here()))} if second == "fla" else {}
+    write_json(out, speed(trainer, windows, sizes, cuda) | {"first_step_s": first_step} | tuned)
 
 
 def wait_for_turn() -> None:

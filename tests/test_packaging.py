@@ -155,6 +155,7 @@ def test_the_wheel_contains_the_code_behind_the_links_and_the_demo(wheel):
         "argap/recall/tasks/rows.py",
         "argap/demo/tokenizer/tokenizer.json",
         "argap/demo/index/index.json",
+        "argap/train/tuned_hopper.json",
         "argap/demo/checkpoints/attention/model.safetensors",
         "argap/demo/checkpoints/base_conv/train.json",
     ):

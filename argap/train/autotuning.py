@@ -1,40 +1,105 @@
-"""Triton's choice of launch configurations, with all configurations of a kernel compiled at once.
+"""Triton's choice of launch configurations: recorded ones first, else all of a kernel compiled at once.
 
 The autotuner compiles and times one configuration after another. Kernels of flash-linear-attention have up to 48, a
-training step of GLA about 270 in all, and compiling is most of the time to the first step.
+training step of GLA about 270 in all, and compiling is most of the time to the first step. So argap ships the choices
+made on one GPU of a class (`argap.train.tuned`); a kernel that is launched as recorded there compiles one
+configuration and times none. Every other kernel is tuned as Triton does it, but compiled on all cores.
 """
 
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import torch
+from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime._async_compile import AsyncCompileMode
 from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.errors import OutOfResources, PTXASError
 from triton.testing import do_bench
 
 from argap.ahead import available_cores
+from argap.kernels.launch import device_class
+from argap.train.tuned import Launch, tuned_for
 
 WARM_UP_MS, TIMED_MS = 5, 25
 """For how long each configuration runs; Triton's defaults are 25 and 100."""
 
 
 def compile_at_once() -> None:
-    """From now on, let every autotuner of this process compile on all cores, and time its configurations briefly.
+    """From now on, let every autotuner of this process use what is recorded; let the others compile on all cores, and
+    time their configurations briefly.
 
     The configurations and how the fastest is chosen stay Triton's. Applying it twice changes nothing.
     """
-    if Autotuner.prune_configs is not _prune_and_compile:
-        Autotuner.prune_configs = _prune_and_compile
+    if Autotuner.prune_configs is not _candidates:
+        Autotuner.prune_configs, Autotuner._bench = _candidates, _time
 
 
-_prune = Autotuner.prune_configs
+def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
+    """What this process chose among several configurations by timing, or by timings that Triton kept on disk, and the
+    arguments of the configuration that it chose."""
+    for tuner, launch, key in _choosing:
+        if key in tuner.cache:
+            yield launch, tuner.cache[key].all_kwargs()
 
 
-def _prune_and_compile(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
-    """The configurations that ``self.run`` times next, compiled; ``kwargs``: of that launch."""
+_prune, _bench = Autotuner.prune_configs, Autotuner._bench
+_choosing: list[tuple[Autotuner, Launch, tuple[Any, ...]]] = []
+_uncompiled: dict[Autotuner, list[Config]] = {}
+"""The configurations that are timed next, until they are compiled."""
+
+
+def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
+    """The configurations among which ``self.run`` chooses by time; ``kwargs``: of that launch."""
     configs = _prune(self, kwargs)
+    launch = _launch(self, kwargs)
+    recorded = tuned_for(_device_class()).chosen(launch)
+    if chosen := [config for config in configs if config.all_kwargs() == recorded and _fits(self, config, kwargs)]:
+        configs = chosen
+    else:
+        _choosing.append((self, launch, (*launch.key.values(), *launch.dtypes)))
+    _uncompiled[self] = configs
+    return configs
+
+
+def _fits(self: Autotuner, config: Config, kwargs: dict[str, Any]) -> bool:
+    """Whether ``config`` compiles for that launch, within this GPU's shared memory and registers."""
+    try:
+        self.fn.run(*(self.nargs or {}).values(), **kwargs | {"warmup": True}, **config.all_kwargs())._init_handles()
+    except (OutOfResources, CompileTimeAssertionFailure, PTXASError):  # what the autotuner passes over
+        return False
+    return True
+
+
+def _device_class() -> str:
+    return device_class(torch.device("cuda")) if torch.cuda.is_available() else "any"
+
+
+def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
+    """The launch of ``self`` with ``self.nargs`` and ``kwargs``, told apart as `Autotuner.run` does it."""
+    given = {name: value for name, value in ((self.nargs or {}) | kwargs).items() if name in self.arg_names}
+    key = {name: given[name] for name in self.keys if name in given}
+    dtypes = tuple(str(value.dtype) for value in given.values() if hasattr(value, "dtype"))
+    return Launch(f"{self.base_fn.__module__}.{self.base_fn.__name__}", key, dtypes)
+
+
+def _time(self: Autotuner, *args: Any, config: Config, **kwargs: Any) -> Any:
+    """`Autotuner._bench` after all configurations are compiled; a single one is not run. Choices that Triton finds on
+    disk do not come here, so that nothing is compiled for them but what runs."""
+    configs = _uncompiled.get(self, [])
+    if configs == [config]:
+        return [0.0, 0.0, 0.0]
+    if configs:
+        _uncompiled[self] = []
+        _compile(self, configs, args, kwargs)
     if self._do_bench is None:
         self._do_bench = partial(do_bench, warmup=WARM_UP_MS, rep=TIMED_MS)
+    return _bench(self, *args, config=config, **kwargs)
+
+
+def _compile(self: Autotuner, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Compile all ``configs`` for one launch at once."""
     launch = kwargs | {"warmup": True}  # compiles, does not run
     with (
         ThreadPoolExecutor(min(len(configs), available_cores())) as pool,
@@ -42,5 +107,4 @@ def _prune_and_compile(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
     ):
         for config in configs:
             if config.pre_hook is None:
-                self.fn.run(*(self.nargs or {}).values(), **launch, **config.all_kwargs())
-    return configs
+                self.fn.run(*args, **launch, **config.all_kwargs())
