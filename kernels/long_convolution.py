@@ -5,12 +5,16 @@ two sequences share one complex transform, as its real and imaginary parts: the 
 come out as the real and imaginary parts again. Transforms are fastest along the contiguous dimension, which here is
 the width: one kernel transposes, pairs the sequences and pads with zeros in a single pass, another transposes back.
 
+Training has no kernel: on a GPU short sequences are multiplied by each filter's Toeplitz matrix, others transformed by
+the reference.
+
 Legend: B batch, T positions, D width, N ≤ T taps, M ≥ T + N − 1 length of the transforms.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from argap.kernels.gated_product import gated_product
 from argap.kernels.launch import Launch, LaunchTable, jit, runs_kernels, strided, tl, triton, unit_stride
@@ -21,6 +25,9 @@ from argap.kernels.one_kernel_convolution import (
     one_kernel_spectrum,
 )
 
+LONGEST_PRODUCT = 512
+"""Up to this length, and 4 positions per sequence of the batch, a training step multiplies by Toeplitz matrices, which
+then take less memory than 4 times its input."""
 LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
 
 
@@ -29,12 +36,30 @@ def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
     ``x [B, T, D]`` and ``taps`` h ``[N, D]`` to y ``[B, T, D]`` in the dtype of ``x``.
 
-    Runs kernels on a GPU if no gradient is needed; otherwise the reference. In a shared transform the rounding errors
-    of a sequence also scale with its partner's size, so its last bits depend on its partner.
+    Runs kernels on a GPU if no gradient is needed, or `toeplitz_product` for short sequences; otherwise the reference.
+    In a shared transform the rounding errors of a sequence also scale with its partner's size, so its last bits depend
+    on its partner.
     """
     if runs_kernels(x, taps) and x.dtype != torch.float64:
         return packed_convolution(x, filter_spectrum(taps, x.shape[1]))
+    if x.is_cuda and x.shape[1] <= min(LONGEST_PRODUCT, 4 * len(x)):
+        return toeplitz_product(x, taps)
     return long_convolution_reference(x, taps)
+
+
+def toeplitz_product(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    """`long_convolution` as one product per channel, in PyTorch's precision of float32 products; differentiable.
+
+    A transform reads and writes each value several times and a product once, which counts more here than operations.
+    """
+    T, D = x.shape[1:]
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    with torch.autocast(x.device.type, enabled=False):
+        # Row s of a channel's matrix is h shifted right by s: copies of h and T zeros or more, cut one value short.
+        h = F.pad(taps[:T].to(dtype).mT, (0, 2 * T - min(len(taps), T)))
+        copies = h[:, None].expand(D, T, 2 * T).reshape(D, -1)[:, : T * (2 * T - 1)]
+        matrix = copies.reshape(D, T, 2 * T - 1)[:, :, :T]
+        return torch.bmm(x.to(dtype).permute(2, 0, 1), matrix).permute(1, 2, 0).to(x.dtype)
 
 
 def long_convolution_reference(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:

@@ -127,6 +127,9 @@ def sweep(
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     together: Annotated[int, typer.Option(min=1, help="Maximum number of runs to train together.")] = 64,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the layers: pays for groups of several minutes on a GPU.")
+    ] = False,
     time_limit: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     engine: Engine = "local",
     address: Address = None,
@@ -158,7 +161,9 @@ def sweep(
         chosen = local_engine(device)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     with listening() as interrupt:
-        runs = run_sweep(loaded, folder, chosen, together=together, stop=lambda: interrupt.requested, **limit)
+        runs = run_sweep(
+            loaded, folder, chosen, together=together, compiled=compiled, stop=lambda: interrupt.requested, **limit
+        )
     typer.echo(f"{folder}: {len(runs)} of {len(configs)} runs finished")
     if interrupt.requested:
         raise typer.Exit(130)

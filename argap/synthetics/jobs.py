@@ -33,6 +33,8 @@ class Job:
     """End the group as soon as its first run solves the task."""
     out: Path
     """Folder of the sweep's results."""
+    compiled: bool = False
+    """Train compiled layers."""
 
     def unfinished(self) -> list[RunConfig]:
         """The runs still to be trained; none once ``first_ends`` applies."""
@@ -49,6 +51,7 @@ class Job:
                 device,
                 finished=lambda result: write_run(self.out, result),
                 first_ends=self.first_ends,
+                compiled=self.compiled,
                 stop=stop,
             )
 
@@ -58,13 +61,13 @@ Engine = Callable[[Sequence[Job], Callable[[], bool]], Iterator[Job]]
 abandons the runs in progress."""
 
 
-def pending_jobs(sweep: Sweep, out: Path, together: int) -> list[Job]:
+def pending_jobs(sweep: Sweep, out: Path, together: int, compiled: bool = False) -> list[Job]:
     """The unfinished runs of a sweep in jobs of at most ``together`` runs."""
     jobs = []
     for group in map(tuple, sweep.groups()):
         left = Job(group, group, sweep.first_ends, out).unfinished()
         jobs += [
-            Job(tuple(left[start : start + together]), group, sweep.first_ends, out)
+            Job(tuple(left[start : start + together]), group, sweep.first_ends, out, compiled)
             for start in range(0, len(left), together)
         ]
     return jobs
@@ -77,10 +80,13 @@ def run_sweep(
     engine: Engine,
     *,
     together: int = 64,
+    compiled: bool = False,
     stop: Callable[[], bool] = lambda: False,
     time_limit: float = float("inf"),
 ) -> pd.DataFrame:
     """Train the unfinished runs of a sweep, at most ``together`` side by side; return the table of `collect_runs`.
+
+    ``compiled``: with compiled layers, which take half a minute per group to compile and whose rounding differs.
 
     Stopping, a ``time_limit`` (in seconds) that runs out, and a kill lose the runs in progress and nothing else.
     Raises `MismatchError` if the folder belongs to another sweep.
@@ -88,7 +94,7 @@ def run_sweep(
     started = time.monotonic()
     check_folder(sweep, out)
     write_json(out / "sweep.json", {"sweep": asdict(sweep), **environment()})
-    jobs = pending_jobs(sweep, out, together)
+    jobs = pending_jobs(sweep, out, together, compiled)
     total = len(sweep.configs())
     done = total - sum(len(job.runs) for job in jobs)
     if done:

@@ -69,13 +69,15 @@ def train_group(
     *,
     finished: Callable[[RunResult], None] = lambda _: None,
     first_ends: bool = False,
+    compiled: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
     """Train runs with the same number of steps and evaluations; call ``finished`` with each result once it is scored.
 
     A run stops when its validation accuracy reaches its ``stop_at``. The others continue, or with ``first_ends``
-    are scored at that point. Once ``stop`` returns true, also while examples are generated, unfinished runs are
-    abandoned. On a CPU the results do not depend on the other runs of the group.
+    are scored at that point. ``compiled``: steps run compiled layers, whose rounding differs. Once ``stop`` returns
+    true, also while examples are generated, unfinished runs are abandoned. On a CPU the results do not depend on the
+    other runs of the group.
 
     Raises `ArgapError` for runs of different lengths, for an unknown mixer, and for data that cannot be built.
     """
@@ -86,7 +88,8 @@ def train_group(
         data = _data_by_seed(configs, device, stop)
         if data is None:
             return []
-        group = TrainerGroup([Trainer(config, data[config.seed]["train"], device) for config in configs])
+        trainers = [Trainer(config, data[config.seed]["train"], device, compiled=compiled) for config in configs]
+        group = TrainerGroup(trainers)
         curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
         results: list[RunResult] = []
         every = max(1, first.steps_per_epoch // first.evaluations)

@@ -3,13 +3,17 @@
 Legend: B batch, N positions, M supervised positions per example, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from argap.models import ArgapForCausalLM
+from argap.models.block import compile_layers
 from argap.records import Record
 from argap.synthetics.config import RunConfig, learning_rate
 from argap.synthetics.models import LastVectorDecoder
@@ -24,16 +28,21 @@ class Trainer:
     """Everything that a training step of one run needs, on the device.
 
     The step index, the batch order and the learning rates are tensors, so every step launches the same kernels and
-    can be captured in a CUDA graph.
+    can be captured in a CUDA graph. With ``compiled`` they run compiled layers; validation and tests do not.
     """
 
-    def __init__(self, config: RunConfig, train: Supervision, device: torch.device) -> None:
+    def __init__(self, config: RunConfig, train: Supervision, device: torch.device, *, compiled: bool = False) -> None:
         self.config = config
         self.device = device
         self.train = train
         torch.manual_seed(config.seed)
         self.model = ArgapForCausalLM(config.model_config())  # initialized on the CPU: the same on every device
         self.model.to(device)  # pyright: ignore[reportArgumentType]  (a decorator of transformers hides its type)
+        self.scoring: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Context of validation and tests, whose batches have other shapes than a step's."""
+        if compiled:
+            compile_layers(self.model)
+            self.scoring = partial(torch.compiler.set_stance, "force_eager")
         self.decoder: LastVectorDecoder | None = None
         """Replaces the model's head if answers are decoded from the last position's hidden state."""
         if config.from_last:
@@ -79,7 +88,8 @@ class Trainer:
         correct = []
         for start in range(0, len(data.inputs), size):
             rows = slice(start, start + size)
-            predicted = self.logits(data.inputs[rows], data.positions[rows]).argmax(dim=-1)
+            with self.scoring():
+                predicted = self.logits(data.inputs[rows], data.positions[rows]).argmax(dim=-1)
             if data.valid is None:
                 correct.append(predicted == data.targets[rows])
             else:

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from argap.kernels.long_convolution import fast_size, filter_spectrum, long_convolution_reference, packed_convolution
+from argap.kernels.long_convolution import (
+    fast_size,
+    filter_spectrum,
+    long_convolution_reference,
+    packed_convolution,
+    toeplitz_product,
+)
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
@@ -30,6 +36,18 @@ def test_the_reference_is_the_sum() -> None:
     for t in range(9):
         expected = sum(taps[s] * x[:, t - s] for s in range(min(t + 1, 7)))
         torch.testing.assert_close(y[:, t], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "taps"), [(1, 1), (9, 7), (40, 40), (9, 12)])
+def test_products_are_the_reference_with_its_gradients(length: int, taps: int) -> None:
+    torch.manual_seed(length)
+    x, h, dy = (torch.randn(size, dtype=torch.float64) for size in ((2, length, 3), (taps, 3), (2, length, 3)))
+    given = x.requires_grad_(), h.requires_grad_()
+    found, expected = toeplitz_product(*given), long_convolution_reference(x, h[:length])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad(found, given, dy), torch.autograd.grad(expected, given, dy), strict=True)
+    for gradient, other in pairs:
+        torch.testing.assert_close(gradient, other, rtol=0, atol=1e-12)
 
 
 def test_sequences_of_a_pair_and_runs_are_apart(device: torch.device) -> None:

@@ -20,8 +20,12 @@ from argap.synthetics import loop
 from argap.synthetics.config import RunConfig
 from argap.synthetics.loop import train_group
 from argap.synthetics.models import MEMBERS, member_from
+from argap.synthetics.supervision import supervision
 from argap.synthetics.tasks.registry import TASKS
+from argap.synthetics.trainer import Trainer
 from tests.synthetics.conftest import CPU, TINY, task_run
+
+EXAMPLES = supervision(TINY, "train")
 
 
 def test_side_by_side_is_as_alone_and_the_seed_repeats():
@@ -52,6 +56,21 @@ def test_runs_that_are_stopped_have_no_result():
     steps = itertools.count(1)
     assert train_group([TINY], CPU, stop=lambda: next(steps) == TINY.steps) == []
     assert len(train_group([TINY], CPU, stop=lambda: next(steps) == 0)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about torch's own code
+def test_compiled_layers_train_alike_and_are_compiled_once_for_all_runs():
+    configs = [replace(TINY, member=MEMBERS["base_conv"], lr=lr) for lr in (1e-3, 1e-2)]
+    plain, compiled = ([Trainer(config, EXAMPLES, CPU, compiled=c) for config in configs] for c in (False, True))
+    for _ in range(4):
+        for trainer in (*plain, *compiled):
+            trainer.step()
+    for one, other in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(one.loss, other.loss, rtol=1e-5, atol=0)
+        assert (one.correct(EXAMPLES) == other.correct(EXAMPLES)).mean() > 0.99
+    counters = torch._dynamo.utils.counters["stats"]
+    assert counters["unique_graphs"] == 2  # a short and a long convolution
 
 
 @pytest.mark.parametrize("name", TASKS)
