@@ -107,6 +107,14 @@ def test_storage_grows_only_where_a_state_does() -> None:
     assert capacities == [60, float("inf"), float("inf")]
 
 
+def test_all_layers_share_the_position_after_storage_grows() -> None:
+    """Its angles are computed once for all layers."""
+    made = compared(model_of("attention", "retnet", "attention"), 1, 0)
+    assert made.fixed is not None
+    positions = [position for _, position in made.fixed.state.layers]
+    assert all(position is made.fixed.state.position for position in positions)
+
+
 def test_a_state_stays_a_value() -> None:
     """Steps neither write to the state that they start from nor to one another's."""
     model = model_of("attention", "mamba", "retnet", {"name": "attention", "window": 5})
@@ -174,6 +182,17 @@ class Constant(Shifts):
         return y * state[1], (after, state[1])
 
 
+class Chunks(Shifts):
+    """The position in a chunk, which in the first chunk is the number of positions."""
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Any:
+        return super().init_state(batch, dtype, device), 0
+
+    def step(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        y, after = super().step(x, state[0])
+        return y * (1 + state[1]), (after, (state[1] + 1) % 10)
+
+
 class Waits(Shifts):
     """Reads a number from the device in each step."""
 
@@ -182,7 +201,9 @@ class Waits(Shifts):
         return y * (1 + float(x.isfinite().all())), after
 
 
-@pytest.mark.parametrize(("mixer", "fixed"), [(Shifts, True), (Counts, False), (Constant, False), (Waits, False)])
+@pytest.mark.parametrize(
+    ("mixer", "fixed"), [(Shifts, True), (Counts, False), (Constant, False), (Chunks, False), (Waits, False)]
+)
 def test_a_mixer_of_another_form_is_right_or_plain(
     mixer: type[Mixer], fixed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
