@@ -27,8 +27,11 @@ ROOM = 128
 BLOCK = 64
 """Its capacity is a multiple of this."""
 _ATEN = torch.ops.aten
-READS = tuple(op.default for op in (_ATEN._local_scalar_dense, _ATEN.item, _ATEN.is_nonzero, _ATEN.nonzero))
-"""Operations that wait for the device to read from it."""
+WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""torch's marks of operations that read from the device a number or the size of their result; `WAITING` have none."""
+WAITING = (_ATEN.is_nonzero.default, _ATEN.where.default)
+INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
+"""Operations that wait if an index is a mask."""
 
 
 class Steps:
@@ -163,11 +166,18 @@ class _FirstStep(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         devices = {x.device for x in (*args[:1], result) if isinstance(x, torch.Tensor)}
-        if func in READS or len(devices) > 1:
+        if _waits(func, args) or len(devices) > 1:
             raise ValueError("it reads numbers from the device")
         if func is _ATEN.add.Tensor and args[0] is self.position and type(args[1]) is int and args[1] == 1:
             self.next_positions.append(result)
         return result
+
+
+def _waits(func: Any, args: Any) -> bool:
+    """Whether an operation waits for the device to read from it."""
+    if func in INDEXING:
+        return any(index is not None and index.dtype == torch.bool for index in args[1])
+    return func in WAITING or not WAITING_TAGS.isdisjoint(func.tags)
 
 
 def _fixed(state: State, before: int | torch.Tensor, position: torch.Tensor, length: int, capacity: int) -> State:

@@ -1,5 +1,6 @@
 """Steps in fixed storage, recorded or not, against steps on states that are values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -217,6 +218,29 @@ def test_a_mixer_of_another_form_is_right_or_plain(
     said = capsys.readouterr().err
     assert said.count("runs kernel by kernel") == (not fixed)  # once
     assert (mixer.__name__ in said or "it reads numbers from the device" in said) == (not fixed)
+
+
+WAITS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "number": float,
+    "condition": bool,
+    "comparison": lambda x: torch.equal(x, x),
+    "positions": torch.nonzero,
+    "where": lambda x: torch.where(x > 0),
+    "mask": lambda x: x[x > 0],
+    "selected": lambda x: x.masked_select(x > 0),
+    "written": lambda x: x.index_put_((x > 0,), x),
+    "unique": torch.unique,
+}
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("name", WAITS)
+def test_what_waits_for_the_device_is_refused(name: str, mode: Callable[[], Any]) -> None:
+    """Operations whose result has the size, or is the number, that the device computes."""
+    with mode():
+        x = torch.ones(1)
+        with steps._FirstStep(torch.zeros(1)), pytest.raises(ValueError, match="reads numbers from the device"):
+            WAITS[name](x)
 
 
 @pytest.mark.gpu
