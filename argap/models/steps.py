@@ -41,8 +41,8 @@ class Steps:
     """
 
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, *, graphs: bool | None = None) -> None:
-        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them. None: on CUDA, where
-        no gradient is needed."""
+        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them; their logits have no
+        gradient. None: on CUDA, where no gradient is needed."""
         if graphs is None:
             graphs = model.device.type == "cuda" and not torch.is_grad_enabled()
         assert isinstance(state.position, int)
@@ -90,8 +90,12 @@ class Steps:
 
 
 class FixedStep:
-    """A step that reads and writes the same storage at every call; on CUDA the second one records it."""
+    """A step that reads and writes the same storage at every call; on CUDA the second one records it.
 
+    All runs in inference mode, whatever the caller's: a tensor made in it cannot be written to outside.
+    """
+
+    @torch.inference_mode()
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, length: int, batch: int) -> None:
         """Continues after ``length`` positions from ``state``, a value or another one's storage, which it copies."""
         position = torch.full((1,), length, device=model.device)
@@ -105,6 +109,7 @@ class FixedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.logits: torch.Tensor | None = None
 
+    @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes or has a number
         that is not the position, or a mixer reads numbers from the device."""

@@ -130,6 +130,25 @@ def test_a_state_stays_a_value() -> None:
             torch.testing.assert_close(other(ids[:, t]), expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("name", ["attention", "retnet", "mamba", "base_conv"])
+def test_outside_inference_mode_steps_have_the_same_logits_without_a_gradient(
+    name: str, mode: Callable[[], Any]
+) -> None:
+    """Also if the storage was fixed inside."""
+    model = model_of(name, name)
+    ids = torch.randint(VOCABULARY, (2, 30))
+    with torch.inference_mode():
+        expected = model(ids).logits.clone()
+    made = Steps(model, model.init_state(2), graphs=True)
+    for t in range(30):
+        with torch.inference_mode() if 6 <= t < 12 else mode():
+            logits = made(ids[:, t])
+        torch.testing.assert_close(logits, expected[:, t], rtol=0, atol=1e-9)
+        assert (made.fixed is not None) == (t >= PLAIN)
+        assert logits.requires_grad == (t < PLAIN and mode is torch.enable_grad)
+
+
 def test_by_default_only_a_gpu_uses_graphs() -> None:
     made = Steps(model := model_of("attention"), model.init_state(1))
     assert not made.graphs
