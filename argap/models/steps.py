@@ -83,7 +83,7 @@ class Steps:
             logits = fixed(ids)
         except Exception as error:  # of a mixer that is not ours too; if it is no matter of storage, a step raises it
             self.graphs = False
-            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            _say_no_graph(error)
             return None
         self.state, self.fixed = None, fixed
         return logits
@@ -151,7 +151,7 @@ class FixedStep:
                 self.logits = self._step()
         except RuntimeError as error:
             torch.cuda.synchronize()
-            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            _say_no_graph(error)
             return
         self.graph = graph
 
@@ -241,8 +241,9 @@ def _overwrite(changes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         old.copy_(new)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+def _say_no_graph(error: Exception) -> None:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    _say_once(f"no CUDA graph of a step ({reason}); it runs kernel by kernel")
 
 
 @cache
