@@ -112,7 +112,7 @@ class FixedStep:
     @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes or has a number
-        that is not the position, or a mixer reads numbers from the device."""
+        that is not the position, or a mixer reads from the device."""
         self.ids.copy_(ids)
         self.calls += 1
         if self.calls == 1:  # compiles and loads the kernels
@@ -157,7 +157,7 @@ class FixedStep:
 
 
 class _FirstStep(TorchDispatchMode):
-    """Inside, an operation that reads numbers from the device, or moves a tensor to another one, raises `ValueError`.
+    """Inside, an operation that reads from the device, or moves a tensor to another one, raises `ValueError`.
 
     A graph cannot record it, and after a recording that failed torch draws no random numbers on that GPU.
     """
@@ -171,8 +171,10 @@ class _FirstStep(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         devices = {x.device for x in (*args[:1], result) if isinstance(x, torch.Tensor)}
-        if _waits(func, args) or len(devices) > 1:
-            raise ValueError("it reads numbers from the device")
+        if _waits(func, args):
+            raise ValueError(f"{func} reads from the device")
+        if len(devices) > 1:
+            raise ValueError(f"{func} moves a tensor to another device")
         if func is _ATEN.add.Tensor and args[0] is self.position and type(args[1]) is int and args[1] == 1:
             self.next_positions.append(result)
         return result

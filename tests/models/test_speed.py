@@ -61,6 +61,7 @@ def test_generation_counts_every_token_after_a_warm_up(monkeypatch: pytest.Monke
     found = measure(replace(CASE, mode="generation", dtype="bfloat16"))
     assert (found.seconds, found.tokens_per_s) == (4.0, 8.0)
     assert steps == [(2,)] * (WARM_TOKENS + 16)
+    assert found.graph is False  # on a CPU
 
 
 def test_memory_is_that_of_a_process_of_its_own() -> None:
