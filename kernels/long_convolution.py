@@ -26,8 +26,8 @@ from argap.kernels.one_kernel_convolution import (
 )
 
 LONGEST_PRODUCT = 512
-"""Up to this length, and 4 positions per sequence of the batch, a training step multiplies by Toeplitz matrices, which
-then take less memory than 4 times its input."""
+"""Up to this length, and 4 positions per sequence of the batch, a training step multiplies by Toeplitz matrices. They
+take 2·T² float32 numbers per channel until the backward pass, so at most 8 times as many as the input."""
 LAUNCHES = LaunchTable("long_convolution", {"any": {"any": Launch({"BT": 64, "BD": 32}, warps=4, stages=1)}})
 
 
@@ -36,9 +36,9 @@ def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
     ``x [B, T, D]`` and ``taps`` h ``[N, D]`` to y ``[B, T, D]`` in the dtype of ``x``.
 
-    Runs kernels on a GPU if no gradient is needed, or `toeplitz_product` for short sequences; otherwise the reference.
-    In a shared transform the rounding errors of a sequence also scale with its partner's size, so its last bits depend
-    on its partner.
+    On a GPU runs kernels if no gradient is needed, and otherwise `toeplitz_product` for short sequences; else the
+    reference. In a shared transform the rounding errors of a sequence also scale with its partner's size, so its last
+    bits depend on its partner.
     """
     if runs_kernels(x, taps) and x.dtype != torch.float64:
         return packed_convolution(x, filter_spectrum(taps, x.shape[1]))
@@ -48,9 +48,10 @@ def long_convolution(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
 
 
 def toeplitz_product(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """`long_convolution` as one product per channel, in PyTorch's precision of float32 products; differentiable.
+    """`long_convolution` as one product per channel, in float32 or wider and in the precision that
+    `torch.set_float32_matmul_precision` sets; differentiable.
 
-    A transform reads and writes each value several times and a product once, which counts more here than operations.
+    A product has more operations than a transform, but moves each value once instead of several times.
     """
     T, D = x.shape[1:]
     dtype = torch.promote_types(x.dtype, torch.float32)
