@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from argap.kernels import delta_rule as delta_rule_kernel
+from argap.kernels import launch as launching
 from argap.kernels.delta_rule import LAUNCHES, delta_rule, delta_rule_reference
-from argap.kernels.launch import Launch, LaunchTable
+from argap.kernels.launch import HeadTensors, Launch, LaunchTable
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 
 BATCH, HEADS = 2, 2
@@ -110,6 +111,23 @@ def test_wide_keys(
     alone, after_alone = delta_rule(*(x[1:] for x in (q, k, v, beta)), normalize=True, state=before[1:])
     assert torch.equal(alone, y[1:])
     assert torch.equal(after_alone, after[1:])
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "value", "block"),
+    [(16, 8, 256, 128), (4, 8, 256, 64), (1, 8, 256, 32), (1, 1, 5, 32), (67, 1, 128, 128), (66, 1, 128, 64)],
+)
+def test_wide_keys_take_blocks_that_fill_half_of_a_hopper_gpu(
+    batch: int, heads: int, value: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 132 multiprocessors; 66 programs leave half of them idle."""
+    for module in (delta_rule_kernel, launching):
+        monkeypatch.setattr(module, "device_class", lambda device: "hopper")
+    monkeypatch.setattr(delta_rule_kernel, "multiprocessors", lambda device: 132)
+    q, v = (torch.empty(batch, heads, 1, size, dtype=torch.bfloat16) for size in (256, value))
+    assert delta_rule_kernel._scan_launch(HeadTensors.of(q, q, v, None)).blocks["BV"] == block
+    narrow = HeadTensors.of(q[..., :128], q[..., :128], v, None)
+    assert delta_rule_kernel._scan_launch(narrow) == LAUNCHES.by_device["hopper"]["128"]
 
 
 @pytest.mark.gpu
