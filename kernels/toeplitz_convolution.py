@@ -27,7 +27,7 @@ SHORTEST, LONGEST, MULTIPLE = 512, 2048, 16
 """Lengths for which this is faster than transforms, as measured; the rows of other multiples are not aligned."""
 LAUNCHES = LaunchTable(
     "toeplitz_convolution",
-    {"any": {}, "hopper": {"any": Launch({"BM": 128, "BN": 64, "BK": 64}, warps=4, stages=3)}},
+    {"any": {}, "hopper": {"any": Launch({"BM": 64, "BN": 128, "BK": 64}, warps=4, stages=3)}},
 )
 
 
@@ -62,7 +62,7 @@ def toeplitz_convolution(
     y = new_by_channel(x)
     launch = LAUNCHES.at(x.device, "any")
     tiles = triton.cdiv(triton.cdiv(T, launch.blocks["BN"]) * B, launch.blocks["BM"])
-    _multiply_kernel[(tiles * D,)](
+    _multiply_kernel[(D, tiles)](
         *(*strided(x, gate, y, dims=3), copies, None if skip is None else skip.contiguous(), T, B),
         FIRST=LARGEST_BLOCK,
         L=copies.shape[2],
@@ -89,11 +89,11 @@ def _multiply_kernel(
     BK: tl.constexpr,
 ):
     # BM blocks of BN positions of one channel. Blocks of all sequences at the same positions are neighbours, so that a
-    # program's blocks have about the same number of positions before them; those with most start first.
+    # program's blocks have about the same number of positions before them. Those with most start first, in all
+    # channels, so that the last programs to run are the shortest.
     N = tl.cdiv(T, BN)
-    NM = tl.cdiv(N * B, BM)
-    i_d = (tl.program_id(0) // NM).to(tl.int64)  # offsets may exceed 2³¹
-    start = (NM - 1 - tl.program_id(0) % NM) * BM
+    i_d = tl.program_id(0).to(tl.int64)  # offsets may exceed 2³¹
+    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BM
     o_m = start + tl.arange(0, BM)
     o_b = (o_m % B).to(tl.int64)[:, None]
     o_first = o_m // B * BN
