@@ -10,7 +10,9 @@ from argap.kernels.launch import Launch, LaunchTable, new_by_channel
 from argap.kernels.long_convolution import long_convolution_reference
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.models import convolution
+from argap.models.h3 import H3
 from argap.models.hyena import Hyena
+from argap.models.mixer import Mixer
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 from tests.models.conftest import redraw
 
@@ -38,7 +40,8 @@ def drawn(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
 @pytest.mark.parametrize("launch", [SQUARE, WIDE], ids=["square", "wide"], indirect=True)
 @pytest.mark.parametrize(
-    ("batch", "length", "taps"), [(1, 1, 1), (3, 63, 63), (1, 64, 1), (2, 65, 65), (8, 256, 100), (3, 272, 272)]
+    ("batch", "length", "taps"),
+    [(1, 1, 1), (3, 63, 63), (1, 64, 1), (2, 65, 65), (8, 256, 100), (3, 272, 272), (1, 400, 129), (1, 384, 128)],
 )
 def test_it_is_the_reference(
     batch: int, length: int, taps: int, launch: Launch, dtype: torch.dtype, device: torch.device
@@ -58,17 +61,32 @@ def test_it_is_the_reference(
     assert torch.equal(found, toeplitz_convolution(x.contiguous(), copies, gate.contiguous(), skip))
 
 
-def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("kind", "caches", "filters"), [(Hyena, ["spectra"], 2), (H3, ["shift_spectra", "spectra"], 1)]
+)
+def test_a_mixer_takes_it(
+    kind: type[Mixer], caches: list[str], filters: int, launch: Launch, device: torch.device
+) -> None:
     torch.manual_seed(2)
-    mixer = Hyena(8, 512).half().to(device)
+    mixer = kind(8, 512).half().to(device)
     redraw(mixer, 0.3)
     x = torch.randn(2, 512, 8).half().to(device)
     with torch.inference_mode():
         found = mixer(x)
-        kept: Any = mixer.spectra._kept
+        for cache in caches:
+            kept: Any = getattr(mixer, cache)._kept
+            assert [one.func for one in kept] == [toeplitz_convolution] * filters
         expected = mixer.double()(x.double())
-    assert [one.func for one in kept] == [toeplitz_convolution] * mixer.order
     assert relative_error(found, expected) < TOLERANCE[torch.float16]
+
+
+def test_h3_calls_a_projection_with_a_hook(launch: Launch, device: torch.device) -> None:
+    mixer, shapes = H3(8).half().to(device), []
+    redraw(mixer, 0.3)
+    mixer.qkv.register_forward_hook(lambda module, given, found: shapes.append(found.shape))
+    with torch.inference_mode():
+        mixer(torch.randn(2, 512, 8).half().to(device))
+    assert shapes == [(2, 512, 24)]
 
 
 @pytest.mark.gpu  # the interpreter's products round by a row's position in its tile
