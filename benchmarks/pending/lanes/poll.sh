@@ -1,7 +1,8 @@
 # poll.sh SECONDS: waits, then brings what is new since the last poll
 cd /tmp/tree; end=$((SECONDS+$1))
-while [ $SECONDS -lt $end ]; do [ -e /tmp/lane0_over ] && [ -e /tmp/lane1_over ] && break; sleep 2; done
+while [ $SECONDS -lt $end ]; do [ -e /tmp/lane_over ] && [ -e /tmp/bench_over ] && break; sleep 1; done
 python3 /tmp/dev/fetch.py "$OUT"
-for f in /tmp/out/logs/lanes-*.log; do echo "== $f"; tail -n 25 $f; done
-cat /tmp/out/table.txt 2>/dev/null | tail -60
+tail -n 30 /tmp/out/logs/lanes.log; cat /tmp/out/logs/lane.txt | tail -5
+for f in /tmp/out/logs/t2-*.log /tmp/out/logs/m-*.log; do [ -e $f ] && echo "$f $(tail -c 150 $f | tr '\r\n' '  ')"; done
+tail -n 130 /tmp/out/table.txt 2>/dev/null
 nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader
