@@ -33,7 +33,7 @@ def shared(make: Callable[P, R]) -> Callable[P, R]:
             if key not in results:
                 results[key] = make(*args, **kwargs)
             return results[key]
-        of_tensor = any(isinstance(argument, torch.Tensor) for argument in args)
+        of_tensor = any(isinstance(argument, torch.Tensor) for argument in (*args, *kwargs.values()))
         return (make if of_tensor else kept)(*args, **kwargs)  # pyright: ignore[reportArgumentType]
 
     return call

@@ -27,8 +27,11 @@ ROOM = 128
 BLOCK = 64
 """Its capacity is a multiple of this."""
 _ATEN = torch.ops.aten
-READS = tuple(op.default for op in (_ATEN._local_scalar_dense, _ATEN.item, _ATEN.is_nonzero, _ATEN.nonzero))
-"""Operations that wait for the device to read from it."""
+WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""torch's marks of operations that read from the device a number or the size of their result; `WAITING` have none."""
+WAITING = (_ATEN.is_nonzero.default, _ATEN.where.default)
+INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
+"""Operations that wait if an index is a mask."""
 
 
 class Steps:
@@ -38,8 +41,8 @@ class Steps:
     """
 
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, *, graphs: bool | None = None) -> None:
-        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them. None: on CUDA, where
-        no gradient is needed."""
+        """``graphs``: whether to fix the storage after `PLAIN` steps and, on CUDA, to record them; their logits have no
+        gradient. None: on CUDA, where no gradient is needed."""
         if graphs is None:
             graphs = model.device.type == "cuda" and not torch.is_grad_enabled()
         assert isinstance(state.position, int)
@@ -80,20 +83,24 @@ class Steps:
             logits = fixed(ids)
         except Exception as error:  # of a mixer that is not ours too; if it is no matter of storage, a step raises it
             self.graphs = False
-            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            _say_no_graph(error)
             return None
         self.state, self.fixed = None, fixed
         return logits
 
 
 class FixedStep:
-    """A step that reads and writes the same storage at every call; on CUDA the second one records it."""
+    """A step that reads and writes the same storage at every call; on CUDA the second one records it.
 
+    All runs in inference mode, whatever the caller's: a tensor made in it cannot be written to outside.
+    """
+
+    @torch.inference_mode()
     def __init__(self, model: ArgapForCausalLM, state: RecurrentState, length: int, batch: int) -> None:
         """Continues after ``length`` positions from ``state``, a value or another one's storage, which it copies."""
         position = torch.full((1,), length, device=model.device)
         capacity = -(-(length + max(ROOM, length // 4)) // BLOCK) * BLOCK
-        layers = [_fixed(layer, length, position, capacity) for layer in state.layers]
+        layers = [_fixed(layer, state.position, position, length, capacity) for layer in state.layers]
         self.model, self.state = model, RecurrentState(position, layers)
         self.capacity = min(map(_capacity, layers), default=math.inf)
         """Positions for which there is room."""
@@ -102,14 +109,16 @@ class FixedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.logits: torch.Tensor | None = None
 
+    @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes, or a mixer
-        reads numbers from the device."""
+        """As `Steps`. The first call raises `ValueError` where a mixer's state does not keep its shapes or has a number
+        that is not the position, or a mixer reads numbers from the device."""
         self.ids.copy_(ids)
         self.calls += 1
         if self.calls == 1:  # compiles and loads the kernels
-            with _OnDevice():
-                return self._step()
+            assert isinstance(self.state.position, torch.Tensor)
+            with _FirstStep(self.state.position) as first:
+                return self._step(first)
         if self.calls == 2 and self.ids.is_cuda:
             self._record()
         if self.graph is None:
@@ -118,7 +127,7 @@ class FixedStep:
         assert self.logits is not None
         return self.logits
 
-    def _step(self) -> torch.Tensor:
+    def _step(self, first: "_FirstStep | None" = None) -> torch.Tensor:
         with shared_within():
             logits, after = self.model.step(self.ids, self.state)
         position, moved = self.state.position, after.position
@@ -127,7 +136,7 @@ class FixedStep:
         changes = [(position, moved)]
         for block, old, new in zip(self.model.model.blocks, self.state.layers, after.layers, strict=True):
             try:
-                changes += _changes(old, new, position)
+                changes += _changes(old, new, position, first)
             except ValueError as error:
                 raise ValueError(f"{type(block.mixer).__name__}: {error}") from None
         _overwrite(changes)
@@ -142,37 +151,53 @@ class FixedStep:
                 self.logits = self._step()
         except RuntimeError as error:
             torch.cuda.synchronize()
-            _say_once(f"no CUDA graph of a step ({_first_line(error)}); it runs kernel by kernel")
+            _say_no_graph(error)
             return
         self.graph = graph
 
 
-class _OnDevice(TorchDispatchMode):
+class _FirstStep(TorchDispatchMode):
     """Inside, an operation that reads numbers from the device, or moves a tensor to another one, raises `ValueError`.
 
     A graph cannot record it, and after a recording that failed torch draws no random numbers on that GPU.
     """
 
+    def __init__(self, position: torch.Tensor) -> None:
+        super().__init__()
+        self.position = position
+        self.next_positions: list[torch.Tensor] = []
+        """Results of ``position + 1``."""
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         devices = {x.device for x in (*args[:1], result) if isinstance(x, torch.Tensor)}
-        if func in READS or len(devices) > 1:
+        if _waits(func, args) or len(devices) > 1:
             raise ValueError("it reads numbers from the device")
+        if func is _ATEN.add.Tensor and args[0] is self.position and type(args[1]) is int and args[1] == 1:
+            self.next_positions.append(result)
         return result
 
 
-def _fixed(state: State, length: int, position: torch.Tensor, capacity: int) -> State:
-    """A copy of ``state`` after ``length`` positions in storage of fixed size; all mixers share ``position``."""
+def _waits(func: Any, args: Any) -> bool:
+    """Whether an operation waits for the device to read from it."""
+    if func in INDEXING:
+        return any(index is not None and index.dtype == torch.bool for index in args[1])
+    return func in WAITING or not WAITING_TAGS.isdisjoint(func.tags)
+
+
+def _fixed(state: State, before: int | torch.Tensor, position: torch.Tensor, length: int, capacity: int) -> State:
+    """A copy of ``state`` after ``length`` positions in storage of fixed size. All mixers share ``position``, which
+    replaces ``before``."""
+    if state is before or (type(state) is int and state == length):
+        return position
     if isinstance(state, Past | FixedPast):
         return state.fixed(position, length, capacity)
     if isinstance(state, Recent):
         return state.fixed()
     if isinstance(state, tuple | list):
-        parts = [_fixed(part, length, position, capacity) for part in state]
+        parts = [_fixed(part, before, position, length, capacity) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
-    if isinstance(state, torch.Tensor):
-        return state.clone(memory_format=torch.contiguous_format)
-    return position if type(state) is int and state == length else state
+    return state.clone(memory_format=torch.contiguous_format) if isinstance(state, torch.Tensor) else state
 
 
 def _capacity(state: State) -> float:
@@ -185,19 +210,24 @@ def _capacity(state: State) -> float:
     return math.inf
 
 
-def _changes(old: State, new: State, position: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The tensors of a state in storage that a step replaced, each with its new values. Raises `ValueError` where the
-    new state is not of the same shapes, or has numbers of Python that changed."""
+def _changes(
+    old: State, new: State, position: torch.Tensor, first: _FirstStep | None
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The tensors of a state in storage that a step replaced, each with its new values, but for ``position``. Raises
+    `ValueError` where the new state is not of the same shapes, or has numbers of Python that changed; in the ``first``
+    step also where a number that was the position is not its next one."""
+    if old is position:
+        if first is not None and all(new is not each for each in first.next_positions):
+            raise ValueError("its state has a number that is not the position")
+        return []
     if isinstance(old, FixedPast) and old is new:
         return []
     if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError("its state grows, or changes its type, in a step")
-        if old is new and old is position:
-            raise ValueError("its state has a number that is not the position")
         return [] if old is new else [(old, new)]
     if isinstance(old, tuple | list) and type(old) is type(new) and len(old) == len(new):
-        return [change for parts in zip(old, new, strict=True) for change in _changes(*parts, position)]
+        return [change for parts in zip(old, new, strict=True) for change in _changes(*parts, position, first)]
     if type(old) is not type(new) or not isinstance(old, int | float | str | None) or old != new:
         raise ValueError("its state has a number of Python that a step changes, or another form after it")
     return []
@@ -207,15 +237,13 @@ def _overwrite(changes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Write the new values to the storage. Those that are part of it are read before any is written."""
     stored = {old.untyped_storage().data_ptr() for old, _ in changes}
     copies = [(old, new.clone() if new.untyped_storage().data_ptr() in stored else new) for old, new in changes]
-    written = set()
     for old, new in copies:
-        if id(old) not in written:  # the position is part of several mixers' states
-            old.copy_(new)
-            written.add(id(old))
+        old.copy_(new)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+def _say_no_graph(error: Exception) -> None:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    _say_once(f"no CUDA graph of a step ({reason}); it runs kernel by kernel")
 
 
 @cache

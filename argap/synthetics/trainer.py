@@ -3,10 +3,8 @@
 Legend: B batch, N positions, M supervised positions per example, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -38,11 +36,9 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.model = ArgapForCausalLM(config.model_config())  # initialized on the CPU: the same on every device
         self.model.to(device)  # pyright: ignore[reportArgumentType]  (a decorator of transformers hides its type)
-        self.scoring: Callable[[], AbstractContextManager[Any]] = nullcontext
-        """Context of validation and tests, whose batches have other shapes than a step's."""
+        self.compiled = compiled
         if compiled:
             compile_layers(self.model)
-            self.scoring = partial(torch.compiler.set_stance, "force_eager")
         self.decoder: LastVectorDecoder | None = None
         """Replaces the model's head if answers are decoded from the last position's hidden state."""
         if config.from_last:
@@ -86,14 +82,14 @@ class Trainer:
         """Whether the most probable token is correct at each supervised position, ``[E, M]`` bool."""
         size = max(1, TOKENS_PER_BATCH // self.config.length)
         correct = []
-        for start in range(0, len(data.inputs), size):
-            rows = slice(start, start + size)
-            with self.scoring():
+        with torch.compiler.set_stance("force_eager") if self.compiled else nullcontext():  # batches of other shapes
+            for start in range(0, len(data.inputs), size):
+                rows = slice(start, start + size)
                 predicted = self.logits(data.inputs[rows], data.positions[rows]).argmax(dim=-1)
-            if data.valid is None:
-                correct.append(predicted == data.targets[rows])
-            else:
-                correct.append(data.valid[rows].gather(2, predicted[..., None])[..., 0])
+                if data.valid is None:
+                    correct.append(predicted == data.targets[rows])
+                else:
+                    correct.append(data.valid[rows].gather(2, predicted[..., None])[..., 0])
         return torch.cat(correct).cpu().numpy()
 
     def validate(self, data: Supervision, step: int) -> float:

@@ -57,7 +57,7 @@ def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
     recorded = tuned_for(_device_class()).chosen(launch)
     if chosen := [config for config in configs if config.all_kwargs() == recorded and _fits(self, config, kwargs)]:
         configs = chosen
-    else:
+    elif len(configs) > 1:
         _choosing.append((self, launch, (*launch.key.values(), *launch.dtypes)))
     _uncompiled[self] = configs
     return configs

@@ -116,7 +116,7 @@ def test_wide_keys(
 @pytest.mark.parametrize("normalize", [False, True])
 def test_blocks_for_few_heads_give_the_same_bits(normalize: bool, device: torch.device) -> None:
     """A batch that fills the GPU takes wider blocks of V than one sequence of it, or one head."""
-    q, k, v, beta = (torch.randn(16, 8, 300, 256, device=device, dtype=BFLOAT16) for _ in range(4))
+    q, k, v, beta = (torch.randn(16, 8, 300, 256, device=device, dtype=torch.bfloat16) for _ in range(4))
     q, k, beta = F.normalize(q, dim=-1), F.normalize(k, dim=-1), beta[..., 0].sigmoid()
     y, after = delta_rule(q, k, v, beta, normalize=normalize)
     for batch, heads in ((slice(4, 8), slice(None)), (slice(3, 4), slice(None)), (slice(0, 1), slice(2, 3))):

@@ -35,6 +35,7 @@ def test_a_position_in_storage_is_read_again_for_each_step() -> None:
             assert rotation(position, 1, 8, 100.0, torch.float64, CPU)[0] is cos
         expected = rotation(step, 1, 8, 100.0, torch.float64, CPU)
         outside = rotation(position, 1, 8, 100.0, torch.float64, CPU)
-        for found in ((cos, sin), outside):
+        by_name = rotation(first=position, length=1, size=8, theta=100.0, dtype=torch.float64, device=CPU)
+        for found in ((cos, sin), outside, by_name):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
         position += 1

@@ -1,5 +1,6 @@
 """Steps in fixed storage, recorded or not, against steps on states that are values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,6 +108,14 @@ def test_storage_grows_only_where_a_state_does() -> None:
     assert capacities == [60, float("inf"), float("inf")]
 
 
+def test_all_layers_share_the_position_after_storage_grows() -> None:
+    """Its angles are computed once for all layers."""
+    made = compared(model_of("attention", "retnet", "attention"), 1, 0)
+    assert made.fixed is not None
+    positions = [position for _, position in made.fixed.state.layers]
+    assert all(position is made.fixed.state.position for position in positions)
+
+
 def test_a_state_stays_a_value() -> None:
     """Steps neither write to the state that they start from nor to one another's."""
     model = model_of("attention", "mamba", "retnet", {"name": "attention", "window": 5})
@@ -119,6 +128,25 @@ def test_a_state_stays_a_value() -> None:
         for t in range(10, 30):
             expected, state = model.step(ids[:, t], state)
             torch.testing.assert_close(other(ids[:, t]), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("name", ["attention", "retnet", "mamba", "base_conv"])
+def test_outside_inference_mode_steps_have_the_same_logits_without_a_gradient(
+    name: str, mode: Callable[[], Any]
+) -> None:
+    """Also if the storage was fixed inside."""
+    model = model_of(name, name)
+    ids = torch.randint(VOCABULARY, (2, 30))
+    with torch.inference_mode():
+        expected = model(ids).logits.clone()
+    made = Steps(model, model.init_state(2), graphs=True)
+    for t in range(30):
+        with torch.inference_mode() if 6 <= t < 12 else mode():
+            logits = made(ids[:, t])
+        torch.testing.assert_close(logits, expected[:, t], rtol=0, atol=1e-9)
+        assert (made.fixed is not None) == (t >= PLAIN)
+        assert logits.requires_grad == (t < PLAIN and mode is torch.enable_grad)
 
 
 def test_by_default_only_a_gpu_uses_graphs() -> None:
@@ -174,6 +202,17 @@ class Constant(Shifts):
         return y * state[1], (after, state[1])
 
 
+class Chunks(Shifts):
+    """The position in a chunk, which in the first chunk is the number of positions."""
+
+    def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> Any:
+        return super().init_state(batch, dtype, device), 0
+
+    def step(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        y, after = super().step(x, state[0])
+        return y * (1 + state[1]), (after, (state[1] + 1) % 10)
+
+
 class Waits(Shifts):
     """Reads a number from the device in each step."""
 
@@ -182,7 +221,9 @@ class Waits(Shifts):
         return y * (1 + float(x.isfinite().all())), after
 
 
-@pytest.mark.parametrize(("mixer", "fixed"), [(Shifts, True), (Counts, False), (Constant, False), (Waits, False)])
+@pytest.mark.parametrize(
+    ("mixer", "fixed"), [(Shifts, True), (Counts, False), (Constant, False), (Chunks, False), (Waits, False)]
+)
 def test_a_mixer_of_another_form_is_right_or_plain(
     mixer: type[Mixer], fixed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +237,29 @@ def test_a_mixer_of_another_form_is_right_or_plain(
     said = capsys.readouterr().err
     assert said.count("runs kernel by kernel") == (not fixed)  # once
     assert (mixer.__name__ in said or "it reads numbers from the device" in said) == (not fixed)
+
+
+WAITS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "number": float,
+    "condition": bool,
+    "comparison": lambda x: torch.equal(x, x),
+    "positions": torch.nonzero,
+    "where": lambda x: torch.where(x > 0),
+    "mask": lambda x: x[x > 0],
+    "selected": lambda x: x.masked_select(x > 0),
+    "written": lambda x: x.index_put_((x > 0,), x),
+    "unique": torch.unique,
+}
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("name", WAITS)
+def test_what_waits_for_the_device_is_refused(name: str, mode: Callable[[], Any]) -> None:
+    """Operations whose result has the size, or is the number, that the device computes."""
+    with mode():
+        x = torch.ones(1)
+        with steps._FirstStep(torch.zeros(1)), pytest.raises(ValueError, match="reads numbers from the device"):
+            WAITS[name](x)
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from argap.cli import app
 from argap.errors import ArgapError
+from argap.synthetics import trainer
 from argap.synthetics.tasks.mqar import MqarConfig
 from argap.synthetics.tasks.mqar import build as build_mqar
 
@@ -43,13 +44,27 @@ def test_train_tells_each_learning_rate_and_writes_its_run(tmp_path):
     assert sorted(w["accuracy"] for w in written) == sorted(r["accuracy"] for r in results)
 
 
-def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(tmp_path):
-    config = tmp_path / "tiny.yaml"
-    config.write_text(
+@pytest.fixture
+def config(tmp_path):
+    """A sweep of one run of two steps."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(
         "members: {attention: }\nlengths: [16]\nwidths: [8]\npairs: [2]\nlrs: [1.0e-3]\n"
         "run: {vocab_size: 32, train_examples: 32, validation_examples: 8, test_examples: 8, "
         "batch_size: 16, epochs: 1}\n"
     )
+    return path
+
+
+@pytest.mark.parametrize("flags", [[], ["--compile"]])
+def test_a_sweep_compiles_the_layers_of_its_runs_if_asked(config, tmp_path, flags, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(trainer, "compile_layers", compiled.append)
+    assert "1 of 1 runs" in call("sweep", config, "--out", tmp_path / "out", "--device", "cpu", *flags)
+    assert len(compiled) == len(flags)
+
+
+def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(config, tmp_path):
     out = tmp_path / "out"
     assert "at most 2 steps" in call("sweep", config, "--out", out, "--dry-run")
     assert "0 of 1 runs" in call("sweep", config, "--out", out, "--device", "cpu", "--time-limit", 0)

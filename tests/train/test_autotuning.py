@@ -106,6 +106,14 @@ def test_pruned_configurations_are_not_compiled() -> None:
 
 
 @pytest.mark.usefixtures("record")
+def test_what_pruning_leaves_no_choice_is_no_choice_made_here() -> None:
+    kernel = Kernel()
+    launch(kernel, prune_configs_by={"early_config_prune": lambda configs, *_, **__: configs[:1]})
+    assert kernel.events == ["run 32x4 on 2 7"]
+    assert not list(autotuning.chosen_here())
+
+
+@pytest.mark.usefixtures("record")
 def test_a_choice_that_triton_kept_on_disk_compiles_no_other_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(self: Autotuner, key: tuple[Any, ...], configs: list[Config], bench: Callable[[], None]) -> bool:
         self.cache[key] = configs[0]
