@@ -168,10 +168,12 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
             if not len(each[0].ids):
                 continue
             text.metadata.append(replace(document, kept=kept))
-            # A limit leaves the rest of the document out; it is not text before the EOS.
-            end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
-            text.documents.append(each if separators is None else _with_separators(each, separators, end, document))
-            taken += len(text.documents[-1][0].ids)
+            if separators is not None:
+                # A limit leaves the rest of the document out; it is not text before the EOS.
+                end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
+                each = _with_separators(each, separators, end, document)
+            text.documents.append(each)
+            taken += len(each[0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 return text
     for corpus in corpora:
