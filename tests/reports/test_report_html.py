@@ -168,7 +168,7 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     assert "{{ 7 * 7 }}" in shown
     titles = [a["title"] or "" for a in page.spans("t") if "title" in a]
     assert len(titles) == len(tokens)
-    assert any("<b>model</b>\"'⟨202E⟩ -4.50" in title for title in titles)
+    assert any("<b>model</b>\"'⟨202E⟩ −4.50" in title for title in titles)
 
 
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
