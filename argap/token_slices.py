@@ -146,7 +146,7 @@ def score_slices(
     for each, of_slice in zip(slices, others, strict=True):
         text = _text(each.where, conditions[each.name])
         if not empty and not of_slice.n.any():
-            raise ArgapError(f"slice {each.name}: selects no token ({text})")
+            raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
         chosen.append((each._replace(where=text), of_slice))
     return _score(table, units, whole, hits, chosen)
 
@@ -248,6 +248,13 @@ def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
     if callable(where):
         return where
     raise ArgapError(f"slice condition {where!r}: expected SQL or a function of a pyarrow.RecordBatch")
+
+
+def _uncounted(table: TokenTable, condition: Condition | Mask) -> str:
+    """Why a condition on training counts, which are null without an index, selects nothing."""
+    if table.record.index is not None or not isinstance(condition, Condition) or "train_count" not in condition.columns:
+        return ""
+    return "; without an index train_count is null, run `argap label RESULT --index DIR`"
 
 
 def select(

@@ -130,6 +130,10 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
     assert row.ar_hits.nll == np.where(data.position % 2, 1.0, 2.0)[repeated].mean()
     even = result.gap({"even": "pos % 2 = 0"}).query("slice == 'even' and model == 'b'")
     assert even["delta"].item() == 1
+    with pytest.raises(ArgapError, match="train_count is null, run `argap label RESULT --index DIR`"):
+        result.gap({"rare": "train_count < 10"})
+    with pytest.raises(ArgapError, match=r"slice none: selects no token \(pos < 0\)$"):
+        result.gap({"none": "pos < 0"})
     run(f"index build {text} --tokenizer {folder} --out {at}/i")
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
