@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from argap.cells import KEYS, build_cells, sum_by, write_cells
+from argap.cells import KEYS, build_cells, sum_by, with_models, write_cells
 from argap.checksums import FILE as CHECKSUMS
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
@@ -31,7 +31,7 @@ from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.earlier import Earlier, open_earlier, with_models
+from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.layout import Layout, check_finished, open_finished, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
@@ -94,8 +94,9 @@ def collect(
     tokens = read_token_ids(next(iter(runs.values())))
     compared = {name: scores[name] for name in first if name in scores}
     if earlier.taken.keys().isdisjoint(first):
-        asked: dict[str, Any] = {"reference": suite.reference, "threshold": threshold, "count": EXAMPLES}
-        examples = choose_examples(tokens, labels, compared, tokenizer, **asked)
+        examples = choose_examples(
+            tokens, labels, compared, tokenizer, reference=suite.reference, threshold=threshold, count=EXAMPLES
+        )
     else:
         examples = add_models(earlier.examples(), first, earlier.same, tokens, labels, compared)
     trajectories = {name: trajectory(entries[name], layout) for name in runs}

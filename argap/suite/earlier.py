@@ -135,11 +135,6 @@ def open_earlier(
     return Earlier(folder, taken, {*taken, *checkpoints} - {*changed}, gap.breakdowns.position)
 
 
-def with_models(sums: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-    """The columns of ``models`` alone, beside the keys."""
-    return sums.drop(columns=[PREFIX + model for model in models_of(sums) if model not in models])
-
-
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
     """A part of an older result with the models that are in ``new``, which are compared with ``against`` there."""
     nll = old.nll | new.nll
