@@ -26,18 +26,19 @@ from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
+from argap.progress import say
 from argap.records import Gap, as_json, write_record
 from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
 from argap.suite.earlier import Earlier, open_earlier
-from argap.suite.layout import Layout, check_finished, open_finished, trajectory
+from argap.suite.layout import Layout, check_finished, open_finished, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
-from argap.synthetics.pretrained_test import PretrainedScores, read_scores
+from argap.synthetics.pretrained_test import PretrainedScores
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
@@ -70,7 +71,10 @@ def collect(
         if run is not None:
             check_finished(entry, layout, evaluation.fingerprint)
             runs[entry.name] = run
-    earlier = open_earlier(suite, size, runs, evaluation, threshold, out)
+    checkpoints = {name: run.record.checkpoint.fingerprint for name, run in runs.items()}
+    earlier = open_earlier(suite, size, checkpoints, evaluation, threshold, out)
+    for change in earlier.changes:
+        say(change)
     entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}
     if suite.reference not in entries:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
@@ -93,12 +97,12 @@ def collect(
     gap = _gap(suite, sums, first, members, labels, threshold, earlier)
     tokens = read_token_ids(next(iter(runs.values())))
     compared = {name: scores[name] for name in first if name in scores}
-    if earlier.taken.keys().isdisjoint(first):
+    if earlier.examples is None:
         examples = choose_examples(
             tokens, labels, compared, tokenizer, reference=suite.reference, threshold=threshold, count=EXAMPLES
         )
     else:
-        examples = add_models(earlier.examples(), first, earlier.same, tokens, labels, compared)
+        examples = add_models(earlier.examples, first, earlier.same, tokens, labels, compared)
     trajectories = {name: trajectory(entries[name], layout) for name in runs}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
@@ -138,17 +142,10 @@ def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None
 def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:
     """The recall of pairs of ``models`` as one measurement, from ``paths`` of those with a run and from the earlier
     result; None where none is."""
-    again = "remove the file and run `argap suite run` again"
     from_files = {model: paths.get(model, earlier.folder / "mqar.json") for model in models}
-    read = {path: read_scores(path, remedy=again) for path in dict.fromkeys(from_files.values()) if path.is_file()}
+    read = {path: read_recall(suite, path) for path in dict.fromkeys(from_files.values()) if path.is_file()}
     if suite.mqar is None or not read:
         return None
-    for path, found in read.items():
-        for key, asked in msgspec.structs.asdict(suite.mqar).items():
-            if (own := getattr(found, key)) != asked:
-                raise MismatchError(
-                    f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {again}"
-                )
     (first, found), *others = read.items()
     for path, other in others:
         for key, value in msgspec.structs.asdict(found).items():

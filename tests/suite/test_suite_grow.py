@@ -5,10 +5,12 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from argap.atomic import read_json, write_json
+from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
 from argap.labels import label
 from argap.records import read_gap
@@ -17,6 +19,7 @@ from argap.suite.config import load_suite
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
+from tests.suite.conftest import command
 
 FIRST, SECOND = ["attention", "attention-seed1"], ["base_conv"]
 EVERY = [*FIRST, *SECOND, "base_conv-seed1"]
@@ -175,3 +178,66 @@ def test_a_result_needs_its_reference_and_a_run(add, out, tmp_path):
         add(tmp_path / "new", SECOND)
     with pytest.raises(ArgapError, match="tiny: no member has a run in"):
         add(out, [])
+
+
+def without_a_column(tiny: Path) -> None:
+    path = tiny / "curve.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["logprob/base_conv"]), path)
+    write_checksums(tiny, [path])
+
+
+def damaged(tiny: Path) -> None:
+    (tiny / "logs" / "attention.jsonl").write_text("")
+
+
+def other_bins(tiny: Path) -> None:
+    bins = read_json(tiny / "gap.json")["bins"]
+    bins["distance"][0]["high"] += 1
+    changed(tiny, "gap.json", bins=bins)
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "change", "message"),
+    [
+        ({"reference": "base_conv"}, [], None, "its reference is attention, here base_conv; choose another `out`"),
+        ({"evaluation": {"seq_len": 32}}, [], None, "its evaluation set is "),
+        ({}, ["--threshold", "20"], None, "its threshold is 1250, here 20; choose another `out`"),
+        ({}, ["--threshold", "scaled"], None, "its threshold is 1250, here 0; choose another `out`"),
+        ({"train": {"steps": 8}}, [], None, "members.json: attention: trained with steps 6, the suite has 8; choose"),
+        ({"mqar": {"pairs": [2]}}, [], None, "mqar.json: recall of pairs with pairs (2, 4), the suite's mqar has (2,)"),
+        ({}, [], other_bins, "its bins are those of another argap; choose another `out`"),
+        ({}, [], without_a_column, "curve.parquet: no column logprob/base_conv; "),
+        ({}, [], damaged, "attention.jsonl: damaged, its checksum is not the one in checksums.json; choose another"),
+        ({}, [], lambda tiny: (tiny / "examples.json").unlink(), "examples.json: no such file"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_path, suite, options, change, message):
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    for key, value in suite.items():
+        values[key] = values[key] | value if isinstance(value, dict) else value
+    (root := tmp_path / "root").mkdir()
+    (root / "suite.yaml").write_text(yaml.safe_dump(values))
+    tiny = shutil.copytree(out, root / "out" / "tiny")
+    if change:
+        change(tiny)
+    before = contents(tiny)
+    result = command(root, "run", "--member", "base_conv-seed1", *options)
+    assert (result.exit_code, message in str(result.exception)) == (1, True), result.exception
+    assert contents(tiny) == before
+    assert not (root / "work").exists()
+
+
+def test_a_member_is_trained_beside_a_result_that_it_continues_or_that_is_not_there(add, place, tmp_path):
+    """With a threshold that is known only once the training text is counted, or from the result."""
+    shutil.copy(place / "suite.yaml", tmp_path)
+    (tmp_path / "out" / "tiny").mkdir(parents=True)
+    scaled = ["--threshold", "scaled"]
+    result = command(tmp_path, "run", "--member", "attention", *scaled)
+    assert result.exit_code == 0, result.output
+    shutil.rmtree(tmp_path / "work")
+    result = command(tmp_path, "run", "--member", "base_conv", *scaled)
+    assert result.exit_code == 0, result.output
+    assert read_gap(tmp_path / "out" / "tiny").models == ["attention", "base_conv"]
+    changed(tmp_path / "out" / "tiny", "gap.json", fingerprint="f" * 64)
+    shutil.rmtree(tmp_path / "work")
+    assert command(tmp_path, "run", "--member", "base_conv", "--no-collect").exit_code == 0  # looks at no result
