@@ -9,15 +9,13 @@ A result grows: members whose runs are not in the work folder are taken from the
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pandas as pd
 
+from argap.atomic import replacing_folder
 from argap.cells import KEYS, build_cells, sum_by, with_models, write_cells
-from argap.checksums import FILE as CHECKSUMS
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import add_models, choose_examples
@@ -36,6 +34,7 @@ from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.layout import Layout, check_finished, open_finished, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
+from argap.suite.staged import GAP, NEW, put_in_place
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
 from argap.synthetics.pretrained_test import PretrainedScores
@@ -62,7 +61,8 @@ def collect(
 
     Raises `ArgapError` where the reference is not finished or no member has a run, and `MismatchError` where a finished
     member is of another suite (`check_finished`), recall of pairs was measured on another test than the suite's, or
-    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then.
+    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. A kill leaves the
+    earlier result, or the new one to be put in place by the next call (`argap.suite.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
     runs: dict[str, Run] = {}
@@ -71,6 +71,7 @@ def collect(
         if run is not None:
             check_finished(entry, layout, evaluation.fingerprint)
             runs[entry.name] = run
+    put_in_place(out)
     checkpoints = {name: run.record.checkpoint.fingerprint for name, run in runs.items()}
     earlier = open_earlier(suite, size, checkpoints, evaluation, threshold, out)
     for change in earlier.changes:
@@ -110,33 +111,27 @@ def collect(
     histogram, distances = build_distances(labels, threshold)
     prevalence = build_prevalence(labels, tokens, tokenizer)
 
-    (out / CHECKSUMS).unlink(missing_ok=True)  # until all files agree with them again
-    for name, table in sums.items():
-        write_cells(table, out / name, gap.bins)
     tables = {"curve": curve, "distances": histogram, "distance_sums": distances, "prevalence": prevalence}
-    for name, table in tables.items():
-        write_parquet(out / f"{name}.parquet", table)
-    _replace(out / "trajectory.parquet", write_parquet, steps)
-    write_record(out / "examples.json", examples, indent=None)
-    _replace(out / "mqar.json", write_record, recall)
-    write_record(out / "members.json", Members(members))
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    for name in runs:
-        shutil.copyfile(layout.checkpoint(entries[name]) / "log.jsonl", out / "logs" / f"{name}.jsonl")
-    for log in (out / "logs").glob("*.jsonl"):
-        if log.stem not in entries:
-            log.unlink()
-    write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
-    write_record(out / "gap.json", gap)
+    with replacing_folder(out / NEW, sole_writer=True) as new:
+        for name, table in sums.items():
+            write_cells(table, new / name, gap.bins)
+        for name, table in tables.items():
+            write_parquet(new / f"{name}.parquet", table)
+        if steps is not None:
+            write_parquet(new / "trajectory.parquet", steps)
+        write_record(new / "examples.json", examples, indent=None)
+        if recall is not None:
+            write_record(new / "mqar.json", recall)
+        write_record(new / "members.json", Members(members))
+        (new / "logs").mkdir()
+        for name, entry in entries.items():
+            log = layout.checkpoint(entry) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
+            if log.is_file():  # an earlier result may have lost it
+                shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
+        write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])
+        write_record(new / GAP, gap)
+    put_in_place(out)
     return gap
-
-
-def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None:
-    """Write a file that not every suite has, or remove an earlier suite's."""
-    if value is None:
-        path.unlink(missing_ok=True)
-    else:
-        write(path, value)
 
 
 def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:

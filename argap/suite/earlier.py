@@ -23,6 +23,7 @@ from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
+from argap.suite.staged import GAP, whole
 from argap.suite.trajectory import COLUMNS
 from argap.threshold import Threshold, resolve_threshold
 
@@ -104,8 +105,8 @@ def open_earlier(
     the text, the threshold, the bins, the reference, the training of a member or its recall of pairs is not the
     suite's, and `FormatError` for a damaged file.
     """
-    entries = {entry.name: entry for entry in suite.entries(size)}
-    if checkpoints.keys() == entries.keys() or not (folder / "gap.json").is_file():
+    entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
+    if checkpoints.keys() == entries.keys() or not (folder / GAP).is_file():
         return Earlier(folder)
     found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
     taken = {name: member for name, member in found.items() if name in entries and name not in checkpoints}
@@ -113,7 +114,7 @@ def open_earlier(
         return Earlier(folder)
     gap = read_gap(folder, remedy=REMEDY)
     if gap.index is None:
-        raise FormatError(f"{folder / 'gap.json'}: `index` is null, and a suite has one; {REMEDY}")
+        raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
     runs = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None and name in found}
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
