@@ -79,6 +79,11 @@ def models_of(cells: "pd.DataFrame | CellFile") -> list[str]:
     return [c.removeprefix(PREFIX) for c in cells.columns if c.startswith(PREFIX)]
 
 
+def with_models(cells: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    """The columns of ``models`` alone, beside the keys and ``n``."""
+    return cells.drop(columns=[PREFIX + model for model in models_of(cells) if model not in models])
+
+
 def parts_of(cells: "pd.DataFrame | CellFile", columns: Sequence[str] | None = None) -> Iterable[pd.DataFrame]:
     """The cells, some rows at a time; ``columns``: some of them."""
     if isinstance(cells, CellFile):

@@ -17,17 +17,18 @@ from argap.bigram_index.store import check_tokenizer, open_index
 from argap.bins import bins_of
 from argap.cells import CellFile, CellWriter, build_cells
 from argap.checksums import write_checksums
-from argap.errors import ArgapError, FormatError
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.evaluation import open_evaluation_set
 from argap.example_windows import ExampleChooser
-from argap.labels import index_record, with_counts, write_labels
+from argap.labels import index_record, label_portions, with_counts, write_labels
 from argap.lock import one_writer
 from argap.portions import read_portions
 from argap.progress import say
 from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, check_same_set, open_run
-from argap.segments.runs import align_finished
+from argap.runs import Run, check_same_set, open_run, recorded_text, tokenizer_of
+from argap.segments.runs import align_finished, check_tokens
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
 from argap.tokenizer import Tokenizer
@@ -52,9 +53,9 @@ def compare_runs(
 ) -> Gap:
     """The gap of finished runs to the run ``reference``, written to ``out``.
 
-    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). ``slices``: as
-    `write_gap` takes them. Raises `ArgapError` for runs of one name, without labels, or cut short, and `MismatchError`
-    for runs of another evaluation set.
+    Runs of several tokenizers are first written to ``out`` as runs of segments (`argap.segments`). Where no run has
+    labels, as after `argap import`, they are made from the text. ``slices``: as `write_gap` takes them.
+    Raises `ArgapError` for runs of one name or cut short, and `MismatchError` for runs of another evaluation set.
     """
     folders: list[str] = [reference, *runs, *([base] if base else [])]
     opened = [open_run(folder) for folder in dict.fromkeys(folders)]
@@ -68,7 +69,7 @@ def compare_runs(
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
         opened, folder = align_finished(opened, out), out / "labels"
     else:
-        folder = labels_of(opened)
+        folder = _labels_beside(opened) or _label_text(opened, out)
     table = TokenTable(tuple(opened), folder)
     if slices:
         from argap.token_slices import check_slices
@@ -77,14 +78,44 @@ def compare_runs(
     return write_gap(opened, folder, table.tokenizer, out, threshold=threshold, base=base_name, slices=slices)
 
 
-def labels_of(runs: Sequence[Run]) -> Path:
-    """The folder of labels beside one of the runs. Raises `ArgapError` where there is none."""
-    beside = [run.folder.parent / "labels" for run in runs]
-    folder = next((f for f in beside if (f / "labels.json").is_file()), None)
+def labels_of(run: Run) -> Path:
+    """The folder of labels beside a run. Raises `ArgapError` where there is none."""
+    folder = _labels_beside([run])
     if folder is None:
         raise ArgapError(
-            f"{beside[0]}: no labels beside a run; expected one run of `argap score` or of `argap import --index DIR`"
+            f"{run.folder.parent / 'labels'}: no labels beside the run; expected a run of `argap score` or of "
+            "`argap import --index DIR`"
         )
+    return folder
+
+
+def _labels_beside(runs: Sequence[Run]) -> Path | None:
+    """The first folder of labels beside one of the runs."""
+    beside = [run.folder.parent / "labels" for run in runs]
+    return next((folder for folder in beside if (folder / "labels.json").is_file()), None)
+
+
+def _label_text(runs: Sequence[Run], out: Path) -> Path:
+    """Write labels to ``out``/labels, with the counts of the index that the first run records, and return the folder.
+
+    Its text is read again. Without an index every repeated bigram is a hit. Labels that are there stay: they may have
+    counts since (`label_result`). Raises `ArgapError` for a run of segments and one whose text is not there, and
+    `MismatchError` for runs of another evaluation set, a text that has changed, and labels of another one.
+    """
+    check_tokens(runs)
+    first, folder = runs[0], out / "labels"
+    for run in runs:
+        check_same_set(run, first.record.evaluation, f"{first.folder} holds")
+    if (folder / "labels.json").is_file():
+        if TokenTable((), folder).record.evaluation.fingerprint != first.record.evaluation.fingerprint:
+            raise MismatchError(f"{folder}: labels of another comparison; choose another `out`")
+        return folder
+    tokenizer = tokenizer_of(first)
+    data = open_evaluation_set(recorded_text(first), tokenizer)
+    check_same_set(first, data.record, "the text is now")
+    index = first.record.source.index
+    opened = open_index(index) if index is not None and Path(index).is_dir() else None
+    write_labels(label_portions(data, opened), tokenizer, folder)
     return folder
 
 

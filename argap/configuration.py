@@ -53,6 +53,15 @@ def check_ranges(config: Any) -> None:
             raise ArgapError(f"{name}: expected {expected}, found {value}")
 
 
+def check_field(kind: type[Any], name: str, value: Any, option: str) -> None:
+    """Raise `ArgapError`, one line that starts with ``option``, for a value that `build` would not take for a field."""
+    hint = get_type_hints(kind, include_extras=True).get(name)
+    if hint is None:
+        raise ArgapError(f"{option}: unknown key; known are {', '.join(_required(kind))}")
+    if expected := unmet(_convert(option, value, hint), hint):
+        raise ArgapError(f"{option}: expected {expected}, found {value}")
+
+
 def unmet(value: Any, hint: Any) -> str | None:
     """The values that ``hint`` allows, in words; None where ``value`` is one of them.
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
-from argap.cells import PREFIX, ar_hits
+from argap.cells import PREFIX, ar_hits, with_models
 from argap.condition_tree import Feature, Node, grow
 from argap.errors import ArgapError, FormatError
 from argap.kept_features import kept_features
@@ -131,8 +131,7 @@ class _Half(NamedTuple):
 
 
 def _of_cells(result: "Result", model: str) -> _Half:
-    cells = result.cells
-    cells = cells.drop(columns=[PREFIX + each for each in result.models if each not in (result.reference, model)])
+    cells = with_models(result.cells, [result.reference, model])
     fit = fitting(cells["document"].to_numpy())
     _check_halves(fit, result)
     binned = {name: highs for name, highs in _bins(result).items() if name in cells}

@@ -61,7 +61,7 @@ def import_run(
     """Write the log-probs of ``file`` as the run ``out``/``name`` and return it.
 
     ``spec``: the text and its windows, as for `argap score`; ``name``: by default the file's name without its suffix.
-    ``index``: also write the labels, ``out``/labels; without it, compare with a run that has them.
+    ``index``: also write the labels, with its counts, to ``out``/labels.
 
     Raises `FormatError` for a file that is not in one of the forms above, `MismatchError` that names document and
     position for a token other than the text's, and `ArgapError` for a log-prob that is missing or impossible.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast, get_args
 import pandas as pd
 
 from argap.breakdowns import By, as_part, partition
-from argap.cells import PREFIX, REMEDY, CellFile, hits_and_others, models_of, read_cells
+from argap.cells import REMEDY, CellFile, hits_and_others, read_cells, with_models
 from argap.checksums import check_files
 from argap.errors import ArgapError
 from argap.records import Bin, EvaluationRecord, Gap, IndexRecord, Interval, Part, SliceResult, read_gap
@@ -87,9 +87,7 @@ class Result:
         """``cells.parquet``: one row for each combination of document, window, domain and bins, with ``n`` tokens and
         ``logprob/MODEL``, the sum of log p in nats. (The cells of a suite leave out window and position.) All in
         memory: about 50 bytes and 8 for each model a row; `table` and `gap` read them, or the tokens, in portions."""
-        cells = read_cells(self.folder / "cells.parquet")
-        others = [PREFIX + model for model in models_of(cells) if model not in self.models]
-        return cells.drop(columns=others)  # further seeds of a suite
+        return with_models(read_cells(self.folder / "cells.parquet"), self.models)  # without a suite's further seeds
 
     def table(self) -> pd.DataFrame:
         """One row for each model and slice: all tokens, AR hits, other tokens, and the slices that `argap score` took.

@@ -24,6 +24,7 @@ from argap.progress import say
 from argap.records import (
     CheckpointRecord,
     EvaluationRecord,
+    EvaluationSpec,
     RunIdentity,
     RunRecord,
     RunResult,
@@ -229,6 +230,14 @@ def tokenizer_of(run: Run) -> Tokenizer:
         f"{run.folder}: its tokenizer is not here ({evaluation.tokenizer}, {evaluation.tokenizer_fingerprint[:12]}); "
         f"expected it in {run.folder.parent / 'labels'}, or where its name says"
     )
+
+
+def recorded_text(run: Run) -> EvaluationSpec:
+    """The text and windows of a run, to be read again. Raises `ArgapError` for a run that does not record them."""
+    spec = EvaluationSpec().over(run.record.source)
+    if not spec.data:
+        raise ArgapError(f"{run.folder}: does not record its text; expected a run of `argap score`")
+    return spec
 
 
 def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:

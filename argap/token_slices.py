@@ -52,10 +52,13 @@ def open_tokens(folder: Path, record: Gap) -> TokenTable:
     """
     runs = tuple(_run(folder, row.model, row.run) for row in record.rows)
     beside = [folder / "labels", *(run.folder.parent / "labels" for run in runs)]
-    labels = next((each for each in beside if (each / "labels.json").is_file()), None)
-    if labels is None:
+    tables = [TokenTable(runs, each) for each in beside if (each / "labels.json").is_file()]
+    if not tables:
         raise ArgapError(f"{folder}: the tokens of this result are not here; expected its labels in {beside[0]}")
-    table = TokenTable(runs, labels)
+    made_with = record.fingerprint, record.index  # an earlier comparison in the folder may have left other labels
+    own = (each for each in tables if (each.record.evaluation.fingerprint, each.record.index) == made_with)
+    table = next(own, tables[0])
+    labels = table.labels
     for name, evaluation in [(labels, table.record.evaluation), *((run.folder, run.record.evaluation) for run in runs)]:
         if evaluation.fingerprint != record.fingerprint:
             raise MismatchError(
@@ -143,7 +146,7 @@ def score_slices(
     for each, of_slice in zip(slices, others, strict=True):
         text = _text(each.where, conditions[each.name])
         if not empty and not of_slice.n.any():
-            raise ArgapError(f"slice {each.name}: selects no token ({text})")
+            raise ArgapError(f"slice {each.name}: selects no token ({text}){_uncounted(table, conditions[each.name])}")
         chosen.append((each._replace(where=text), of_slice))
     return _score(table, units, whole, hits, chosen)
 
@@ -245,6 +248,13 @@ def checked(table: TokenTable, where: str | Mask) -> Condition | Mask:
     if callable(where):
         return where
     raise ArgapError(f"slice condition {where!r}: expected SQL or a function of a pyarrow.RecordBatch")
+
+
+def _uncounted(table: TokenTable, condition: Condition | Mask) -> str:
+    """Why a condition on training counts, which are null without an index, selects nothing."""
+    if table.record.index is not None or not isinstance(condition, Condition) or "train_count" not in condition.columns:
+        return ""
+    return "; without an index train_count is null, run `argap label RESULT --index DIR`"
 
 
 def select(

@@ -227,7 +227,7 @@ def grid(axes: Axes, values: Literal["x", "y"] = "y") -> None:
 
 
 def dashed(axes: Axes, at: float) -> None:
-    """A vertical line that is no value of a model: a threshold, or chance."""
+    """A dashed vertical line at a reference value: a threshold, or chance."""
     axes.axvline(at, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
 
 

@@ -1,16 +1,19 @@
 """Where a result comes from, as names and values: for the page and for model cards."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from argap.records import Gap
 from argap.reports.numbers import threshold_text
 
 SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
 
 
-def provenance(gap: Gap) -> list[tuple[str, str]]:
-    """What was measured with what."""
+def provenance(gap: Gap, path: Callable[[str], str] = str) -> list[tuple[str, str]]:
+    """What was measured with what; ``path`` writes the paths of text, index, tokenizer and runs."""
     evaluation, index = gap.evaluation, gap.index
     return [
-        ("Text", ", ".join(evaluation.data)),
+        ("Text", ", ".join(map(path, evaluation.data))),
         (
             "Evaluation set",
             f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
@@ -23,15 +26,27 @@ def provenance(gap: Gap) -> list[tuple[str, str]]:
             "Training index",
             "none: every repeated bigram counts"
             if index is None
-            else f"{index.folder}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            else f"{path(index.folder)}: {index.tokens:,} tokens, {index.documents:,} documents, "
             f"{index.distinct:,} distinct bigrams, read {_times(index.passes)}",
         ),
-        ("Tokenizer", f"{evaluation.tokenizer} ({evaluation.tokenizer_fingerprint})"),
+        ("Tokenizer", f"{path(evaluation.tokenizer)} ({evaluation.tokenizer_fingerprint})"),
         ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
-        ("Runs", "; ".join(f"{row.model}: {_short(row.run)}" for row in gap.rows)),
+        ("Runs", "; ".join(f"{row.model}: {_short(path(row.run))}" for row in gap.rows)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
         ("Date", gap.date),
     ]
+
+
+def for_others(path: str) -> str:
+    """A path as it may be published: an absolute one from the working directory, or only its name if it lies elsewhere.
+
+    >>> for_others("runs/m1"), for_others("hub:org/text"), for_others("/elsewhere/data/text")
+    ('runs/m1', 'hub:org/text', 'text')
+    """
+    if not Path(path).is_absolute():
+        return path
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
 
 
 def _short(run: str) -> str:

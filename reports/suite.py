@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from argap.atomic import write_text
+from argap.lock import alone_in
 from argap.reports.formats import latex, markdown
 from argap.reports.html import Further
 from argap.reports.suite_figures import CAPTIONS, draw_suite
@@ -14,14 +15,20 @@ from argap.reports.suite_tables import further_tables, suite_csv, tables_of_size
 from argap.reports.write import write_report
 from argap.suite.config import Suite
 from argap.suite.result import read_sizes
+from argap.suite.staged import put_in_place, whole
 
 
 def write_suite(suite: Suite, out: Path, form: Literal["markdown", "latex"] = "markdown") -> str:
     """Write ``table.md`` and ``table.csv`` to ``out``, and the report and figures of each size to ``out/SIZE``.
 
-    Sizes without a result are skipped; a note names the members that a size lacks. Returns the text of ``table.md``, or
-    the same tables in LaTeX. Raises `FormatError` if there is no result, or a file is missing or invalid.
+    A result whose writing was killed is put in place first. Sizes without a result are skipped; a note names the
+    members that a size lacks. Returns the text of ``table.md``, or the same tables in LaTeX. Raises `FormatError` if
+    there is no result, or a file is missing or invalid.
     """
+    for folder in (out / size for size in suite.sizes):
+        if whole(folder) != folder:
+            with alone_in(folder):
+                put_in_place(folder)
     results = read_sizes(out, list(suite.sizes))
     sections, papers = [], []
     for result in results:

@@ -97,7 +97,7 @@ def _logprob(window: ExampleWindow, k: int, value: float | None) -> str:
     """A log-prob as text; −∞ is null in the file."""
     if value is None:
         return "−∞" if _scored(window, k) else DASH
-    return f"{value:.2f}".replace("-", "−")
+    return f"{value:z.2f}".replace("-", "−")
 
 
 def visible(text: str) -> str:
@@ -143,8 +143,7 @@ def _tooltip(window: ExampleWindow, k: int, reference: str) -> str:
     group = _group(window, k)
     back = f", {window.distance[k]:,} back" if window.repeated[k] else ""
     named = window.logprob if len(window.logprob) <= 1 + MANY else (reference, window.model)
-    values = {name: window.logprob[name][k] for name in named}
-    logprobs = ", ".join(f"{name} {'−∞' if p is None else f'{p:.2f}'}" for name, p in values.items())
+    logprobs = ", ".join(f"{name} {_logprob(window, k, window.logprob[name][k])}" for name in named)
     seen = f"; {_times(window.train_count[k])} in training" if window.train_count else ""
     return f"{group}{back}{seen}; log-prob: {logprobs}"
 

@@ -115,6 +115,14 @@ def test_options_named_by_themselves_exist(page):
     assert [span for span in spans if not set(OPTION.findall(span)) <= known] == []
 
 
+def test_examples_of_exit_codes(run_command):
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    examples = re.findall(r"^\| (\d+) \|.*\| `argap (.+)` \|$", page, re.MULTILINE)
+    assert [code for code, _ in examples] == ["0", "1", "2"]
+    for code, command in examples:
+        assert run_command(*shlex.split(command))[0] == int(code), command
+
+
 def test_the_checks_detect_errors(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# One page\n\n[gone](gone.md) [here](page.md#one-page) [not](#two) [site](https://example.org)\n")

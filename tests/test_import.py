@@ -1,6 +1,7 @@
 """``argap import``: the same run as ``argap score`` gives, and refusals that name document and position."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from argap import atomic
+from argap.api import open_result
+from argap.bigram_index.store import open_index
 from argap.cli import app
 from argap.comparison import compare_runs
 from argap.corpus import open_corpus
-from argap.errors import ArgapError
+from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
 from argap.importing import import_run
-from argap.records import EvaluationSpec
+from argap.labels import label
+from argap.records import EvaluationSpec, read_gap
 from argap.runs import open_run, read_logprobs
+from argap.tokenizer import load_tokenizer
 
 DEMO = Path(__file__).parent.parent / "argap" / "demo"
 DOCUMENTS = ["the cat sat on the mat. " * 9, "a dog saw the cat and the cat saw a dog. " * 5, "the end of the mat"]
@@ -105,10 +110,74 @@ def test_the_log_probs_of_a_scored_run_compare_as_the_run_does(data, text, folde
     for part in ("overall", "ar_hits", "other"):
         assert imported[part]["n"] == scored[part]["n"]
         assert imported[part]["nll"] == pytest.approx(scored[part]["nll"], abs=1e-12)
-    with pytest.raises(ArgapError, match=r"no labels beside a run; expected .*`argap import --index DIR`"):
-        compare_runs([f"{at}/imported/copy"], f"{at}/imported/copy", tmp_path / "none")
     run(f"import {file} --data {text} --tokenizer {folder} --seq-len 32 --out {at}/alone --index {at}/i --name copy")
     run(f"compare {at}/runs/model --ref {at}/alone/copy --out {at}/gap2")  # its own labels
+
+
+def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> None:
+    """Every repeated bigram is a hit, as without an index elsewhere, until `argap label` adds the counts."""
+    at, out = str(tmp_path), tmp_path / "gap"
+    windows = f"--data {text} --tokenizer {folder} --seq-len 32"
+    for name, logprob in (("a", np.full(len(data.tokens), -1.0)), ("b", np.where(data.position % 2, -1.0, -2.0))):
+        file = written(tmp_path / f"{name}.jsonl", rows_of(data, logprob))
+        run(f"import {file} {windows} --out {at}/imported")
+    compared = f"compare {at}/imported/b --ref {at}/imported/a --out {out}"
+    run(compared)
+    result = open_result(out)
+    repeated = label(data).repeated
+    row = result.record.row("b")
+    assert row.ar_hits.n == repeated.sum() > 0
+    assert row.ar_hits.nll == np.where(data.position % 2, 1.0, 2.0)[repeated].mean()
+    even = result.gap({"even": "pos % 2 = 0"}).query("slice == 'even' and model == 'b'")
+    assert even["delta"].item() == 1
+    with pytest.raises(ArgapError, match="train_count is null, run `argap label RESULT --index DIR`"):
+        result.gap({"rare": "train_count < 10"})
+    with pytest.raises(ArgapError, match=r"slice none: selects no token \(pos < 0\)$"):
+        result.gap({"none": "pos < 0"})
+    run(f"index build {text} --tokenizer {folder} --out {at}/i")
+    run(f"label {out} --index {at}/i --threshold 8")
+    counted = read_gap(out)
+    assert counted.threshold == 8
+    run(f"{compared} --threshold 8")
+    assert read_gap(out).rows == counted.rows  # the labels kept their counts
+
+
+def test_a_comparison_reads_its_own_labels(data, text, folder, tmp_path) -> None:
+    """Labels without counts that an earlier comparison left in the folder are not those of runs with an index."""
+    at, out = str(tmp_path), tmp_path / "gap"
+    windows = f"--data {text} --tokenizer {folder} --seq-len 32"
+    file = written(tmp_path / "a.jsonl", rows_of(data))
+    run(f"index build {text} --tokenizer {folder} --out {at}/i")
+    run(f"import {file} {windows} --out {at}/plain")
+    run(f"import {file} {windows} --out {at}/counted --index {at}/i")
+    for imported in ("plain", "counted"):
+        run(f"compare {at}/{imported}/a --ref {at}/{imported}/a --out {out} --threshold 8")
+    result = open_result(out)
+    assert result.threshold == 8
+    counts = label(data, open_index(f"{at}/i")).train_count
+    assert counts is not None
+    assert len(result.tokens("train_count > 8")) == (counts > 8).sum() > 0
+    shutil.rmtree(tmp_path / "counted" / "labels")
+    run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/again --threshold 8")
+    assert read_gap(tmp_path / "again").rows[0].ar_hits == result.record.rows[0].ar_hits
+
+
+def test_runs_without_labels_that_are_not_compared(data, text, folder, tmp_path) -> None:
+    at = str(tmp_path)
+    for seq_len in (32, 16):
+        cut = build_evaluation_set(open_corpus(text), load_tokenizer(folder), seq_len=seq_len)
+        file = written(tmp_path / f"a{seq_len}.jsonl", rows_of(cut))
+        run(f"import {file} --data {text} --tokenizer {folder} --seq-len {seq_len} --out {at}/imported")
+    long, short = f"{at}/imported/a32", f"{at}/imported/a16"
+    with pytest.raises(MismatchError, match=r"a16 holds evaluation set .*`seq_len` 16 against 32"):
+        compare_runs([short], long, tmp_path / "none")
+    compare_runs([long], long, tmp_path / "gap")
+    with pytest.raises(MismatchError, match="gap/labels: labels of another comparison; choose another `out`"):
+        compare_runs([short], short, tmp_path / "gap")
+    text.write_text(json.dumps({"text": DOCUMENTS[0]}))
+    with pytest.raises(MismatchError, match=r"a32 holds evaluation set .* the text is now"):
+        compare_runs([long], long, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def run(command: str) -> None:

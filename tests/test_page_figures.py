@@ -146,11 +146,39 @@ def test_training_over_lengths_and_generation():
             for model, cell in zip(("attention", "delta_net", "gla", "retnet"), cells, strict=True):
                 row = rates[model, f"B {windows}, T {length}"]
                 yield cell, *((row["tokens_per_s"], row["ratio"])[: 1 + cell.count("(")])
-        speeds = {(row["architecture"], str(row["batch"])): row["tokens_per_s"] for row in rows_of("generation")}
-        for batch, *cells in table(PERFORMANCE, "sequences", "attention"):
-            for model, cell in zip(("attention", "based", "based_post", "mamba"), cells, strict=True):
-                found = speeds[model, batch]
-                yield cell, *((found, found / speeds["attention", batch])[: 1 + cell.count("(")])
+        speeds = {
+            (row["architecture"], row["graph"], row["batch"], row["length"]): row["tokens_per_s"]
+            for row in rows_of("generation")
+        }
+        for header, graph in (("sequences", True), ("sequences, no graph", False)):
+            for sequences, *cells in table(PERFORMANCE, header, "attention"):
+                batch, length = map(int, re.findall(r"\d+", sequences.replace(",", "") + " 256")[:2])
+                for model, cell in zip(("attention", "based", "based_post", "mamba"), cells, strict=True):
+                    if cell != "—":
+                        found, of_attention = (
+                            speeds[model, graph, batch, length],
+                            speeds["attention", graph, batch, length],
+                        )
+                        yield cell, *((found, found / of_attention)[: 1 + cell.count("(")])
+
+    assert unlike(checks()) == []
+
+
+def test_first_steps_wide_keys_and_sweeps():
+    def checks() -> Iterator[Check]:
+        rates = {row["row"].split()[0]: row for row in rows_of("train") if "tokens_per_s" in row}
+        for label, rate, share, first, memory in table(PERFORMANCE, "Model, operators"):
+            row = rates[{"DeltaNet": "delta_net", "GLA": "gla"}.get(name := label.split(",")[0], name)]
+            yield from ((rate, row["tokens_per_s"]), (first, row["first_step_s"]), (memory, row["peak_gb"]))
+            yield (share, 100 * row["ratio"]) if share != "—" else (share,)
+        wide = {row["T"]: row for row in rows_of("delta_rule_256")}
+        for (_, *cells), key in zip(table(PERFORMANCE, "heads of 256"), ("earlier_ms", "ms", "ratio"), strict=True):
+            yield from ((cell, wide[length][key]) for cell, length in zip(cells, sorted(wide), strict=True))
+        layers = "transforms", "products", "products, compiled"
+        steps = {(row["model"], row["layers"]): row["step_ms"] for row in rows_of("sweeps")}
+        for label, *cells in table(PERFORMANCE, "runs", "long convolutions by transforms"):
+            model = {"Hyena": "hyena", "BaseConv": "base_conv"}[label.split(",")[0]]
+            yield from ((cell, steps[model, each]) for cell, each in zip(cells, layers, strict=True))
 
     assert unlike(checks()) == []
 

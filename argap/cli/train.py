@@ -50,13 +50,19 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node N -m argap train CONFIG.
     """
+    from argap.configuration import check_field
     from argap.errors import ArgapError
     from argap.train import load_config
-    from argap.train.config import parse_settings
+    from argap.train.config import TrainConfig, parse_settings
     from argap.train.run import train
 
     given = {key: value for key, value in asdict(flags).items() if value is not None and value != []}
-    resolved = load_config(config, {**given, **parse_settings(settings or [])})
+    further = parse_settings(settings or [])
+    for key, value in given.items():
+        check_field(TrainConfig, key, value, f"--{key.replace('_', '-')}")
+    for key, value in further.items():
+        check_field(TrainConfig, key, value, f"--set {key}")
+    resolved = load_config(config, given | further)
     if out is None:
         if config is None:
             raise ArgapError("without a configuration file, name the folder with --out DIR")

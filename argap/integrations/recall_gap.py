@@ -92,7 +92,7 @@ class RecallGap:
             self._text = open_text_of_runs(spec, [tokenizer_of(run), own], {0: run})
             self._data, labels = self._text.sets[1], labels_of_text(run, self._text)
         else:
-            folder = labels_of([run])
+            folder = labels_of(run)
             labels = read_labels(folder)
             check_same_set(run, labels.record.evaluation, f"{folder} holds")
             self._data = _data_of(run, labels)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.configuration import Positive
 from argap.device import growing_keys
 from argap.errors import ArgapError
 from argap.kernels.recurrence import in_chunks
@@ -51,7 +52,7 @@ class Attention(Mixer):
         *,
         heads: int | None = None,
         positions: Positions = "rope",
-        rope_theta: float = 10_000.0,
+        rope_theta: Positive = 10_000.0,
         window: AtLeastOne | None = None,
         window_kind: WindowKind = "sliding",
         rotary_size: int | None = None,

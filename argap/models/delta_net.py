@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.configuration import Positive
 from argap.kernels.delta_rule import SMALLEST_NORM, delta_rule
 from argap.models.convolution import NoConvolution, ShortConvolution
 from argap.models.feature_maps import ACTIVATIONS
@@ -49,7 +50,7 @@ class DeltaNet(Mixer):
         key_norm: KeyNorm = "l2",
         conv_size: AtLeastOne | None = 4,
         chunk_size: AtLeastOne | None = 64,
-        norm_eps: float = EPSILON,
+        norm_eps: Positive = EPSILON,
     ) -> None:
         super().__init__()
         self.heads = split_heads("delta_net", width, heads, usual=width // 128)

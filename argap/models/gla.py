@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import nn
 
+from argap.configuration import Positive
 from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.gla import gla
@@ -49,7 +50,7 @@ class GLA(Mixer):
         gate_temperature: Annotated[float, Meta(gt=0)] = 16.0,
         conv_size: AtLeastOne | None = None,
         chunk_size: AtLeastOne | None = 16,
-        norm_eps: float = EPSILON,
+        norm_eps: Positive = EPSILON,
     ) -> None:
         super().__init__()
         keys = round(width * key_expansion)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from argap.configuration import Positive
 from argap.errors import ArgapError
 from argap.kernels.linear_attention import SMALLEST_SUM, linear_attention
 from argap.kernels.taylor_attention import taylor_attention
@@ -53,7 +54,7 @@ class LinearAttention(Mixer):
         feature_dim: AtLeastOne | None = None,
         random_features: AtLeastOne = 256,
         normalization: Normalization | None = None,
-        norm_eps: float = EPSILON,
+        norm_eps: Positive = EPSILON,
         decay: float | None = None,
         decay_scale: bool = True,
         chunk_size: AtLeastOne | None = 64,

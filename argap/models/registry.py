@@ -114,8 +114,9 @@ def build_mixer(spec: dict[str, Any], width: int, max_positions: int | None) -> 
     try:
         for option, value in options.items():
             annotation = known[option].annotation
-            if expected := unmet(value, annotation):
-                raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
+            with suppress(TypeError):  # a value of another type than the range's: `check_value` says so
+                if expected := unmet(value, annotation):
+                    raise ArgapError(f"{name}: {option} {value!r}; expected {expected}")
             if annotation is not inspect.Parameter.empty:
                 with suppress(TypeError):  # an annotation of your own mixer that cannot be checked
                     check_value(f"{name}: {option}", value, annotation)

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from argap.configuration import Positive
 from argap.errors import ArgapError
 from argap.kernels.gated_norm import gated_norm
 from argap.kernels.linear_attention import linear_attention
@@ -54,8 +55,8 @@ class RetNet(Mixer):
         heads: int | None = None,
         value_expansion: AtLeastOne = 2,
         norm: Norm = "layer",
-        norm_eps: float = EPSILON,
-        rope_theta: float = 10_000.0,
+        norm_eps: Positive = EPSILON,
+        rope_theta: Positive = 10_000.0,
         chunk_size: AtLeastOne | None = 64,
         cross_chunk: bool = True,
     ) -> None:

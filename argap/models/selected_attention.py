@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import nn
 
+from argap.configuration import Positive
 from argap.models.attention import Attention, Positions
 from argap.models.attention import State as AttentionState
 from argap.models.mixer import AtLeastOne, Mixer, at_least_float32
@@ -63,7 +64,7 @@ class SelectedAttention(Mixer):
         noise: Annotated[float, Meta(ge=0)] = 0.1,
         heads: int | None = None,
         positions: Positions = "rope",
-        rope_theta: float = 10_000.0,
+        rope_theta: Positive = 10_000.0,
     ) -> None:
         super().__init__()
         if k is None:

@@ -80,13 +80,12 @@ class SegmentedText:
 def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], limits: Sequence[int]) -> SegmentedText:
     """The text of ``spec`` in windows of at most ``limits[t]`` tokens of each of ``tokenizers``, the reference's first.
 
-    ``limit_tokens`` counts the reference's tokens. Raises `ArgapError` for token shards (they have no text), for a
-    tokenizer without EOS under ``packed``, and where nothing can be scored; `MismatchError` for text that cannot be
-    divided (`tokenized`, `cut_windows`).
+    ``limit_tokens`` counts the reference's tokens, under ``document`` without those behind the last common end of a
+    document; the text ends with the last segment within it. Raises `ArgapError` for token shards (they have no text),
+    for a tokenizer without EOS under ``packed``, and where nothing can be scored; `MismatchError` for text that cannot
+    be divided (`tokenized`, `cut_windows`).
     """
-    text = _read(spec, tokenizers)
-    if text.separators is None:
-        text = text._replace(documents=[up_to_common_end(document) for document in text.documents])
+    text = _read(spec, tokenizers, to_common_ends=True)
     segments = find_segments(text.documents, separated=text.separators is not None)
     if spec.limit_tokens is not None:
         segments = segments.first(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
@@ -152,8 +151,11 @@ class _Text(NamedTuple):
         return [document.source for document in self.metadata]
 
 
-def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
-    """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``."""
+def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False) -> _Text:
+    """The documents of ``spec`` that have tokens of the reference's, up to its ``limit_tokens``.
+
+    ``to_common_ends``: where no separator follows a document, only up to the last common end of its tokens.
+    """
     separators = None if (spec.packing or PACKING) == "document" else list(map(separator_of, tokenizers))
     corpora = corpora_of(spec)
     text = _Text([], [], separators, corpora, spec.keep)
@@ -168,10 +170,14 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer]) -> _Text:
             if not len(each[0].ids):
                 continue
             text.metadata.append(replace(document, kept=kept))
-            # A limit leaves the rest of the document out; it is not text before the EOS.
-            end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
-            text.documents.append(each if separators is None else _with_separators(each, separators, end, document))
-            taken += len(text.documents[-1][0].ids)
+            if separators is not None:
+                # A limit leaves the rest of the document out; it is not text before the EOS.
+                end = len(document.text.encode()) if spec.limit_document_tokens is None else int(each[0].ends[-1])
+                each = _with_separators(each, separators, end, document)
+            elif to_common_ends:
+                each = up_to_common_end(each)
+            text.documents.append(each)
+            taken += len(each[0].ids)
             if spec.limit_tokens is not None and taken >= spec.limit_tokens:
                 return text
     for corpus in corpora:

@@ -14,9 +14,19 @@ import numpy as np
 from argap.bigram_index.store import open_index
 from argap.errors import ArgapError, MismatchError
 from argap.labels import Labels, label, read_labels, with_counts, write_labels
-from argap.records import EvaluationSpec, RunIdentity
+from argap.records import RunIdentity
 from argap.resumable import check_resumable, folder_name
-from argap.runs import OWN, Run, begin_run, check_same_set, finish_run, read_logprobs, tokenizer_of, write_shards
+from argap.runs import (
+    OWN,
+    Run,
+    begin_run,
+    check_same_set,
+    finish_run,
+    read_logprobs,
+    recorded_text,
+    tokenizer_of,
+    write_shards,
+)
 from argap.segments.evaluation import SegmentedText, open_text_of_runs
 
 
@@ -55,10 +65,7 @@ def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:
         check_same_set(run, known.record.evaluation, f"{known.folder} holds")
     tokenizers = [tokenizer_of(run) for run in first.values()]
     number = {fingerprint: t for t, fingerprint in enumerate(first)}
-    spec = EvaluationSpec().over(runs[0].record.source)
-    if not spec.data:
-        raise ArgapError(f"{runs[0].folder}: does not record its text; expected a run of `argap score`")
-    text = open_text_of_runs(spec, tokenizers, dict(enumerate(first.values())))
+    text = open_text_of_runs(recorded_text(runs[0]), tokenizers, dict(enumerate(first.values())))
     labels = labels_of_text(runs[0], text)
     for run in runs:
         identity = aligned_identity(run.record.identity, text)

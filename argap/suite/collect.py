@@ -9,15 +9,13 @@ A result grows: members whose runs are not in the work folder are taken from the
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pandas as pd
 
-from argap.cells import KEYS, build_cells, sum_by, write_cells
-from argap.checksums import FILE as CHECKSUMS
+from argap.atomic import replacing_folder
+from argap.cells import KEYS, build_cells, sum_by, with_models, write_cells
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, MismatchError
 from argap.example_windows import add_models, choose_examples
@@ -26,18 +24,20 @@ from argap.lock import one_writer
 from argap.models.configuration import ArgapConfig
 from argap.models.cost import cost
 from argap.parquet import write_parquet
+from argap.progress import say
 from argap.records import Gap, as_json, write_record
 from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.earlier import Earlier, open_earlier, with_models
-from argap.suite.layout import Layout, check_finished, open_finished, trajectory
+from argap.suite.earlier import Earlier, open_earlier
+from argap.suite.layout import Layout, check_finished, open_finished, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
+from argap.suite.staged import GAP, NEW, put_in_place
 from argap.suite.trajectory import build_trajectory
 from argap.summary import summarize
-from argap.synthetics.pretrained_test import PretrainedScores, read_scores
+from argap.synthetics.pretrained_test import PretrainedScores
 from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
@@ -61,7 +61,8 @@ def collect(
 
     Raises `ArgapError` where the reference is not finished or no member has a run, and `MismatchError` where a finished
     member is of another suite (`check_finished`), recall of pairs was measured on another test than the suite's, or
-    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then.
+    the result in ``out`` cannot be continued (`argap.suite.earlier`); nothing is written then. A kill leaves the
+    earlier result, or the new one to be put in place by the next call (`argap.suite.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
     runs: dict[str, Run] = {}
@@ -70,7 +71,11 @@ def collect(
         if run is not None:
             check_finished(entry, layout, evaluation.fingerprint)
             runs[entry.name] = run
-    earlier = open_earlier(suite, size, runs, evaluation, threshold, out)
+    put_in_place(out)
+    checkpoints = {name: run.record.checkpoint.fingerprint for name, run in runs.items()}
+    earlier = open_earlier(suite, size, checkpoints, evaluation, threshold, out)
+    for change in earlier.changes:
+        say(change)
     entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}
     if suite.reference not in entries:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
@@ -93,11 +98,12 @@ def collect(
     gap = _gap(suite, sums, first, members, labels, threshold, earlier)
     tokens = read_token_ids(next(iter(runs.values())))
     compared = {name: scores[name] for name in first if name in scores}
-    if earlier.taken.keys().isdisjoint(first):
-        asked: dict[str, Any] = {"reference": suite.reference, "threshold": threshold, "count": EXAMPLES}
-        examples = choose_examples(tokens, labels, compared, tokenizer, **asked)
+    if earlier.examples is None:
+        examples = choose_examples(
+            tokens, labels, compared, tokenizer, reference=suite.reference, threshold=threshold, count=EXAMPLES
+        )
     else:
-        examples = add_models(earlier.examples(), first, earlier.same, tokens, labels, compared)
+        examples = add_models(earlier.examples, first, earlier.same, tokens, labels, compared)
     trajectories = {name: trajectory(entries[name], layout) for name in runs}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
@@ -105,49 +111,36 @@ def collect(
     histogram, distances = build_distances(labels, threshold)
     prevalence = build_prevalence(labels, tokens, tokenizer)
 
-    (out / CHECKSUMS).unlink(missing_ok=True)  # until all files agree with them again
-    for name, table in sums.items():
-        write_cells(table, out / name, gap.bins)
     tables = {"curve": curve, "distances": histogram, "distance_sums": distances, "prevalence": prevalence}
-    for name, table in tables.items():
-        write_parquet(out / f"{name}.parquet", table)
-    _replace(out / "trajectory.parquet", write_parquet, steps)
-    write_record(out / "examples.json", examples, indent=None)
-    _replace(out / "mqar.json", write_record, recall)
-    write_record(out / "members.json", Members(members))
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    for name in runs:
-        shutil.copyfile(layout.checkpoint(entries[name]) / "log.jsonl", out / "logs" / f"{name}.jsonl")
-    for log in (out / "logs").glob("*.jsonl"):
-        if log.stem not in entries:
-            log.unlink()
-    write_checksums(out, [*sorted(out.glob("*.parquet")), *sorted((out / "logs").glob("*.jsonl"))])
-    write_record(out / "gap.json", gap)
+    with replacing_folder(out / NEW, sole_writer=True) as new:
+        for name, table in sums.items():
+            write_cells(table, new / name, gap.bins)
+        for name, table in tables.items():
+            write_parquet(new / f"{name}.parquet", table)
+        if steps is not None:
+            write_parquet(new / "trajectory.parquet", steps)
+        write_record(new / "examples.json", examples, indent=None)
+        if recall is not None:
+            write_record(new / "mqar.json", recall)
+        write_record(new / "members.json", Members(members))
+        (new / "logs").mkdir()
+        for name, entry in entries.items():
+            log = layout.checkpoint(entry) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
+            if log.is_file():  # an earlier result may have lost it
+                shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
+        write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])
+        write_record(new / GAP, gap)
+    put_in_place(out)
     return gap
-
-
-def _replace(path: Path, write: Callable[[Path, Any], None], value: Any) -> None:
-    """Write a file that not every suite has, or remove an earlier suite's."""
-    if value is None:
-        path.unlink(missing_ok=True)
-    else:
-        write(path, value)
 
 
 def _recall(suite: Suite, paths: dict[str, Path], earlier: Earlier, models: list[str]) -> PretrainedScores | None:
     """The recall of pairs of ``models`` as one measurement, from ``paths`` of those with a run and from the earlier
     result; None where none is."""
-    again = "remove the file and run `argap suite run` again"
     from_files = {model: paths.get(model, earlier.folder / "mqar.json") for model in models}
-    read = {path: read_scores(path, remedy=again) for path in dict.fromkeys(from_files.values()) if path.is_file()}
+    read = {path: read_recall(suite, path) for path in dict.fromkeys(from_files.values()) if path.is_file()}
     if suite.mqar is None or not read:
         return None
-    for path, found in read.items():
-        for key, asked in msgspec.structs.asdict(suite.mqar).items():
-            if (own := getattr(found, key)) != asked:
-                raise MismatchError(
-                    f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {again}"
-                )
     (first, found), *others = read.items()
     for path, other in others:
         for key, value in msgspec.structs.asdict(found).items():

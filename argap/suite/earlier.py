@@ -19,16 +19,18 @@ from argap.cells import PREFIX, models_of
 from argap.checksums import check_files
 from argap.errors import FormatError, MismatchError
 from argap.parquet import check_columns, read_frame, read_schema
-from argap.progress import say
 from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_record
-from argap.runs import Run
 from argap.suite.config import Suite
-from argap.suite.layout import check_trained
+from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
+from argap.suite.staged import GAP, whole
 from argap.suite.trajectory import COLUMNS
+from argap.threshold import Threshold, resolve_threshold
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"
+TABLES = ("cells.parquet", "curve.parquet", "positions.parquet", "trajectory.parquet")
+"""Files that members are taken from; an older result lacks the third, one of finished models alone the last."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class Earlier:
     """The models of the result that are what they were: those taken, and those whose run is of the same checkpoint."""
     position: tuple[Part, ...] = ()
     """The partition by position in its ``gap.json``."""
+    examples: Examples | None = None
+    """Its windows, where a member taken is among those that they are chosen for: the ones from seed 0."""
+    changes: tuple[str, ...] = ()
+    """What becomes of its members, a line each."""
 
     def joined(self, name: str, own: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
         """The sums ``own`` of the runs with those that the file ``name`` has of the members taken.
@@ -50,7 +56,7 @@ class Earlier:
         if not self.taken or not (path := self.folder / name).is_file():
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
-        found = self._read(path, keys)
+        found = read_frame(path, needed=keys, remedy=REMEDY)
         if not all(np.array_equal(own[key].to_numpy(), found[key].to_numpy()) for key in keys):
             raise MismatchError(
                 f"{path}: its rows are not those of the evaluation text and the training counts here; {REMEDY}"
@@ -73,71 +79,79 @@ class Earlier:
             return parts
         return tuple(_beside(old, new, gap, against) for old, new in zip(self.position, parts, strict=True))
 
-    def examples(self) -> Examples:
-        return read_record(self.folder / "examples.json", Examples, remedy=REMEDY)
-
     def trajectory(self, own: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
         """The rows ``own`` of the runs with those of the members taken, in the order of ``models``."""
         path = self.folder / "trajectory.parquet"
         if not self.taken or not path.is_file():
             return own
-        found = self._read(path, COLUMNS)
+        found = read_frame(path, needed=COLUMNS, remedy=REMEDY)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
         return every.iloc[order].reset_index(drop=True) if len(every) else None
 
-    def _read(self, path: Path, needed: Sequence[str]) -> pd.DataFrame:
-        check_files(self.folder, [path], remedy=REMEDY)
-        return read_frame(path, needed=needed, remedy=REMEDY)
-
 
 def open_earlier(
-    suite: Suite, size: str, runs: Mapping[str, Run], evaluation: EvaluationRecord, threshold: int, folder: Path
+    suite: Suite,
+    size: str,
+    checkpoints: Mapping[str, str | None],
+    evaluation: EvaluationRecord,
+    threshold: Threshold,
+    folder: Path,
 ) -> Earlier:
     """What a result of ``size`` has besides the members with a run.
 
-    A member that has both comes from its run, and one that is not in the suite is dropped. Raises `MismatchError` where
-    the text, the threshold, the bins, the reference or the training of a member is not the suite's.
+    ``checkpoints``: the fingerprint of each member with a run, None for one that is yet to be trained. A member that
+    the result has, too, comes from its run, and one that is not in the suite is dropped. Raises `MismatchError` where
+    the text, the threshold, the bins, the reference, the training of a member or its recall of pairs is not the
+    suite's, and `FormatError` for a damaged file.
     """
-    entries = {entry.name: entry for entry in suite.entries(size)}
-    if runs.keys() == entries.keys() or not (folder / "gap.json").is_file():
+    entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
+    if checkpoints.keys() == entries.keys() or not (folder / GAP).is_file():
         return Earlier(folder)
     found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
-    taken = {name: member for name, member in found.items() if name in entries and name not in runs}
+    taken = {name: member for name, member in found.items() if name in entries and name not in checkpoints}
     if not taken:
         return Earlier(folder)
     gap = read_gap(folder, remedy=REMEDY)
-    checkpoints = {name: run.record.checkpoint.fingerprint for name, run in runs.items() if name in found}
+    if gap.index is None:
+        raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
+    runs = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None and name in found}
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     trained = found[gap.reference].checkpoint
-    changed = [name for name, checkpoint in checkpoints.items() if checkpoint != found[name].checkpoint]
-    for what, own, expected in (
+    changed = [name for name, checkpoint in runs.items() if checkpoint != found[name].checkpoint]
+    for what, recorded, expected in (
         ("reference", gap.reference, suite.reference),
         ("evaluation set", gap.fingerprint[:12], evaluation.fingerprint[:12]),
-        ("threshold", gap.threshold, threshold),
-        ("reference's checkpoint", trained[:12], checkpoints.get(gap.reference, trained)[:12]),
+        ("threshold", gap.threshold, resolve_threshold(threshold, gap.index.exposed_tokens)),
+        ("reference's checkpoint", trained[:12], runs.get(gap.reference, trained)[:12]),
     ):
-        if own != expected:
-            raise MismatchError(f"{folder}: its {what} is {own}, here {expected}; {REMEDY}")
-    if gap.bins != bins_of(threshold, evaluation.seq_len):
+        if recorded != expected:
+            raise MismatchError(f"{folder}: its {what} is {recorded}, here {expected}; {REMEDY}")
+    if gap.bins != bins_of(gap.threshold, evaluation.seq_len):
         raise MismatchError(f"{folder}: its bins are those of another argap; {REMEDY}")
     for name, member in taken.items():
         check_trained(entries[name], member.train, f"{folder / 'members.json'}: {name}", DROP)
-    for name in ("cells.parquet", "curve.parquet"):
-        path = folder / name
+    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
+    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
+    for path in (folder / "cells.parquet", folder / "curve.parquet"):
         check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
-    say(f"{folder}: {', '.join(taken)} without a run here, taken from the result")
-    if changed:
-        say(f"{folder}: {', '.join(changed)} replaced by the run of another checkpoint")
-    if dropped := [name for name in found if name not in entries]:
-        say(f"{folder}: {', '.join(dropped)} dropped, not in the suite")
-    return Earlier(folder, taken, {*taken, *checkpoints} - {*changed}, gap.breakdowns.position)
-
-
-def with_models(sums: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-    """The columns of ``models`` alone, beside the keys."""
-    return sums.drop(columns=[PREFIX + model for model in models_of(sums) if model not in models])
+    if (path := folder / "mqar.json").is_file():
+        read_recall(suite, path)
+    changes = (
+        (list(taken), "without a run here, taken from the result"),
+        (changed, "replaced by the run of another checkpoint"),
+        ([name for name in found if name not in entries], "dropped, not in the suite"),
+    )
+    shown = any(entries[name].seed == 0 for name in taken)
+    return Earlier(
+        folder,
+        taken,
+        {*taken, *runs} - {*changed},
+        gap.breakdowns.position,
+        read_record(folder / "examples.json", Examples, remedy=REMEDY) if shown else None,
+        tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
+    )
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:

@@ -9,14 +9,18 @@ text. Each model has ``SIZE/NAME/`` (checkpoint and log), ``SIZE/runs/NAME/`` (l
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from argap.errors import ArgapError, MismatchError
 from argap.runs import Run, open_run
-from argap.suite.config import Entry
+from argap.suite.config import Entry, Suite
+from argap.synthetics.pretrained_test import PretrainedScores, read_scores
 from argap.train.log import read_log
 from argap.train.records import TrainRecord, read_train
 
 MAY_DIFFER = ("micro_batch_size",)
 """Training fields that split a batch but do not change the result."""
+AGAIN = "remove the file and run `argap suite run` again"
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,15 @@ def check_trained(entry: Entry, record: TrainRecord, found: str, remedy: str) ->
     for key in sorted(trained.keys() & expected.keys() - set(MAY_DIFFER)):
         if trained[key] != expected[key]:
             raise MismatchError(f"{found}: trained with {key} {trained[key]}, the suite has {expected[key]}; {remedy}")
+
+
+def read_recall(suite: Suite, path: Path) -> PretrainedScores:
+    """The recall of pairs in ``path``. Raises `MismatchError` if it was measured on another test than the suite's."""
+    found = read_scores(path, remedy=AGAIN)
+    for key, asked in ({} if suite.mqar is None else msgspec.structs.asdict(suite.mqar)).items():
+        if (own := getattr(found, key)) != asked:
+            raise MismatchError(f"{path}: recall of pairs with {key} {own!r}, the suite's mqar has {asked!r}; {AGAIN}")
+    return found
 
 
 def steps_done(entry: Entry, layout: Layout) -> int:

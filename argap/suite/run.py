@@ -10,6 +10,7 @@ from argap.ray_tasks import completed, connect, task_device
 from argap.records import Record, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
+from argap.suite.earlier import open_earlier
 from argap.suite.layout import Layout, open_finished, steps_done
 from argap.suite.members import evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
@@ -53,17 +54,22 @@ def run_suite(
     """Train and score the unfinished models, and write the result of each size to ``out/SIZE``.
 
     ``path``: the suite's file, which Ray workers read. ``sizes`` and ``members``: only these; () means all. ``ray``:
-    run as tasks of the cluster at ``address``. ``collects=False``: write no result. ``log_to``: trackers
-    (`argap.trackers`) that get the training of each model and the result of each size. Returns whether this process
-    wrote the result; with several processes only the main one does.
+    run as tasks of the cluster at ``address``. ``collects=False``: write no result, and look at none. ``log_to``:
+    trackers (`argap.trackers`) that get the training of each model and the result of each size. Returns whether this
+    process wrote the result; with several processes only the main one does.
 
-    Raises `ArgapError` for models that are not in the suite, and as `argap.suite.members`.
+    Raises `ArgapError` for models that are not in the suite, as `open_earlier` before anything is trained, and as
+    `argap.suite.members`.
     """
     check_trackers(log_to)
     chosen_sizes = list(sizes) or list(suite.sizes)
     entries = _chosen(suite, chosen_sizes, members)
     sets = {size: evaluation_set(suite, size) for size in chosen_sizes}
     windows = {size: data for size, (data, _) in sets.items()}
+    if collects:
+        for size, data in windows.items():
+            checkpoints = dict.fromkeys(entry.name for entry in entries) | _finished(suite, size, layout)
+            open_earlier(suite, size, checkpoints, data.record, threshold, out / size)
     if ray:
         _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
     elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
@@ -76,6 +82,12 @@ def run_suite(
         collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
         log_result(read_gap(out / size), log_to, layout.work / size)
     return True
+
+
+def _finished(suite: Suite, size: str, layout: Layout) -> dict[str, str]:
+    """The checkpoint's fingerprint of each model with a run."""
+    runs = {entry.name: open_finished(layout.run(entry)) for entry in suite.entries(size)}
+    return {name: run.record.checkpoint.fingerprint for name, run in runs.items() if run is not None}
 
 
 def _run_on_ray(

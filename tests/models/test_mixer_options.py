@@ -79,6 +79,7 @@ WIDTH = 8
             "gla: norm_eps: Expected `float`, got `str`, found 1e-6",
         ),  # as YAML reads it
         ({"name": "retnet", "rope_theta": None}, "retnet: rope_theta: Expected `float`, got `null`"),
+        ({"name": "gla", "gate_temperature": "16"}, "gla: gate_temperature: Expected `float`, got `str`, found 16"),
         ({"name": "retnet", "heads": True}, "retnet: heads: Expected `int | null`, got `bool`"),
         ({"name": "liquid_s4", "degree": 2.5}, "liquid_s4: degree: Expected `int`, got `float`, found 2.5"),
     ],
@@ -86,6 +87,24 @@ WIDTH = 8
 def test_an_option_that_cannot_be_is_refused(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         build_mixer(spec, WIDTH, None)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("attention", "rope_theta"),
+        ("selected_attention", "rope_theta"),
+        ("retnet", "rope_theta"),
+        ("retnet", "norm_eps"),
+        ("gla", "norm_eps"),
+        ("delta_net", "norm_eps"),
+        ("linear_attention", "norm_eps"),
+    ],
+)
+def test_a_rotary_base_and_an_epsilon_are_above_0(name: str, option: str, value: float) -> None:
+    with pytest.raises(ArgapError, match=rf"^{name}: {option} {value}; expected above 0, at most 1e\+30$"):
+        build_mixer({"name": name, option: value}, WIDTH, None)
 
 
 class Unchecked(Attention):

@@ -168,7 +168,7 @@ def test_hostile_text_stays_text(tmp_path: Path, make_gap: Maker, make_examples:
     assert "{{ 7 * 7 }}" in shown
     titles = [a["title"] or "" for a in page.spans("t") if "title" in a]
     assert len(titles) == len(tokens)
-    assert any("<b>model</b>\"'⟨202E⟩ -4.50" in title for title in titles)
+    assert any("<b>model</b>\"'⟨202E⟩ −4.50" in title for title in titles)
 
 
 def test_cases_reach_the_page(tmp_path: Path, make_gap: Maker) -> None:
@@ -376,3 +376,22 @@ def test_the_card_holds_the_finding_the_table_and_its_provenance(
     assert gap.fingerprint in out
     assert [p.name for p in tmp_path.iterdir()] == ["gap.json"]
     assert run_command("report", str(tmp_path), "--card", "--png")[0] == 1
+
+
+def test_the_card_has_no_path_of_the_machine(
+    make_gap: Maker, tmp_path: Path, run_command: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gap = make_gap({"m": 1.0})
+    evaluation = replace(gap.evaluation, data=(f"{tmp_path}/data/text", "hub:org/text"), tokenizer="/home/me/tokenizer")
+    assert gap.index is not None
+    index = replace(gap.index, folder="/home/me/counts")
+    rows = tuple(replace(row, run=f"{tmp_path}/runs/{row.model}") for row in gap.rows)
+    write_record(tmp_path / "gap.json", replace(gap, evaluation=evaluation, index=index, rows=rows))
+    _, out, _ = run_command("report", ".", "--card")
+    assert "- Text: data/text, hub:org/text\n" in out
+    assert "- Training index: counts: " in out
+    assert "- Tokenizer: tokenizer (" in out
+    assert "- Runs: attention: runs/attention; m: runs/m\n" in out
+    assert "/home" not in out
+    assert str(tmp_path) not in out

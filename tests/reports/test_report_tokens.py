@@ -34,7 +34,7 @@ def test_token_classes_say_which_models_were_right(make_examples: Maker) -> None
         "t neither",
         "t both hit focus",
     ]
-    assert shown.tokens[5].title == "AR hit, 5 back; 17 times in training; log-prob: attention -0.25, base_conv -4.50"
+    assert shown.tokens[5].title == "AR hit, 5 back; 17 times in training; log-prob: attention −0.25, base_conv −4.50"
     assert shown.tokens[4].title.startswith("not repeated; 16 times")
     assert shown.tokens[0].title == "first token of the window: context only"
     # exp(-0.25) = 0.78, exp(-4.5) = 0.011
@@ -70,5 +70,5 @@ def test_tooltips_of_many_models_name_the_two_of_the_window(make_examples: Maker
         )
         title = show_window(many, "attention").tokens[1].title
         assert title.endswith(
-            "log-prob: attention -0.25, base_conv -4.50" + ", m0 -1.00, m1 -1.00, m2 -1.00" * (count == 3)
+            "log-prob: attention −0.25, base_conv −4.50" + ", m0 −1.00, m1 −1.00, m2 −1.00" * (count == 3)
         )

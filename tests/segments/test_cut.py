@@ -160,6 +160,11 @@ def test_text_beyond_the_limit_and_behind_the_last_common_end_is_left_out(tmp_pa
         text = open_segmented_text(spec, tokenizers, [12, 12])
         assert text.sets[0].offsets.tolist() == offsets
         assert len(text.sets[0].tokens) == offsets[-1]
+    # The 50 tokens behind "the cat" do not count towards the limit: "a dog" is read, too.
+    (tmp_path / "c.txt").write_text("a dog")
+    for limit, offsets in ((30, [0, 11, 18, 23]), (22, [0, 11, 18, 19])):
+        spec = EvaluationSpec(data=(str(tmp_path),), packing="document", limit_tokens=limit)
+        assert open_segmented_text(spec, tokenizers, [12, 12]).sets[0].offsets.tolist() == offsets
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(ArgapError, match=r"empty\.txt: nothing to score there; expected a document of at least two"):
         open_segmented_text(EvaluationSpec(data=(str(tmp_path / "empty.txt"),)), tokenizers, [12, 12])

@@ -8,7 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from argap.cli.suite import app
+from argap.errors import MismatchError
 from argap.records import read_gap
+from argap.suite.config import load_suite
+from argap.suite.earlier import open_earlier
+from argap.suite.layout import check_trained
 from argap.suite.result import read_size
 from argap.suite.trajectory import share_along
 
@@ -34,6 +38,27 @@ def test_tables_rebuild_byte_for_byte(suite, tmp_path):
     for name in (Path("table.csv"), *tables):  # a size's own CSV has twelve digits, which processors may round apart
         assert (copy / name).read_text() == (committed / name).read_text()
     assert files(copy) == files(committed)
+
+
+@pytest.mark.parametrize(
+    ("suite", "older"),
+    [("table1-7m", ""), ("table2-mini", ""), ("table1-mini", "base_conv"), ("recall-along-training", "base_conv")],
+)
+def test_results_can_grow(suite, older):
+    """But for members under a name that means another model today: BaseConv with our filters was ``base_conv``."""
+    described = load_suite(ROOT / "suites" / f"{suite}.yaml")
+    for size in described.sizes:
+        folder = ROOT / "results" / suite / size
+        gap, members = read_gap(folder), {member.name: member for member in read_size(folder).members}
+        entries = {entry.name: entry for entry in described.entries(size)}
+        renamed = {name for name, member in members.items() if member.member == older}
+        for name in renamed:
+            with pytest.raises(MismatchError, match="architecture base_conv, the suite has base_conv_octaves"):
+                check_trained(entries[name], members[name].train, name, "")
+        assert gap.threshold is not None
+        trained = dict.fromkeys(renamed | {"further"})
+        earlier = open_earlier(described, size, trained, gap.evaluation, gap.threshold, folder)
+        assert earlier.taken.keys() == members.keys() - renamed
 
 
 @pytest.mark.parametrize("size", ["7m", "50m"])

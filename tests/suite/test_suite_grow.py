@@ -1,15 +1,21 @@
 """A result to which members are added when the runs of the others are gone: as if all were collected at once."""
 
 import dataclasses
+import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from argap.atomic import read_json, write_json
-from argap.errors import ArgapError, MismatchError
+from argap.atomic import read_json, remove_leftovers, write_json
+from argap.checksums import write_checksums
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.labels import label
 from argap.records import read_gap
 from argap.suite.collect import collect
@@ -17,6 +23,8 @@ from argap.suite.config import load_suite
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
+from argap.suite.staged import NEW, put_in_place
+from tests.suite.conftest import ROOT, command
 
 FIRST, SECOND = ["attention", "attention-seed1"], ["base_conv"]
 EVERY = [*FIRST, *SECOND, "base_conv-seed1"]
@@ -175,3 +183,176 @@ def test_a_result_needs_its_reference_and_a_run(add, out, tmp_path):
         add(tmp_path / "new", SECOND)
     with pytest.raises(ArgapError, match="tiny: no member has a run in"):
         add(out, [])
+
+
+def without_a_column(tiny: Path) -> None:
+    path = tiny / "curve.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["logprob/base_conv"]), path)
+    write_checksums(tiny, [path])
+
+
+def damaged(tiny: Path) -> None:
+    (tiny / "logs" / "attention.jsonl").write_text("")
+
+
+def other_bins(tiny: Path) -> None:
+    bins = read_json(tiny / "gap.json")["bins"]
+    bins["distance"][0]["high"] += 1
+    changed(tiny, "gap.json", bins=bins)
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "change", "message"),
+    [
+        ({"reference": "base_conv"}, [], None, "its reference is attention, here base_conv; choose another `out`"),
+        ({"evaluation": {"seq_len": 32}}, [], None, "its evaluation set is "),
+        ({}, ["--threshold", "20"], None, "its threshold is 1250, here 20; choose another `out`"),
+        ({}, ["--threshold", "scaled"], None, "its threshold is 1250, here 0; choose another `out`"),
+        ({"train": {"steps": 8}}, [], None, "members.json: attention: trained with steps 6, the suite has 8; choose"),
+        ({"mqar": {"pairs": [2]}}, [], None, "mqar.json: recall of pairs with pairs (2, 4), the suite's mqar has (2,)"),
+        ({}, [], other_bins, "its bins are those of another argap; choose another `out`"),
+        ({}, [], without_a_column, "curve.parquet: no column logprob/base_conv; "),
+        ({}, [], damaged, "attention.jsonl: damaged, its checksum is not the one in checksums.json; choose another"),
+        ({}, [], lambda tiny: (tiny / "examples.json").unlink(), "examples.json: no such file"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_path, suite, options, change, message):
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    for key, value in suite.items():
+        values[key] = values[key] | value if isinstance(value, dict) else value
+    (root := tmp_path / "root").mkdir()
+    (root / "suite.yaml").write_text(yaml.safe_dump(values))
+    tiny = shutil.copytree(out, root / "out" / "tiny")
+    if change:
+        change(tiny)
+    before = contents(tiny)
+    result = command(root, "run", "--member", "base_conv-seed1", *options)
+    assert (result.exit_code, message in str(result.exception)) == (1, True), result.exception
+    assert contents(tiny) == before
+    assert not (root / "work").exists()
+
+
+def test_a_member_is_trained_beside_a_result_that_it_continues_or_that_is_not_there(add, place, tmp_path):
+    """With a threshold that is known only once the training text is counted, or from the result."""
+    shutil.copy(place / "suite.yaml", tmp_path)
+    (tmp_path / "out" / "tiny").mkdir(parents=True)
+    scaled = ["--threshold", "scaled"]
+    result = command(tmp_path, "run", "--member", "attention", *scaled)
+    assert result.exit_code == 0, result.output
+    shutil.rmtree(tmp_path / "work")
+    result = command(tmp_path, "run", "--member", "base_conv", *scaled)
+    assert result.exit_code == 0, result.output
+    assert read_gap(tmp_path / "out" / "tiny").models == ["attention", "base_conv"]
+    changed(tmp_path / "out" / "tiny", "gap.json", fingerprint="f" * 64)
+    shutil.rmtree(tmp_path / "work")
+    assert command(tmp_path, "run", "--member", "base_conv", "--no-collect").exit_code == 0  # looks at no result
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_kill_before_a_result_is_whole_leaves_the_earlier_one(add, out, monkeypatch):
+    before, replace = contents(out), os.replace
+    for last in range(50):
+        calls = itertools.count()
+
+        def killing(source, target, last=last, calls=calls):
+            if next(calls) == last:
+                raise Killed
+            replace(source, target)
+
+        monkeypatch.setattr("os.replace", killing)
+        with pytest.raises(Killed):
+            add(out, ["base_conv-seed1"])
+        if (out / NEW).is_dir():
+            assert last > 10  # one for each file of the result
+            break
+        assert contents(out) == before
+    monkeypatch.undo()
+    assert {member.name for member in read_size(add(out, ["base_conv-seed1"])).members} == {*EVERY}
+
+
+KILLS = """
+import itertools, os, shutil, signal, sys
+from pathlib import Path
+from argap.suite.staged import put_in_place
+
+def killing(function, calls, last):
+    def call(*arguments, **options):
+        if next(calls) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+
+source, target = map(Path, sys.argv[1:])
+for last in itertools.count():
+    folder = shutil.copytree(source, target / str(last))
+    child = os.fork()
+    if not child:
+        calls = itertools.count()
+        for name in ("open", "replace", "unlink", "rmdir"):
+            setattr(os, name, killing(getattr(os, name), calls, last))
+        put_in_place(folder)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+@pytest.fixture
+def killed(add, out, place, tmp_path, monkeypatch) -> tuple[list[Path], dict[str, bytes | str]]:
+    """The result after a kill before each change of a file while a new one is put in place; and the new one.
+
+    The new one has a member more and one less, and no recall of pairs.
+    """
+    values = yaml.safe_load((place / "suite.yaml").read_text())
+    values["members"]["attention"] = {}
+    del values["mqar"]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(values))
+    suite = load_suite(tmp_path / "suite.yaml")
+    expected = contents(add(shutil.copytree(out, tmp_path / "expected"), ["base_conv-seed1"], suite=suite))
+    assert {"mqar.json", "logs/attention-seed1.jsonl"} == contents(out).keys() - expected.keys()
+    with monkeypatch.context() as patched:
+        patched.setattr("argap.suite.collect.put_in_place", lambda folder: None)
+        add(out, ["base_conv-seed1"], suite=suite)
+    (out / "notes.txt").write_text("stays")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLS, out, tmp_path / "killed"], env=environment, check=True)
+    return sorted((tmp_path / "killed").iterdir()), expected | {"notes.txt": b"stays"}
+
+
+def test_a_kill_while_a_result_is_put_in_place_mixes_no_two(out, killed):
+    folders, expected = killed
+    assert len(folders) > 30
+    shutil.rmtree(out / NEW)
+    earlier, states = contents(out), set()
+    for folder in folders:
+        if (folder / "gap.json").is_file():
+            found = {name: value for name, value in contents(folder).items() if not name.startswith(NEW)}
+            assert found in (earlier, expected)
+            states.add("earlier" if found == earlier else "new")
+        else:
+            with pytest.raises(FormatError, match=r"no gap\.json there"):
+                read_size(folder)
+            states.add("none")
+        put_in_place(folder)
+        remove_leftovers(folder)
+        assert contents(folder) == expected
+    assert states == {"earlier", "none", "new"}
+
+
+@pytest.mark.parametrize("again", ["table", "run"])
+def test_the_next_command_completes_what_a_kill_left(killed, tmp_path, again):
+    folders, expected = killed
+    half = next(each for each in folders if not (each / "gap.json").exists() and (each / "cells.parquet").exists())
+    tiny = shutil.copytree(half, tmp_path / "out" / "tiny", dirs_exist_ok=True)
+    result = command(tmp_path, again, *(["--member", "base_conv-seed1"] if again == "run" else []))
+    assert result.exit_code == 0, result.output
+    found = contents(tiny)
+    assert found.keys() >= expected.keys()
+    assert [name for name in found if name.startswith(".")] == []
+    if again == "table":
+        assert [name for name in expected if found[name] != expected[name]] == []
+    else:  # the member is trained once more
+        assert [member.name for member in read_size(tiny).members] == ["attention", "base_conv", "base_conv-seed1"]

@@ -28,7 +28,7 @@ def parameters(model: ArgapForCausalLM) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("suite", ["table2-mini", "table1-7m", "windows-7m"])
+@pytest.mark.parametrize("suite", ["table2-mini", "table1-7m"])
 def test_models_of_a_suite_have_nearly_equal_parameters(suite):
     built = models(suite)
     counts = [parameters(model) for model in built.values()]
@@ -36,7 +36,7 @@ def test_models_of_a_suite_have_nearly_equal_parameters(suite):
     assert counts[0] == pytest.approx(7e6, rel=0.07)
 
 
-@pytest.mark.parametrize("suite", ["table2-mini", "table1-7m", "windows-7m"])
+@pytest.mark.parametrize("suite", ["table2-mini", "table1-7m"])
 def test_models_of_a_suite_map_windows_to_logits(suite):
     for model in models(suite, "cpu").values():
         with torch.no_grad():
