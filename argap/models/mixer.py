@@ -43,9 +43,9 @@ class Mixer(nn.Module, ABC):
       ``forward(self, x, input_ids)``, with the tokens ``input_ids [B, T]``. By default the output of ``prefill``.
     - if there is a recurrent form, ``init_state`` and ``step(self, x, state)`` on ``x [B, D]`` (with
       ``needs_ids``, ``step(self, x, state, input_ids)`` with ``input_ids [B]``), which returns the output
-      ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``. A state of tensors that keep
-      their shapes, `argap.models.past` and the number of positions so far is generated with CUDA graphs
-      (`argap.models.steps`), in which that number is a tensor ``[1]``.
+      ``[B, D]`` and the state after it. Stepping through a sequence equals ``forward``. A GPU records steps as a CUDA
+      graph (`argap.models.steps`) if the state consists of tensors that keep their shapes, `argap.models.past`, and the
+      number of positions so far, to which every step adds 1; that number is then a tensor ``[1]``.
     - ``prefill``, if the parallel form can return its last state.
     - ``mixing_flops``, the operations besides those of its linear maps.
     - ``state_size``, if the state grows with the length or there is no recurrent form.

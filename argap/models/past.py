@@ -72,7 +72,8 @@ class Past(NamedTuple):
         return self.last(seen_next(self.values.shape[2], self.window, self.blocked))
 
     def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
-        """The same in storage for the positions before ``capacity``, of which ``length`` is the next one."""
+        """A copy, after ``length`` positions, in storage for ``capacity`` positions or for the window. ``position``
+        ``[1]`` holds that length; the owner of the storage advances it."""
         batch, heads, count, size = self.values.shape
         values = self.values.new_zeros(batch, heads, min(self.window or capacity, capacity), size)
         slots = torch.arange(length - count, length, device=values.device) % values.shape[2]
@@ -94,8 +95,8 @@ class FixedPast(NamedTuple):
 
     @property
     def bias(self) -> torch.Tensor:
-        """What is added to the scores of the position that `append` wrote: 0 at the slots that it sees, −∞ elsewhere,
-        ``[1, C]`` in the dtype of the values."""
+        """Bias of the scores of the position that `append` wrote, ``[1, C]`` in the dtype of the values: 0 at the slots
+        that it sees, −∞ elsewhere."""
         return _slot_and_bias(self.position, self.values.shape[2], self.blocked, self.values.dtype)[1]
 
     def append(self, *parts: torch.Tensor) -> "FixedPast":
@@ -105,11 +106,12 @@ class FixedPast(NamedTuple):
         return self
 
     def seen_next(self) -> "FixedPast":
+        """All of the storage; `bias` leaves out what a position does not see."""
         return self
 
     def fixed(self, position: torch.Tensor, length: int, capacity: int) -> "FixedPast":
-        """The same with room for the positions before ``capacity``; a window that is stored whole stays as it is. No
-        other position was overwritten yet, so that all keep their slots."""
+        """A copy with room for ``capacity`` positions, or for the window. Every position keeps its slot: none was
+        overwritten yet, or the window was stored whole."""
         values = self.values
         larger = values.new_zeros(*values.shape[:2], min(self.window or capacity, capacity), values.shape[3])
         larger[:, :, : values.shape[2]] = values

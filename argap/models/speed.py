@@ -74,7 +74,7 @@ class Speed(SpeedCase, frozen=True, kw_only=True):
     operators: str | None = None
     """``native``, or ``fla`` if the step ran flash-linear-attention's operators."""
     graph: bool | None = None
-    """Whether the steps of a generation were replays of a CUDA graph, but for the first few; None in training."""
+    """Whether a generation replayed a CUDA graph after its first few steps; None in training."""
     seconds: float | None = None
     """Time of one training step (forward, backward, AdamW; median of `STEPS`), or of the whole generation."""
     tokens_per_s: float | None = None

@@ -1,10 +1,12 @@
-"""Steps of a native model, token by token; on a GPU recorded as a CUDA graph.
+"""Generation steps of a native model, recorded as a CUDA graph on a GPU.
 
 A step is some twenty small kernels per layer, which take longer to launch than to run. A graph launches all of them at
-once, but reads and writes the same memory at every replay. Between steps a state is a value, with Python's numbers and
-tensors that grow; `FixedStep` therefore keeps it in storage of its own, in which past positions have room up to a
-capacity and the position is a tensor. Mixers need no code for this if their state is of tensors whose shapes stay,
-`Past`, `Recent` and the number of positions so far.
+once, but every replay reads and writes the same memory. A state, however, is a value: tensors may grow in it, and the
+position is a Python number. `FixedStep` therefore copies it to storage whose shapes stay: past positions have room up
+to a capacity, and the position is a tensor. A mixer needs no code for this if its state consists of tensors that keep
+their shapes, `Past`, `Recent` and the number of positions so far.
+
+Legend: B batch, V vocabulary.
 """
 
 import math
@@ -23,7 +25,7 @@ from argap.progress import say
 PLAIN = 4
 """Steps before storage is fixed: a graph takes as long to record as a few steps, and many answers are short."""
 ROOM = 128
-"""Positions for which fixed storage has room, at least."""
+"""Further positions for which new storage has room, at least; a quarter of those so far, where that is more."""
 BLOCK = 64
 """Its capacity is a multiple of this."""
 _ATEN = torch.ops.aten
@@ -75,13 +77,12 @@ class Steps:
         return logits
 
     def _fix(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """The first step in fixed storage; None if a mixer's state does not fit it. The state is a value, so that an
-        attempt costs time alone."""
+        """The logits of the first step in fixed storage; None if it fails, which leaves the state as it was."""
         assert self.state is not None
         try:
             fixed = FixedStep(self.model, self.state, self.length, len(ids))
             logits = fixed(ids)
-        except Exception as error:  # of a mixer that is not ours too; if it is no matter of storage, a step raises it
+        except Exception as error:  # whatever a user's mixer raises; the plain step raises it again if it is to blame
             self.graphs = False
             _say_no_graph(error)
             return None
@@ -92,7 +93,7 @@ class Steps:
 class FixedStep:
     """A step that reads and writes the same storage at every call; on CUDA the second one records it.
 
-    All runs in inference mode, whatever the caller's: a tensor made in it cannot be written to outside.
+    It runs in inference mode, whatever the caller's mode: outside it, storage made inside cannot be written to.
     """
 
     @torch.inference_mode()
@@ -103,7 +104,7 @@ class FixedStep:
         layers = [_fixed(layer, state.position, position, length, capacity) for layer in state.layers]
         self.model, self.state = model, RecurrentState(position, layers)
         self.capacity = min(map(_capacity, layers), default=math.inf)
-        """Positions for which there is room."""
+        """Positions that fit; infinite if no state grows."""
         self.ids = torch.zeros(batch, dtype=torch.long, device=model.device)
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -143,7 +144,7 @@ class FixedStep:
         return logits
 
     def _record(self) -> None:
-        """Record a step, which does not run it. Without a graph, if CUDA refuses."""
+        """Record a step without running it. If CUDA refuses, continue without a graph."""
         graph = torch.cuda.CUDAGraph()
         try:
             # A recording that fails leaves its stream behind; the outer block returns to ours.
@@ -203,7 +204,7 @@ def _fixed(state: State, before: int | torch.Tensor, position: torch.Tensor, len
 
 
 def _capacity(state: State) -> float:
-    """Positions for which the state has room."""
+    """Positions that fit in the storage of ``state``; infinite if it does not grow."""
     if isinstance(state, FixedPast):
         size = state.values.shape[2]
         return math.inf if size == state.window else size

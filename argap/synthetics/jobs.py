@@ -86,7 +86,7 @@ def run_sweep(
 ) -> pd.DataFrame:
     """Train the unfinished runs of a sweep, at most ``together`` side by side; return the table of `collect_runs`.
 
-    ``compiled``: with compiled layers, which take half a minute per group to compile and whose rounding differs.
+    ``compiled``: train compiled layers, which every job compiles anew and whose rounding differs.
 
     Stopping, a ``time_limit`` (in seconds) that runs out, and a kill lose the runs in progress and nothing else.
     Raises `MismatchError` if the folder belongs to another sweep.

@@ -1,9 +1,9 @@
-"""Triton's choice of launch configurations: recorded ones first, else all of a kernel compiled at once.
+"""Triton's autotuner with recorded launch configurations, and with configurations compiled in parallel.
 
 The autotuner compiles and times one configuration after another. Kernels of flash-linear-attention have up to 48, a
-training step of GLA about 270 in all, and compiling is most of the time to the first step. So argap ships the choices
-made on one GPU of a class (`argap.train.tuned`); a kernel that is launched as recorded there compiles one
-configuration and times none. Every other kernel is tuned as Triton does it, but compiled on all cores.
+training step of GLA about 270 in all, and compiling is most of the time to the first step. argap therefore ships what
+was chosen on one GPU of a class (`argap.train.tuned`): a recorded launch compiles one configuration and times none.
+The configurations of every other launch are compiled on all cores and then timed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,18 +27,18 @@ WARM_UP_MS, TIMED_MS = 5, 25
 
 
 def compile_at_once() -> None:
-    """From now on, let every autotuner of this process use what is recorded; let the others compile on all cores, and
-    time their configurations briefly.
+    """From now on, every autotuner of this process takes the recorded configuration of a launch; without one, it
+    compiles all configurations at once and times them briefly.
 
-    The configurations and how the fastest is chosen stay Triton's. Applying it twice changes nothing.
+    The configurations and the choice among them stay Triton's. A second call changes nothing.
     """
     if Autotuner.prune_configs is not _candidates:
         Autotuner.prune_configs, Autotuner._bench = _candidates, _time
 
 
 def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
-    """What this process chose among several configurations by timing, or by timings that Triton kept on disk, and the
-    arguments of the configuration that it chose."""
+    """Launches whose configuration this process chose among several, by timing or by Triton's timings on disk, and the
+    arguments of that configuration."""
     for tuner, launch, key in _choosing:
         if key in tuner.cache:
             yield launch, tuner.cache[key].all_kwargs()
@@ -51,7 +51,7 @@ _uncompiled: dict[Autotuner, list[Config]] = {}
 
 
 def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
-    """The configurations among which ``self.run`` chooses by time; ``kwargs``: of that launch."""
+    """`Autotuner.prune_configs`: the recorded configuration alone, or those to be timed; ``kwargs``: of that launch."""
     configs = _prune(self, kwargs)
     launch = _launch(self, kwargs)
     recorded = tuned_for(_device_class()).chosen(launch)

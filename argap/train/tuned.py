@@ -1,9 +1,9 @@
-"""Launch configurations of flash-linear-attention's kernels, chosen once on a GPU of a class: what ships with argap.
+"""Recorded launch configurations of flash-linear-attention's kernels.
 
-A file ``tuned_CLASS.json`` beside this module holds what Triton's autotuner chose on one GPU of the class
-(`argap.kernels.launch.device_class`), with the versions of fla-core and Triton that it chose for. It is written by
-``benchmarks/tune.py``, never by hand. With another fla-core it is not used, since a kernel may have changed; another
-Triton compiles a choice anew, and may find that it no longer fits.
+A file ``tuned_CLASS.json`` beside this module, written by ``benchmarks/tune.py``, holds what Triton's autotuner chose
+on one GPU of the class (`argap.kernels.launch.device_class`), and for which versions of fla-core and Triton. With
+another fla-core it is not used, since a kernel may have changed. With another Triton it is; the autotuner chooses anew
+where a configuration no longer fits.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import Any
 from argap.atomic import read_json, write_json
 
 SWITCH = "ARGAP_AUTOTUNE"
-"""Environment variable: 1 lets every machine choose for itself."""
+"""Environment variable; 1 ignores the records, so that the autotuner chooses on this GPU."""
 PACKAGES = "fla-core", "triton"
 NUMBER_OF_PROGRAMS = frozenset({"B", "H", "HV"})
 """Sequences, heads, and heads of the values: they say how often a kernel's program runs, not what one does."""
@@ -26,7 +26,7 @@ NUMBER_OF_PROGRAMS = frozenset({"B", "H", "HV"})
 
 @dataclass(frozen=True)
 class Launch:
-    """What a configuration is chosen for: a kernel, and what its autotuner tells apart."""
+    """What a configuration is chosen for: a kernel and the arguments that its autotuner distinguishes."""
 
     kernel: str
     """Module and name."""
@@ -36,7 +36,8 @@ class Launch:
     """Of all tensors, in the order of the arguments."""
 
     def distance(self, other: "Launch") -> float:
-        """By how much the numbers of programs differ; infinite for another kernel, other dtypes or another key."""
+        """Sum over the numbers of programs of the absolute logarithms of their ratios; infinite if the kernel, the
+        dtypes or another part of the key differ."""
         if (self.kernel, self.dtypes, self.key.keys()) != (other.kernel, other.dtypes, other.key.keys()):
             return math.inf
         apart = 0.0
@@ -58,11 +59,10 @@ class Tuned:
     """The GPU, and the versions of `PACKAGES`."""
 
     def chosen(self, launch: Launch) -> Mapping[str, Any] | None:
-        """The configuration for ``launch``, or else for the nearest one that differs in numbers of programs alone; None
-        without either.
+        """The configuration of the nearest recorded launch; None if it would be infinitely far (`Launch.distance`).
 
-        Triton's key holds those numbers for some kernels and leaves them out for others: a search for each of them
-        would only repeat the last one, since the blocks of a program, on which its speed depends, are the same.
+        The autotuner's key names the numbers of programs for some kernels only. They leave the work of one program, and
+        so the best configuration, nearly unchanged.
         """
         near = [(launch.distance(known), number) for number, (known, _) in enumerate(self.choices)]
         apart, number = min(near, default=(math.inf, 0))
