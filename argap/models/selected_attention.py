@@ -89,17 +89,18 @@ class SelectedAttention(Mixer):
         return F.relu(excess).mean() / x.shape[1]
 
     def init_state(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        """Attention's state, and the state of the selection: the tokens so far ``[B, T]``, the highest scores
-        ``[B, ≤ k]`` for ``learned``, or nothing for ``full``."""
-        state_dtype = torch.long if self.score is None else at_least_float32(dtype)
-        return self.attention.init_state(batch, dtype, device), torch.empty(batch, 0, dtype=state_dtype, device=device)
+        """Attention's state, and the state of the selection: the tokens so far ``[B, T]``; for ``learned`` the highest
+        scores ``[B, k]``, −∞ before there are as many; nothing for ``full``."""
+        attention = self.attention.init_state(batch, dtype, device)
+        if self.score is None:
+            return attention, torch.empty(batch, 0, dtype=torch.long, device=device)
+        return attention, torch.full((batch, self.k), -torch.inf, dtype=at_least_float32(dtype), device=device)
 
     def prefill(self, x: torch.Tensor, *input_ids: torch.Tensor) -> tuple[torch.Tensor, State]:
         (ids,) = input_ids
         y, after = self.attention.prefill(x)
         if self.score is not None:
-            scores = _scores(x, self.score)
-            seen = scores.topk(min(self.k, scores.shape[1]), dim=1).values
+            seen = F.pad(_scores(x, self.score), (self.k, 0), value=-torch.inf).topk(self.k, dim=1).values
         else:
             seen = ids[:, :0] if self.select == "full" else ids
         return self._masked(y, x, ids), (after, seen)
@@ -110,8 +111,7 @@ class SelectedAttention(Mixer):
         if self.score is not None:
             score = _scores(x[:, None], self.score)
             higher = (seen >= score).sum(dim=1)
-            seen = torch.cat([seen, score], dim=1)
-            seen = seen.topk(min(self.k, seen.shape[1]), dim=1).values
+            seen = torch.cat([seen, score], dim=1).topk(self.k, dim=1).values
             return y * (higher < self.k)[:, None], (after, seen)
         if self.select == "full":
             return y, (after, seen)
@@ -119,8 +119,8 @@ class SelectedAttention(Mixer):
         return y * self._by_tokens(seen)[:, -1:], (after, seen)
 
     def state_size(self, length: int) -> int:
-        """Keys and values 2·T·D, plus T tokens; min(T, k) scores instead for ``learned``, nothing for ``full``."""
-        selection = {"learned": min(length, self.k), "full": 0}.get(self.select, length)
+        """Keys and values 2·T·D, plus T tokens; k scores instead for ``learned``, nothing for ``full``."""
+        selection = {"learned": self.k, "full": 0}.get(self.select, length)
         return self.attention.state_size(length) + selection
 
     def mixing_flops(self, batch: int, length: int) -> int:

@@ -67,13 +67,8 @@ def compared(model: ArgapForCausalLM, batch: int, prompt: int, tolerance: float 
 @pytest.mark.parametrize(("batch", "prompt"), [(1, 0), (3, 3), (3, 29)])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_mixer_steps_alike_in_fixed_storage(name: str, batch: int, prompt: int) -> None:
-    made = compared(model_of(spec_of(name)), batch, prompt)
+    made = compared(model_of(SPECS[name]), batch, prompt)
     assert (made.fixed is None) == (name in GROWING)
-
-
-def spec_of(name: str) -> dict[str, Any]:
-    """A mixer whose state is full after a few steps."""
-    return {**SPECS[name], **({"k": 4} if name == "learned" else {})}
 
 
 def test_every_mixer_with_a_step_is_among_them() -> None:
@@ -303,7 +298,7 @@ def test_what_waits_for_the_device_is_refused(name: str, mode: Callable[[], Any]
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", SPECS)
 def test_a_graph_steps_like_every_mixer(name: str) -> None:
-    made = compared(model_of(spec_of(name), dtype=torch.float32).to("cuda"), 3, 0, 1e-4)
+    made = compared(model_of(SPECS[name], dtype=torch.float32).to("cuda"), 3, 0, 1e-4)
     assert made.recorded == (name not in GROWING)
 
 
