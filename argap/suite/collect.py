@@ -77,8 +77,6 @@ def collect(
     for change in earlier.changes:
         say(change)
     entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}
-    if suite.reference not in entries:
-        raise ArgapError(f"{size}: the reference {suite.reference} is not finished; `argap suite run` trains it")
     if not runs:
         raise ArgapError(f"{size}: no member has a run in {layout.work}; `argap suite run` trains one")
     if index is None:

@@ -17,7 +17,7 @@ from argap.bins import bins_of
 from argap.breakdowns import partition
 from argap.cells import PREFIX, models_of
 from argap.checksums import check_files
-from argap.errors import FormatError, MismatchError
+from argap.errors import ArgapError, FormatError, MismatchError
 from argap.parquet import check_columns, read_frame, read_schema
 from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_record
 from argap.suite.config import Suite
@@ -101,15 +101,17 @@ def open_earlier(
     """What a result of ``size`` has besides the members with a run.
 
     ``checkpoints``: the fingerprint of each member with a run, None for one that is yet to be trained. A member that
-    the result has, too, comes from its run, and one that is not in the suite is dropped. Raises `MismatchError` where
-    the text, the threshold, the bins, the reference, the training of a member or its recall of pairs is not the
-    suite's, and `FormatError` for a damaged file.
+    the result has, too, comes from its run, and one that is not in the suite is dropped. Raises `ArgapError` where the
+    reference is in neither, `MismatchError` where the text, the threshold, the bins, the reference, the training of a
+    member or its recall of pairs is not the suite's, and `FormatError` for a damaged file.
     """
     entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
-    if checkpoints.keys() == entries.keys() or not (folder / GAP).is_file():
-        return Earlier(folder)
-    found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
+    found: dict[str, Member] = {}
+    if checkpoints.keys() != entries.keys() and (folder / GAP).is_file():
+        found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
     taken = {name: member for name, member in found.items() if name in entries and name not in checkpoints}
+    if suite.reference not in {*checkpoints, *taken}:
+        raise ArgapError(f"{size}: the reference {suite.reference} is not finished; train it too, or use --no-collect")
     if not taken:
         return Earlier(folder)
     gap = read_gap(folder, remedy=REMEDY)

@@ -232,6 +232,13 @@ def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_pat
     assert not (root / "work").exists()
 
 
+def test_a_member_without_its_reference_is_refused_before_training(place, tmp_path):
+    shutil.copy(place / "suite.yaml", tmp_path)
+    result = command(tmp_path, "run", "--member", "base_conv")
+    assert "tiny: the reference attention is not finished; train it too, or use --no-collect" in str(result.exception)
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_member_is_trained_beside_a_result_that_it_continues_or_that_is_not_there(add, place, tmp_path):
     """With a threshold that is known only once the training text is counted, or from the result."""
     shutil.copy(place / "suite.yaml", tmp_path)
