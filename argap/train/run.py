@@ -106,6 +106,7 @@ def _train(
     evaluation: TokenFile | None,
     log_to: Sequence[str],
 ) -> TrainRecord:
+    """Train from the latest checkpoint to the end and save the model; the main process writes."""
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
     trainer, device = Trainer(model, config, parallel), parallel.device
