@@ -93,8 +93,15 @@ def discover(
         table = None  # a committed result has cells alone
     if result.evaluation.unit == "byte":
         table = None  # a tree parts tokens, of which a segment may have several; cells have one row for each segment
-    drawn = np.empty(0, dtype=bool) if table is None else draw(table.scored_of_document, limit_tokens)
-    half = _of_cells(result, model) if table is None else _of_tokens(result, table, model, drawn)
+    sample = None
+    if table is None:
+        half = _of_cells(result, model)
+    else:
+        n = table.scored_of_document
+        drawn = draw(n, limit_tokens)
+        half = _of_tokens(result, table, model, drawn)
+        if not drawn.all():
+            sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
     if not np.isfinite(half.lost).all():
         raise ArgapError(f"{model}: no finite gap to {result.reference} ({INFINITE}), so nothing to explain")
     if not half.lost.sum() > 0:
@@ -103,14 +110,9 @@ def discover(
     if not nodes:
         raise ArgapError(f"{model}: no condition explains its gap better than chance; try a smaller `min_share`")
     named = {f"{'leaf' if node.leaf else 'wider'} {k}": node for k, node in enumerate(nodes)}
-    wheres = {name: node.sql(half.features) for name, node in named.items()}
     whole, *others = [each.among((result.reference, model)) for each in half.score(named)]
-    found = _ordered(whole, [replace(each, where=wheres[each.name]) for each in others], tokens=table is not None)
-    if table is None or drawn.all():
-        return found
-    n = table.scored_of_document
-    sample = Sample(int((n[drawn] > 0).sum()), int((n > 0).sum()), float(n[drawn].sum() / n.sum()), SEED)
-    return found._replace(sample=sample)
+    found = [replace(each, where=named[each.name].sql(half.features)) for each in others]
+    return _ordered(whole, found, tokens=table is not None)._replace(sample=sample)
 
 
 class _Half(NamedTuple):

@@ -164,19 +164,18 @@ def _by_document(path: Path, table: pa.Table) -> Imported:
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
     """A column as int64, or log-probs as float64 with NaN for null."""
-    of_logprobs = name == "logprob"
-    fits = pa.types.is_floating if of_logprobs else pa.types.is_integer
-    empty = of_logprobs and (pa.types.is_null(column.type) or pa.types.is_integer(column.type))
-    if not fits(column.type) and not empty:
-        expected = "numbers or null" if of_logprobs else "whole numbers"
-        raise FormatError(f"{path}: {name} holds {column.type}; expected {expected}")
-    if not of_logprobs and column.null_count:
+    fits, expected, dtype = pa.types.is_integer(column.type), "whole numbers", pa.int64()
+    if name == "logprob":
+        fits = fits or pa.types.is_floating(column.type) or pa.types.is_null(column.type)
+        expected, dtype = "numbers or null", pa.float64()
+    elif fits and column.null_count:
         raise FormatError(f"{path}: {name} is null in {column.null_count} rows; expected whole numbers")
+    if not fits:
+        raise FormatError(f"{path}: {name} holds {column.type}; expected {expected}")
     try:
-        cast = column.cast(pa.float64() if of_logprobs else pa.int64())
+        return column.cast(dtype).to_numpy().astype(dtype.to_pandas_dtype())
     except pa.ArrowException as error:
         raise FormatError(f"{path}: {name}: {first_line(error)}") from None
-    return cast.to_numpy().astype("f8" if of_logprobs else "i8")
 
 
 def _imported(path: Path, document: np.ndarray, token: np.ndarray, logprob: np.ndarray) -> Imported:

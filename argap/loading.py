@@ -154,9 +154,7 @@ def _load_by_transformers(
             **({} if placed is None else {"device_map": placed}),
             **({} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf.name}),
         )
-    except ArgapError:
-        raise
-    except MemoryError:
+    except (ArgapError, MemoryError):
         raise
     except Exception as error:  # what a configuration makes a model's code raise has no common type
         reason = " ".join(str(error).split())[:300] or type(error).__name__

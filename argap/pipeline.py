@@ -74,7 +74,8 @@ def score_models(
         check_tokens([target.run])
     spec, index = _with_recorded(spec, index, target.recorded)
     models = distinct(found, target, settings)
-    names = [target.name, *(model.name for model in models)]
+    targets = (target, *models)
+    names = [each.name for each in targets]
     settings.check(names)
     if base is not None:
         check_base(base, names)
@@ -83,7 +84,7 @@ def score_models(
     _check_reference(tokenizer, target, opened)
     folder = out / OWN if other_tokenizers(tokenizer, models) else out
     scoring = Scoring(folder, options or ScoreOptions(), settings, concurrency, overwrite, parallel)
-    to_score = [(each, scorer_of(each, scoring)) for each in (target, *models) if not isinstance(each, RunTarget)]
+    to_score = [(each, scorer_of(each, scoring)) for each in targets if not isinstance(each, RunTarget)]
     for _, scorer in to_score:
         scorer.check()
     text = open_models_text(spec, tokenizer, target, models, settings)
@@ -92,15 +93,14 @@ def score_models(
     if slices:
         from argap.token_slices import check_slices
 
-        finished = {each.name: each.run for each in (target, *models) if isinstance(each, RunTarget)}
-        known = {name: run.record.identity.rank for name, run in finished.items()}
+        known = {each.name: each.run.record.identity.rank for each in targets if isinstance(each, RunTarget)}
         ranked = [name for name in names if known.get(name, scoring.options.rank)]
         ranks = ranks_of(ranked if text.record.unit == "token" else ())
         check_slices(slices, names, text.record, further_columns(text.record, text.sets[0].kept) | ranks)
     runs: list[Run] = [target.run] if isinstance(target, RunTarget) else []
     runs += [scorer.score(text.of(each), source_of(spec, index)) for each, scorer in to_score]
     if parallel is None or parallel.is_main:
-        runs = text.aligned(runs, (target, *models), out, overwrite=overwrite)
+        runs = text.aligned(runs, targets, out, overwrite=overwrite)
         labels = text.labels(label_portions(text.of(target), opened))
         write_labels(labels, tokenizer, out / "labels")  # not before the folder has taken every run
         write_gap(runs, out / "labels", tokenizer, out, threshold=threshold, base=base, slices=slices)

@@ -157,14 +157,10 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
         values = np.array(encoded.dictionary.to_pylist(), dtype=object)
         keys.append(encoded.indices.to_numpy())
     if table.by_segment:
-        scored = np.flatnonzero(unit >= 0)
-        n = batch["segment_bytes"].to_numpy(zero_copy_only=False)[scored]
-        last = np.flatnonzero(n > 0)
-        first, rows, n = np.append(0, last + 1)[:-1], scored[last], n[last]
-        within = scored[: last[-1] + 1] if len(last) else scored[:0]
-        of_words = [np.bitwise_or.reduceat(key[within], first) if len(last) else key[:0] for key in keys[: len(words)]]
-        keys = [*of_words, *(key[rows] for key in keys[len(words) :])]
-        unit, logprob = unit[rows], [each[rows] for each in logprob]
+        size = batch["segment_bytes"].to_numpy(zero_copy_only=False)
+        last, of_words = _segments(unit, size, keys[: len(words)])
+        keys = [*of_words, *(key[last] for key in keys[len(words) :])]
+        n, unit, logprob = size[last], unit[last], [each[last] for each in logprob]
     units, local = _numbered(unit)
     group, (of_local, *of_keys) = _combinations([local, *keys])
     of_unit = units[of_local]
@@ -173,6 +169,17 @@ def _grouped(table: TokenTable, batch: pa.RecordBatch, words: Sequence["Word"], 
     found = np.stack(of_keys)[:, kept] if of_keys else np.zeros((0, len(kept)), dtype=np.int64)
     value = values[found[len(words)]] if len(found) > len(words) else np.full(len(kept), None)
     return _Groups(of_unit[kept], value, found[: len(words)], sums[0][kept], np.stack(sums[1:])[:, kept])
+
+
+def _segments(unit: np.ndarray, size: np.ndarray, words: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The row of each segment's last token, which has its bytes in ``size``, and of each word the bits of all its
+    tokens."""
+    scored = np.flatnonzero(unit >= 0)
+    ends = np.flatnonzero(size[scored] > 0)
+    if not len(ends):
+        return ends, [word[:0] for word in words]
+    first, within = np.append(0, ends[:-1] + 1), scored[: ends[-1] + 1]
+    return scored[ends], [np.bitwise_or.reduceat(word[within], first) for word in words]
 
 
 def _numbered(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

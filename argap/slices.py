@@ -101,19 +101,20 @@ class SliceScorer:
             for m, model in enumerate(self.models):
                 infinite = sums[m] == -np.inf
                 nll = float(-sums[m] / n) if n and not infinite else None
-                gap: tuple[Delta | None, Delta | None, GapShare | None] = (None, None, None)
+                on_slice = contribution = due = None
                 if m != self.reference:
-                    gap = _gap(part[m], delta[m], share, None if drawn is None else (drawn[0], drawn[k]), m)
-                    gap = self._judged(*gap, whole=results[0].models[m].contribution if k else gap[1])
+                    resampled = None if drawn is None else (drawn[0], drawn[k])
+                    on_slice, contribution, due = _gap(part[m], delta[m], share, resampled, m)
+                    due = self._judged(due, contribution, results[0].models[m].contribution if k else contribution)
                 figures.append(
                     ModelOnSlice(
                         model=model,
                         reference=m == self.reference,
                         nll=nll,
                         ppl=None if nll is None else perplexity(nll),
-                        delta=gap[0],
-                        contribution=gap[1],
-                        gap_due_to=gap[2],
+                        delta=on_slice,
+                        contribution=contribution,
+                        gap_due_to=due,
                         reason=INFINITE if infinite else None,
                     )
                 )
@@ -130,14 +131,13 @@ class SliceScorer:
         with np.errstate(invalid="ignore"):
             return logprob - logprob[..., [self.reference]]
 
-    def _judged(
-        self, delta: Delta | None, part: Delta | None, due: GapShare, *, whole: Delta | None
-    ) -> tuple[Delta | None, Delta | None, GapShare]:
-        """The same, with the reason why the share of the gap must not be claimed."""
-        ends = part.ci95 if part and part.nll else None  # a slice without tokens has a part of exactly 0
-        reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
-        reason = INFINITE if due.case == "infinite" else reason if due.value is not None else None
-        return delta, part, msgspec.structs.replace(due, unresolved=reason)
+    def _judged(self, due: GapShare, part: Delta | None, whole: Delta | None) -> GapShare:
+        """``due``, with the reason why it must not be claimed. ``whole``: the gap on all tokens."""
+        reason = INFINITE if due.case == "infinite" else None
+        if reason is None and due.value is not None:
+            ends = part.ci95 if part and part.nll else None  # a slice without tokens has a part of exactly 0
+            reason = unresolved(self._bootstrap.documents, self._worth, whole and whole.ci95, ends)
+        return msgspec.structs.replace(due, unresolved=reason)
 
     def _resampled(self) -> list["_Drawn"]:
         """Of each slice, its tokens and the differences to the reference in every resample.
@@ -174,22 +174,14 @@ def _gap(
     part, delta = float(part), float(delta)
     on_slice = part / share if share else 0.0
     value, raw, case = gap_due_to_ar(on_slice, delta, share)
-    ends: tuple[Interval | None, Interval | None, Interval | None] = (None, None, None)
-    reason = "a single document"
-    if drawn is not None:
-        (*ends, reason) = _intervals(*drawn, model)  # pyright: ignore[reportAssignmentType]
+    unknown = None, None, None, "a single document"
+    of_slice, of_part, of_share, reason = unknown if drawn is None else _intervals(*drawn, model)
+    due = GapShare(value, raw, case, of_share, reason)
     if case == "infinite":
         due = GapShare(None, None, case, None, INFINITE)
-        return (
-            (None, None, due)
-            if not isfinite(part)
-            else (Delta(-on_slice + 0.0, ends[0]), Delta(-part + 0.0, ends[1]), due)
-        )
-    return (
-        Delta(-on_slice + 0.0, ends[0]),
-        Delta(-part + 0.0, ends[1]),
-        GapShare(value, raw, case, ends[2], reason),
-    )
+        if not isfinite(part):
+            return None, None, due
+    return Delta(-on_slice + 0.0, of_slice), Delta(-part + 0.0, of_part), due
 
 
 def _intervals(

@@ -272,10 +272,10 @@ def select(
             raise ArgapError(f"`{name}` {', '.join(unknown)}: unknown; known are {', '.join(known)}")
     columns = table.columns if columns is None else columns
     condition = checked(table, "true" if where is None else where)
-    masks = {} if isinstance(condition, Condition) else {"where": condition}
-    sql, named = (
-        (condition.sql, condition.columns) if isinstance(condition, Condition) else (quoted(MASK + "where"), ())
-    )
+    if isinstance(condition, Condition):
+        sql, named, masks = condition.sql, condition.columns, {}
+    else:
+        sql, named, masks = quoted(MASK + "where"), (), {"where": condition}
     # A condition may name a model that was not asked for: then the fields of all are read, and the others dropped.
     fields = table.models if set(BY_MODEL) & set(named) else models
     of_each = dict.fromkeys(OF_MODELS, models) | {RANK: [m for m in models if m in table.ranked]}

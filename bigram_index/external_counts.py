@@ -7,6 +7,7 @@ records where they come from (``origin``), and such an index is marked as a prox
 import math
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ from argap.tokenizer import Tokenizer
 BATCH = 2**20  # bigrams of an ARPA file handled at a time
 COLUMNS = ("first", "second", "count")
 LARGEST = 2.0**63
+ORDERS = {"\\1-grams:": 1, "\\2-grams:": 2}
+MARKS = {"<s>", "</s>", "<unk>"}
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 """First tokens, second tokens and counts, each `[N]` int64."""
 
@@ -48,7 +51,7 @@ def index_from_arpa(
     in the file gets ``tokens * P(first) * P(second | first)`` occurrences, rounded, and at least one. Sentence marks
     and ``<unk>`` are skipped. Raises `FormatError` naming file and line.
     """
-    return _write(_read_arpa(path, tokenizer, tokens), path, out, tokenizer, "arpa", overwrite)
+    return _write(_batched(_read_arpa(path, tokenizer, tokens)), path, out, tokenizer, "arpa", overwrite)
 
 
 def _write(
@@ -123,11 +126,11 @@ def _read_counts(path: Path) -> Iterator[Batch]:
         raise FormatError(f"{path}: not readable as CSV or Parquet of integers ({error})") from error
 
 
-def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]:
+def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[int, int, int]]:
+    """Each bigram of the file: its tokens' ids and its count."""
     unigrams: dict[str, float] = {}
     ids: dict[str, int] = {}
     order = number = unknown = 0
-    rows: list[tuple[int, int, int]] = []
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):  # noqa: B007  (named in the error)
@@ -147,10 +150,7 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]
                     expected = tokens * 10 ** (unigrams[first] + float(fields[0]))
                     if expected >= LARGEST:
                         raise ValueError(f"{expected:g} occurrences")
-                    rows.append((ids[first], ids[second], max(1, math.floor(expected + 0.5))))
-                    if len(rows) == BATCH:
-                        yield _columns(rows)
-                        rows = []
+                    yield ids[first], ids[second], max(1, math.floor(expected + 0.5))
     except (OSError, ValueError, KeyError, OverflowError) as error:
         raise FormatError(f"{path}, line {number}: not a line of an ARPA file ({error})") from error
     if unknown:
@@ -158,11 +158,6 @@ def _read_arpa(path: Path, tokenizer: Tokenizer, tokens: int) -> Iterator[Batch]
             f"{path}: {unknown} bigrams with words outside the vocabulary of {tokenizer.name}; "
             "expected a model of its tokens"
         )
-    yield _columns(rows)
-
-
-ORDERS = {"\\1-grams:": 1, "\\2-grams:": 2}
-MARKS = {"<s>", "</s>", "<unk>"}
 
 
 def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
@@ -173,6 +168,7 @@ def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
     return tokenizer.vocabulary
 
 
-def _columns(rows: list[tuple[int, int, int]]) -> Batch:
-    first, second, count = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return first, second, count
+def _batched(bigrams: Iterator[tuple[int, int, int]]) -> Iterator[Batch]:
+    while rows := list(islice(bigrams, BATCH)):
+        first, second, count = np.array(rows, dtype=np.int64).T
+        yield first, second, count

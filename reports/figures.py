@@ -114,26 +114,19 @@ def nll_by_frequency(gap: Gap) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(4, 1))
     number = bin_numbers(gap.bins.frequency)
-    models = _finite(gap)
-    look = highlight(models, of_interest(gap))
-    order = [m for m in models if look[m].colour == GREY] + [m for m in models if look[m].colour != GREY]
+    look = highlight(_finite(gap), of_interest(gap))
+    grey = [model for model in look if look[model].colour == GREY]
+    coloured = [model for model in look if model not in grey]
     for repeated, (above, below) in zip((True, False), panels.T, strict=True):
         parts = by_frequency(gap, repeated)
         x = [number[part.bin] for part in parts]
-        for model in order:  # those of interest above the others
+        for model in grey + coloured:  # those of interest above the others
             draw_curve(above, x, parts, model, look[model])
         below.bar(x, [100 * part.share for part in parts], color=SHARE, width=0.8)
-        told = heads(parts, gap, seen)
-        tell(
-            above,
-            x,
-            told,
-            {
-                m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts]
-                for m in sorted(look, key=lambda m: look[m].colour == GREY)
-            },
-        )
-        tell(below, x, told, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
+        bins = heads(parts, gap, seen)
+        nll = {m: [(part.nll[m], f"{part.nll[m]:.3f} nats") for part in parts] for m in coloured + grey}
+        tell(above, x, bins, nll)
+        tell(below, x, bins, {"Share": [(100 * part.share, percent(part.share, 2)) for part in parts]})
         above.set_title(TITLES[repeated])
         for axes in (above, below):
             grid(axes)
@@ -144,9 +137,9 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel(f"% of {gap.unit}s")
     figure.supxlabel(training_count(gap), fontsize=9)
-    handles = [Line2D([], [], markersize=5, label=plain(k), **v.curve) for k, v in look.items() if v.colour != GREY]
-    if len(handles) < len(look):
-        handles.append(Line2D([], [], color=GREY, label=f"{len(look) - len(handles)} others"))
+    handles = [Line2D([], [], markersize=5, label=plain(model), **look[model].curve) for model in coloured]
+    if grey:
+        handles.append(Line2D([], [], color=GREY, label=f"{len(grey)} others"))
     legend_above(figure, handles)
     return figure
 

@@ -70,15 +70,14 @@ def at_thresholds(gap: Gap) -> list[Gap]:
     if not gap.compared or not points or any(row.overall.nll is None for row in gap.rows):
         return []
     whole = next(point.threshold for point in points if point.share == points[-1].share)
-    return [
-        gap
-        if point.threshold == gap.threshold
-        else _at(
-            gap, point, [p for p in gap.breakdowns.frequency if p.repeated and number[p.bin] <= highs[point.threshold]]
-        )
-        for point in points
-        if point.threshold <= max(whole, gap.threshold or 0)
-    ]
+    made = []
+    for point in points:
+        if point.threshold == gap.threshold:
+            made.append(gap)
+        elif point.threshold <= max(whole, gap.threshold or 0):
+            last = highs[point.threshold]
+            made.append(_at(gap, point, [p for p in gap.breakdowns.frequency if p.repeated and number[p.bin] <= last]))
+    return made
 
 
 def _at(gap: Gap, point: ThresholdShare, hits: list[Part]) -> Gap:

@@ -72,18 +72,11 @@ def overview(gap: Gap) -> Overview | None:
     def span(one: float, other: float) -> tuple[float, float]:
         return at(min(one, other)), round(abs(at(one) - at(other)), 2)
 
-    bars = [
-        Bar(
-            row.model,
-            nats(total),
-            gap_cell(row.gap_due_to_ar),
-            span(0, parts[row.model]),
-            span(parts[row.model], total),
-            at(total),
-        )
-        for row in shown(gap)
-        for total in (gap.deltas[row.model],)
-    ]
+    bars = []
+    for row in shown(gap):
+        part, total = parts[row.model], gap.deltas[row.model]
+        due = gap_cell(row.gap_due_to_ar)
+        bars.append(Bar(row.model, nats(total), due, span(0, part), span(part, total), at(total)))
     if between := len(rows) - len(bars):
         bars.insert(ENDS, Bar(f"… {between} between", "", "", (at(0), 0), (at(0), 0), at(0)))
     return Overview(title, _sentences(gap, rows), at(0), tuple(bars))

@@ -160,18 +160,12 @@ def recall_headline(result: RecallResult) -> tuple[str, list[str]]:
     reference = result.reference if result.reference in means else None
     others = [model for model in means if model not in (reference, COPY)] or [m for m in means if m != reference]
     others.sort(key=lambda model: -means[model])
-    if reference is not None and len(others) == 1:
-        title = f"{others[0]} recalls {_score(means[others[0]])}% of {over}; {reference} {_score(means[reference])}%"
-    elif len(others) > 1:
-        title = f"{others[0]} recalls the most of {len(others)} models: {_score(means[others[0]])}% of {over}"
-        title += (
-            f"; {reference} {_score(means[reference])}%"
-            if reference
-            else f"; {others[-1]} {_score(means[others[-1]])}%"
-        )
-    else:
-        (only,) = others or list(means)
-        title = f"{only} recalls {_score(means[only])}% of {over}"
+    best = (others or list(means))[0]
+    beside = reference or others[-1]
+    most = f"the most of {len(others)} models: " if len(others) > 1 else ""
+    title = f"{best} recalls {most}{_score(means[best])}% of {over}"
+    if beside != best:
+        title += f"; {beside} {_score(means[beside])}%"
     sentences = []
     if result.flips:
         clear = [f"{flip.model} on {flip.task}" for flip in result.flips if flip.p_value < ALPHA]

@@ -156,12 +156,9 @@ def heat(result: SizeResult) -> Figure:
         image = axes.imshow(grids[model], cmap="cividis", vmin=0, vmax=top, origin="lower", aspect="auto")
         axes.set_title(plain(model, 16 if many else 24), fontsize=7.5 if many else None)
         _tell_map(axes, grids[model], [bins.distance[k] for k in columns], [bins.frequency[k] for k in rows])
-        axes.set_xticks(
-            range(0, len(columns), every), [_end(bins.distance[columns[k]]) for k in range(0, len(columns), every)]
-        )
-        axes.set_yticks(
-            range(0, len(rows), every + 1), [_end(bins.frequency[rows[k]]) for k in range(0, len(rows), every + 1)]
-        )
+        x, y = range(0, len(columns), every), range(0, len(rows), every + 1)
+        axes.set_xticks(x, [_end(bins.distance[columns[k]]) for k in x])
+        axes.set_yticks(y, [_end(bins.frequency[rows[k]]) for k in y])
         axes.tick_params(length=0, labelsize=7.5)
     assert image is not None
     figure.colorbar(image, ax=each, label="Nats per token lost to the reference", shrink=0.8)

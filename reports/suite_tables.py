@@ -1,8 +1,10 @@
 """A suite's tables: the gap in the form of the paper's Table 1, the cost of each member, and the paper's figures."""
 
+from math import isnan, nan
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from argap.cells import PREFIX
@@ -132,16 +134,14 @@ def rare_table(result: SizeResult) -> Table | None:
     The difference isolates recall from memorised bigrams. Columns without tokens are left out, as those of bigrams seen
     once where training read its text several times; None where all are.
     """
-    bins, cells = result.gap.bins.frequency, result.cells
+    number, cells = {bin_.high: k for k, bin_ in enumerate(result.gap.bins.frequency)}, result.cells
     n = cells["n"].to_numpy()
     frequency, repeated = cells["frequency"].to_numpy(), cells["repeated"].to_numpy()
-    chosen = {
-        f"{seen}, {'repeated' if again else 'not repeated'}": (frequency == number) & (repeated == again)
-        for seen, count in (("Never seen", 0), ("Seen once", 1))
-        for number, bin_ in enumerate(bins)
-        if bin_.high == count
-        for again in (True, False)
-    }
+    chosen: dict[str, np.ndarray] = {}
+    for seen, count in (("Never seen", 0), ("Seen once", 1)):
+        if count in number:
+            chosen[f"{seen}, repeated"] = (frequency == number[count]) & repeated
+            chosen[f"{seen}, not repeated"] = (frequency == number[count]) & ~repeated
     sizes = {name: size for name, rows in chosen.items() if (size := int(n[rows].sum()))}
     if not sizes:
         return None
@@ -199,25 +199,21 @@ def trajectory_table(trajectory: pd.DataFrame, reference: str, gap: Gap) -> Tabl
     columns, cells = ["Training tokens"], {}
     for model in models:
         columns += [f"{model}: {gap.hits}", f"other {gap.unit}s"]
-        for _, row in trajectory.loc[trajectory["model"] == model].iterrows():
+        own = trajectory.loc[trajectory["model"] == model]
+        for _, row in own.iterrows():
             cells[model, row["tokens"]] = [mean_nll(row["nll_ar_hits"]), mean_nll(row["nll_other"])]
         if model != reference:
             columns.append(f"gap due to {'AR' if gap.index else 'repeats'}")
             shares = dict(zip(*share_along(trajectory, model, reference), strict=True))
-            for tokens in trajectory.loc[trajectory["model"] == model, "tokens"]:
-                share = shares.get(tokens, float("nan"))
-                cells[model, tokens].append(DASH if share != share else percent(share, 0))
-    rows = tuple(
-        (
-            short(tokens),
-            *(
-                cell
-                for model in models
-                for cell in cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
-            ),
-        )
-        for tokens in sorted(trajectory["tokens"].unique())
-    )
+            for tokens in own["tokens"]:
+                share = shares.get(tokens, nan)
+                cells[model, tokens].append(DASH if isnan(share) else percent(share, 0))
+    rows = []
+    for tokens in sorted(trajectory["tokens"].unique()):
+        row = [short(tokens)]
+        for model in models:
+            row += cells.get((model, tokens), [DASH] * (2 if model == reference else 3))
+        rows.append(tuple(row))
     note = f"NLL in nats per {gap.unit}; the gap is to {reference} after the same number of training tokens."
     return Table(columns, rows, (note,), left=())
 
@@ -254,8 +250,8 @@ def _gap_with_spread(result: SizeResult) -> Table:
     if any(row[-1].endswith(SEEDS) for row in rows):
         notes.append(f"{SEEDS} the range over seeds, which is wider than the interval over documents.")
     for member, values in result.spread().items():
-        known = [value for value in values if value == value]
-        note = f"{member}, {len(values)} seeds: {', '.join(percent(v) if v == v else DASH for v in values)}"
+        known = [value for value in values if not isnan(value)]
+        note = f"{member}, {len(values)} seeds: {', '.join(DASH if isnan(v) else percent(v) for v in values)}"
         if len(known) > 1:
             note += f"; mean {percent(fmean(known))}, standard deviation {100 * stdev(known):.1f} points"
         notes.append(note + ".")

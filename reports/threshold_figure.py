@@ -69,21 +69,16 @@ def share_by_threshold(gap: Gap) -> Figure:
         for mark in marks:
             dashed(axes, mark)
     _name_marks(above, marks)
-    reasons = {
-        model: ("no gap" if model in gap.deltas else "infinite") if np.isnan(top) else "below −50%"
-        for model, top in highest.items()
-        if model not in ends
-    }
-    if reasons:
-        omitted = ", ".join(f"{plain(model)} ({reason})" for model, reason in reasons.items())
-        above.set_title(f"Not drawn: {omitted}", fontsize=8, fontweight="normal", color=FAINT)
+    omitted = [f"{plain(model)} ({_reason(gap, model, top)})" for model, top in highest.items() if model not in ends]
+    if omitted:
+        above.set_title(f"Not drawn: {', '.join(omitted)}", fontsize=8, fontweight="normal", color=FAINT)
     above.set_ylabel("% of gap due to AR")
     below.set_ylabel("AR hits")
     below.set_xlim(0, tau.max())
     decades(below, "x")
     exposed = gap.index is not None and gap.index.passes != 1
-    counted = "most exposures" if exposed else "most occurrences of an AR hit's bigram in the training text"
-    below.set_xlabel(f"Threshold τ: {counted}{' of a hit in training' if exposed else ''}")
+    counted = "exposures of a hit in training" if exposed else "occurrences of an AR hit's bigram in the training text"
+    below.set_xlabel(f"Threshold τ: most {counted}")
     heads = [f"τ = {threshold_text(point.threshold)}" for point in gap.curve]
     curves = coloured + [m for m in order if m not in coloured]
     tell(above, list(tau), heads, {m: [_value(point.gap_due_to[m]) for point in gap.curve] for m in curves})
@@ -91,6 +86,13 @@ def share_by_threshold(gap: Gap) -> Figure:
     named = ends if len(ends) <= NAMED else coloured
     name_lines(figure, above, {m: (float(tau.max()), ends[m]) for m in named}, look, high=3.2)
     return figure
+
+
+def _reason(gap: Gap, model: str, highest: float) -> str:
+    """Why a model is not drawn; ``highest``: its largest share, NaN where there is no gap."""
+    if np.isnan(highest):
+        return "no gap" if model in gap.deltas else "infinite"
+    return "below −50%"
 
 
 def _name_marks(axes: Axes, marks: list[int]) -> None:

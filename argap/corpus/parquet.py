@@ -9,6 +9,7 @@ from argap.corpus.jsonl import check_unpacked
 from argap.errors import FormatError, first_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
 SUFFIXES = (".parquet",)
@@ -27,12 +28,7 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
         with _open(path) as file:
             size = path.stat().st_size
             a_row = size / max(file.metadata.num_rows, 1)
-            schema = file.schema_arrow
-            _check_column(path, schema, text_column)
-            if missing := [name for name in keep if name not in schema.names]:
-                known = ", ".join(map(repr, schema.names))
-                raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {known}")
-            columns = list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))
+            columns = _columns(path, file.schema_arrow, text_column, keep)
             number = unpacked = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=columns):
                 # As bytes: Arrow does not check that a string column is UTF-8.
@@ -57,7 +53,8 @@ def _open(path: Path) -> "pq.ParquetFile":
     return pq.ParquetFile(path) if isinstance(path, Path) else pq.ParquetFile(path.open("rb"))
 
 
-def _check_column(path: Path, schema, text_column: str) -> None:
+def _columns(path: Path, schema: "pa.Schema", text_column: str, keep: Sequence[str]) -> list[str]:
+    """The columns to read. Raises `FormatError` for one that is not there, and for a text that is not of strings."""
     import pyarrow as pa
 
     if text_column not in schema.names:
@@ -70,3 +67,7 @@ def _check_column(path: Path, schema, text_column: str) -> None:
         found = found.value_type
     if not (pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found)):
         raise FormatError(f"{path}: column {text_column!r} has type {found}, expected strings")
+    if missing := [name for name in keep if name not in schema.names]:
+        known = ", ".join(map(repr, schema.names))
+        raise FormatError(f"{path}: no column {missing[0]!r} to `keep`; its columns are {known}")
+    return list(dict.fromkeys([text_column, *(c for c in ("domain", "source") if c in schema.names), *keep]))

@@ -112,11 +112,10 @@ def speed_cases(
     if training is None and generation is None:
         training, generation = TRAINING, GENERATION
     by_mode: dict[Mode, Sequence[str]] = {"training": training or (), "generation": generation or ()}
+    shapes: list[tuple[Mode, int, int]] = [(mode, *_shape(text)) for mode, texts in by_mode.items() for text in texts]
     return [
         SpeedCase(architecture=name, mode=mode, length=length, batch=batch, **options)
-        for mode, shapes in by_mode.items()
-        for text in shapes
-        for length, batch in [_shape(text)]
+        for mode, length, batch in shapes
         for name in architectures
     ]
 

@@ -119,16 +119,12 @@ def link_to_gap(scores: Sequence[Score], ar_nlls: Mapping[str, float], reference
         if reference not in rows or reference not in ar_nlls:
             continue
         against = rows[reference]
-        points = [
-            LinkPoint(
-                model,
-                ar_nlls[model] - ar_nlls[reference],
-                against.contains - row.contains,
-                None if row.gold_nll is None or against.gold_nll is None else row.gold_nll - against.gold_nll,
-            )
-            for model, row in rows.items()
-            if model != reference and model in ar_nlls
-        ]
+        points = []
+        for model, row in rows.items():
+            if model != reference and model in ar_nlls:
+                gold = None if row.gold_nll is None or against.gold_nll is None else row.gold_nll - against.gold_nll
+                ar_gap = ar_nlls[model] - ar_nlls[reference]
+                points.append(LinkPoint(model, ar_gap, against.contains - row.contains, gold))
         pearson, spearman = _correlations([(p.ar_gap_nll, p.recall_gap) for p in points])
         golds = [(p.ar_gap_nll, p.gold_gap_nll) for p in points if p.gold_gap_nll is not None]
         links.append(GapLink(task, points, pearson, spearman, *_correlations(golds)))

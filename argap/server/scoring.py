@@ -134,18 +134,26 @@ class _Work(NamedTuple):
         return [scored[first : first + self.batch] for first in range(0, len(scored), self.batch)]
 
 
+class _Shard(NamedTuple):
+    path: Path
+    windows: range
+    requests: list[tuple[list[int], Future[list[Scored]]]]
+    """Each with its windows."""
+
+
 def _score_shards(work: _Work, missing: dict[int, range], folder: Path, concurrency: int, name: str) -> None:
     """Write the missing shards, at most ``concurrency`` requests at once. On a failure or Ctrl-C all requests end."""
-    waiting: deque[tuple[int, list[tuple[list[int], Future[list[Scored]]]]]] = deque()
+    waiting: deque[_Shard] = deque()
     pool = ThreadPoolExecutor(concurrency, thread_name_prefix="server")
     try:
         with progress(f"scoring {name}", sum(work.data.count_in(windows) for windows in missing.values())) as advance:
             for number, windows in missing.items():
-                waiting.append((number, [(batch, pool.submit(work.ask, batch)) for batch in work.batches(windows)]))
+                requests = [(batch, pool.submit(work.ask, batch)) for batch in work.batches(windows)]
+                waiting.append(_Shard(shard_path(folder, number), windows, requests))
                 if len(waiting) == SHARDS_AHEAD:
-                    _write(work, missing, waiting.popleft(), folder, advance)
+                    _write(work, waiting.popleft(), advance)
             while waiting:
-                _write(work, missing, waiting.popleft(), folder, advance)
+                _write(work, waiting.popleft(), advance)
     except KeyboardInterrupt:
         say(f"{folder}: interrupted; finished shards are kept, the same command resumes there")
         raise
@@ -154,25 +162,18 @@ def _score_shards(work: _Work, missing: dict[int, range], folder: Path, concurre
         pool.shutdown(cancel_futures=True)
 
 
-def _write(
-    work: _Work,
-    missing: dict[int, range],
-    shard: tuple[int, list[tuple[list[int], Future[list[Scored]]]]],
-    folder: Path,
-    advance: Callable[[int], None],
-) -> None:
+def _write(work: _Work, shard: _Shard, advance: Callable[[int], None]) -> None:
     """Wait for the requests of a shard and write it."""
-    number, requests = shard
-    windows, offsets = missing[number], work.data.offsets
-    start = offsets[windows.start]
-    logprob = np.full(work.data.count_in(windows), np.nan, dtype=np.float32)
+    offsets = work.data.offsets
+    start = offsets[shard.windows.start]
+    logprob = np.full(work.data.count_in(shard.windows), np.nan, dtype=np.float32)
     top1 = np.full(len(logprob), -1, dtype=np.int32)
-    for batch, future in requests:
+    for batch, future in shard.requests:
         for w, scored in zip(batch, future.result(), strict=True):
             rows = slice(offsets[w] - start, offsets[w + 1] - start)
             logprob[rows], top1[rows] = scored.logprob, scored.top1
             advance(rows.stop - rows.start)
-    write_shard(shard_path(folder, number), work.data, windows, logprob, top1)
+    write_shard(shard.path, work.data, shard.windows, logprob, top1)
 
 
 def _result(server: Server, work: _Work, seconds: float, done: int, folder: Path, shards: int) -> RunResult:

@@ -79,13 +79,10 @@ def _slices(examples: Examples, pairs: int) -> dict[Literal["ar", "other", "pair
 def _examples(tokenizer: Tokenizer, test: PretrainedTest) -> list[Examples]:
     """The examples for each number of KV pairs."""
     vocabulary = np.array(sorted(set(tokenizer.vocabulary.values()) - tokenizer.special))
-    fill = text = None
-    if test.text is not None:
-        if test.fill is not None:
-            raise ArgapError("`fill` and `text`: expected only one of the two")
-        text = _text(tokenizer, test.text)
-    else:
-        fill = _fill(tokenizer, test.fill)
+    if test.text is not None and test.fill is not None:
+        raise ArgapError("`fill` and `text`: expected only one of the two")
+    text = None if test.text is None else _text(tokenizer, test.text)
+    fill = _fill(tokenizer, test.fill) if text is None else None
     return [
         build(
             layout(test.examples, pairs, length=test.length, alpha=test.alpha),

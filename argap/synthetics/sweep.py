@@ -81,14 +81,12 @@ class Sweep:
     def groups(self) -> list[list[RunConfig]]:
         """The runs in groups that train side by side: they differ in learning rate and seed only. Narrow models come
         first."""
-        return [
-            [
-                self._run({"name": name, "member": member, "width": width, **case, **each})
-                for each in ({"lr": lr, "seed": seed} for seed in self.seeds for lr in self.lrs)
-            ]
-            for width, case in itertools.product(self.widths, self._cases())
-            for name, member in self.members.items()
-        ]
+        groups = []
+        for width, case in itertools.product(self.widths, self._cases()):
+            for name, member in self.members.items():
+                own = {"name": name, "member": member, "width": width, **case}
+                groups.append([self._run({**own, "lr": lr, "seed": seed}) for seed in self.seeds for lr in self.lrs])
+        return groups
 
     def _run(self, own: Mapping[str, Any]) -> RunConfig:
         try:

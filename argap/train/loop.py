@@ -118,8 +118,7 @@ class Trainer:
             last = step == total
             log_due = last or step % config.log_every == 0
             save_due = not last and config.checkpoint_every > 0 and step % config.checkpoint_every == 0
-            eval_due = last or (config.eval_every > 0 and step % config.eval_every == 0)
-            eval_due = eval_due and evaluation is not None
+            eval_due = evaluation is not None and (last or (config.eval_every > 0 and step % config.eval_every == 0))
             stop_due = interrupt.requested and self.parallel.world == 1
             if not (log_due or save_due or eval_due or stop_due):
                 continue

@@ -106,6 +106,7 @@ def _train(
     evaluation: TokenFile | None,
     log_to: Sequence[str],
 ) -> TrainRecord:
+    """Train from the latest checkpoint to the end and save the model; the main process writes."""
     windows = Windows(data.ids, config.seq_len, config.seed)
     held_out = Windows(evaluation.ids, config.seq_len, config.seed) if evaluation else None
     trainer, device = Trainer(model, config, parallel), parallel.device
@@ -122,7 +123,8 @@ def _train(
         finished=None,
         backend=backend,
     )
-    saved, keep = checkpoints(out / "checkpoints"), config.keep_checkpoints
+    folder, keep = out / "checkpoints", config.keep_checkpoints
+    saved = checkpoints(folder)
     position = load_checkpoint(saved[-1], model, trainer.optimizer) if saved else Position(0)
     parallel.wait()
     log = None
@@ -136,15 +138,14 @@ def _train(
     try:
         with listening() as interrupt:
             for event in trainer.run(windows, position, interrupt, held_out):
-                if not isinstance(event, Position):
-                    if log:
-                        log.write(event)
-                    continue
-                position = event
-                if position.step < config.total_steps:
-                    if parallel.is_main:
-                        save_checkpoint(out / "checkpoints", model, trainer.optimizer, position, beside=out, keep=keep)
-                    parallel.wait()
+                if isinstance(event, Position):
+                    position = event
+                    if position.step < config.total_steps:
+                        if parallel.is_main:
+                            save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep)
+                        parallel.wait()
+                elif log:
+                    log.write(event)
     except KeyboardInterrupt as interrupted:
         if log and isinstance(interrupted, Stopped):
             log.note("interrupted; a checkpoint was written, and the same command resumes from it")

@@ -117,16 +117,16 @@ class Answers:
     @cached_property
     def overview(self) -> Overview:
         gap = self.result.record
-        marks = [Mark(PAPER_THRESHOLD, "the paper's τ")]
+        marks = ()
         if gap.index is not None:
             scaled = resolve_threshold("scaled", gap.index.exposed_tokens)
-            marks.append(Mark(scaled, "scaled to the training tokens"))
+            marks = (Mark(PAPER_THRESHOLD, "the paper's τ"), Mark(scaled, "scaled to the training tokens"))
         return Overview(
             name="/".join(self.result.folder.resolve().parts[-2:]).lstrip("/"),
             gap=gap,
             hits=gap.hits,
             thresholds=thresholds_of(gap),
-            marks=tuple(marks) if gap.index is not None else (),
+            marks=marks,
             no_tokens=self._no_tokens(),
             own_reference=self._own_reference(),
             library=tuple(library()),
@@ -213,8 +213,8 @@ class Answers:
         with interruptible(interrupt):
             table = self.result.token_table.among([setting.reference, *others])
             whole, _, *scored = score_by(table, column, threshold=setting.threshold)
-        parts = [(as_part((each.name, None), each, whole), each.where or "") for each in scored]
-        return Breakdown(column, tuple(Bar(*each) for each in parts))
+        bars = tuple(Bar(as_part((each.name, None), each, whole), each.where or "") for each in scored)
+        return Breakdown(column, bars)
 
     def breakdown(self, by: str, setting: Setting, interrupt: Interrupt) -> Breakdown:
         """The partition ``by`` at a setting; by a column of the tokens it takes a pass over them."""
@@ -309,13 +309,12 @@ class Answers:
     ) -> Matches:
         """The tokens of a condition at which ``model`` loses most, largest loss first, or in the order of the text."""
         self.check(setting, [model])
-        pair = (model, setting.reference)
 
         def compute() -> Matches:
             condition = hits_of(setting.threshold) if where == "ar_hits" else where or "true"
             table = self._table_for([condition], [setting.reference, model])
             with interruptible(interrupt):
-                found = lost_most(table, condition, *pair, limit=LISTED + 1, in_order=in_order)
+                found = lost_most(table, condition, model, setting.reference, limit=LISTED + 1, in_order=in_order)
             return Matches(tuple(found[:LISTED]), len(found) > LISTED)
 
         return self._once.get(("losses", where, setting, model, in_order), compute)
