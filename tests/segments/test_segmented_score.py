@@ -404,6 +404,23 @@ def test_runs_made_apart(place, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.parametrize("limit", [None, 24])
+def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_path, limit):
+    """GPT-2 has tokens for the white space at the end of a document, BERT none."""
+    texts = ["the cat sat on the mat" + 7 * " ", "hello world", "the cat on the mat" + 3 * "\n", "the hat sat"]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
+    chosen = spec(place, data=(str(tmp_path / "text.jsonl"),), packing="document", limit_tokens=limit)
+    together = score_models([str(place / "bert")], str(place / "gpt2"), tmp_path / "together", spec=chosen)
+    own = tmp_path / "together" / OWN
+    compared = compare_runs([str(own / "bert")], str(own / "gpt2"), tmp_path / "compared")
+    with_run = score_models([str(place / "bert")], str(own / "gpt2"), tmp_path / "with-run")
+    for gap in (compared, with_run):
+        assert gap.fingerprint == together.fingerprint
+        assert numbers(gap) == numbers(together)
+    with pytest.raises(MismatchError, match="score the checkpoints together"):  # BERT's ends are not Llama's
+        score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
+
+
 def save_long(place: Path, folder: Path, name: str) -> Path:
     """The same kind of model for windows of 400 tokens."""
     tokenizer = load_tokenizer(place / name)
