@@ -160,6 +160,9 @@ def test_a_comparison_reads_its_own_labels(data, text, folder, tmp_path) -> None
     shutil.rmtree(tmp_path / "counted" / "labels")
     run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/again --threshold 8")
     assert read_gap(tmp_path / "again").rows[0].ar_hits == result.record.rows[0].ar_hits
+    shutil.rmtree(tmp_path / "i")
+    run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/without")
+    assert read_gap(tmp_path / "without").index is None
 
 
 def test_runs_without_labels_that_are_not_compared(data, text, folder, tmp_path) -> None:
