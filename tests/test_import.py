@@ -137,7 +137,7 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
     run(f"index build {text} --tokenizer {folder} --out {at}/i")
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
-    assert counted.threshold == 8
+    assert (counted.threshold, counted.evaluation.data) == (8, (str(text),))
     run(f"{compared} --threshold 8")
     assert read_gap(out).rows == counted.rows  # the labels kept their counts
 
