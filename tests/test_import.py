@@ -17,7 +17,7 @@ from argap import atomic
 from argap.api import open_result
 from argap.bigram_index.store import open_index
 from argap.cli import app
-from argap.comparison import compare_runs
+from argap.comparison import compare_runs, label_result
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
@@ -138,6 +138,9 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
     assert (counted.threshold, counted.evaluation.data) == (8, (str(text),))
+    with pytest.raises(ArgapError, match="threshold"):
+        label_result(out, f"{at}/i", threshold=-1)
+    assert read_gap(out) == counted  # refused before anything was rewritten
     run(f"{compared} --threshold 8")
     assert read_gap(out).rows == counted.rows  # the labels kept their counts
 
