@@ -29,6 +29,7 @@ from argap.reports.drawing import (
 from argap.reports.formats import Table, csv_of_frame, markdown
 from argap.reports.hover import tell
 from argap.reports.numbers import DASH, percent, perplexity
+from argap.reports.provenance import between_pairs
 from argap.reports.task_figures import write_tasks
 from argap.synthetics.pretrained_test import PretrainedScores, ScoreRow
 from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
@@ -190,7 +191,7 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
         else:
             _log_axis(axes)
-    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {scores.between}", fontsize=9)
+    figure.supxlabel(f"Pairs in {scores.length:,} tokens of {between_pairs(scores)}", fontsize=9)
     legend_above(figure, figure.axes[0].get_legend_handles_labels()[0])
     return figure
 

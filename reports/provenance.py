@@ -1,19 +1,19 @@
-"""Where a result comes from, as names and values: for the page and for model cards."""
+"""Where a result comes from, as names and values: for the page and for model cards. Their paths are `for_others`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from argap.records import Gap
 from argap.reports.numbers import threshold_text
+from argap.synthetics.pretrained_test import PretrainedScores
 
 SCORED = {"token": "of them scored", "byte": "bytes of the text scored"}
 
 
-def provenance(gap: Gap, path: Callable[[str], str] = str) -> list[tuple[str, str]]:
-    """What was measured with what; ``path`` writes the paths of text, index, tokenizer and runs."""
+def provenance(gap: Gap) -> list[tuple[str, str]]:
+    """What was measured with what."""
     evaluation, index = gap.evaluation, gap.index
     return [
-        ("Text", ", ".join(map(path, evaluation.data))),
+        ("Text", ", ".join(map(for_others, evaluation.data))),
         (
             "Evaluation set",
             f"{evaluation.tokens:,} tokens, {evaluation.scored:,} {SCORED[gap.unit]}; {evaluation.windows:,} "
@@ -26,12 +26,12 @@ def provenance(gap: Gap, path: Callable[[str], str] = str) -> list[tuple[str, st
             "Training index",
             "none: every repeated bigram counts"
             if index is None
-            else f"{path(index.folder)}: {index.tokens:,} tokens, {index.documents:,} documents, "
+            else f"{for_others(index.folder)}: {index.tokens:,} tokens, {index.documents:,} documents, "
             f"{index.distinct:,} distinct bigrams, read {_times(index.passes)}",
         ),
-        ("Tokenizer", f"{path(evaluation.tokenizer)} ({evaluation.tokenizer_fingerprint})"),
+        ("Tokenizer", f"{for_others(evaluation.tokenizer)} ({evaluation.tokenizer_fingerprint})"),
         ("Threshold τ", "none" if gap.threshold is None else f"{threshold_text(gap.threshold)} exposures"),
-        ("Runs", "; ".join(f"{row.model}: {_short(path(row.run))}" for row in gap.rows)),
+        ("Runs", "; ".join(f"{row.model}: {_short(for_others(row.run))}" for row in gap.rows)),
         ("Versions", ", ".join(f"{name} {version}" for name, version in gap.versions.items())),
         ("Date", gap.date),
     ]
@@ -47,6 +47,11 @@ def for_others(path: str) -> str:
         return path
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else Path(path).name
+
+
+def between_pairs(scores: PretrainedScores) -> str:
+    """What stands between the pairs of a test of recall, in words."""
+    return scores.between.replace(scores.text, for_others(scores.text)) if scores.text else scores.between
 
 
 def _short(run: str) -> str:

@@ -20,6 +20,7 @@ from argap.reports.formats import Table, best_in
 from argap.reports.interactive import PageData
 from argap.reports.numbers import DASH, mean_nll, percent
 from argap.reports.page import inline_svg, render_page
+from argap.reports.provenance import for_others
 
 SHOWN = 6
 """Examples shown per task, those on which the models differ first."""
@@ -202,7 +203,7 @@ def _scope(result: RecallResult) -> list[str]:
         truncated = "–".join(percent(share) for share in sorted(shares))
         revision = f" at {task.revision[:12]}" if task.revision else ""
         lines.append(
-            f"{task.label}: {task.source}{revision}, {task.examples} examples ({task.fingerprint[:12]}), "
+            f"{task.label}: {for_others(task.source)}{revision}, {task.examples} examples ({task.fingerprint[:12]}), "
             f"gold absent in {task.gold_absent}, prompts truncated {truncated}."
         )
     lines += [

@@ -12,6 +12,7 @@ from argap.paper import HYBRID_TABLE, REFERENCE, GapCheck, check_gaps, implied
 from argap.records import Gap, GapRow
 from argap.reports.formats import Table, best_in, csv_of
 from argap.reports.numbers import DASH, mean_nll, percent, percent_range, short, threshold_text
+from argap.reports.provenance import between_pairs
 from argap.reports.tables import (
     closed_table,
     ends_of,
@@ -92,7 +93,7 @@ def recall_table(result: SizeResult) -> Table | None:
     note = (
         f"Recall of random pairs (appendix G): nats on the value of a pair whose key returns (on {others}), "
         f"{scores.examples} examples of {scores.length:,} tokens for each number of pairs, between them "
-        f"{scores.between}. Models without a row were not measured."
+        f"{between_pairs(scores)}. Models without a row were not measured."
     )
     return Table(columns, rows, (note,), best_in(rows, values))
 

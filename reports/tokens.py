@@ -11,6 +11,7 @@ from math import exp
 from argap.records import EarlierOccurrence, ExampleWindow
 from argap.reports.numbers import DASH
 from argap.reports.overview import MANY
+from argap.reports.provenance import for_others
 
 NEWLINE = "↵"
 TAB = "→"
@@ -65,7 +66,7 @@ def show_window(window: ExampleWindow, reference: str) -> ShownWindow:
     )
     return ShownWindow(
         title=visible(window.domain),
-        source=visible(window.source),
+        source=visible(for_others(window.source)),
         story=story,
         tokens=tuple(_token(window, k, reference) for k in range(len(window.tokens))),
         earlier=() if window.earlier is None else _earlier_tokens(window.earlier),

@@ -8,7 +8,7 @@ from argap.atomic import write_text
 from argap.records import GAP_REMEDY, Examples, Gap, read_gap, read_record
 from argap.reports.formats import in_markdown, latex, markdown
 from argap.reports.overview import overview
-from argap.reports.provenance import for_others, provenance
+from argap.reports.provenance import provenance
 from argap.reports.sentences import CAPTIONS, headlines
 from argap.reports.tables import csv_text, slices_csv, tables_of
 
@@ -65,7 +65,7 @@ def card(gap: Gap) -> str:
         " ".join(in_markdown(sentence) for sentence in sentences),
         *(markdown(table).strip() for table in tables_of(gap)),
         "### Where it comes from",
-        "\n".join(f"- {name}: {in_markdown(value)}" for name, value in provenance(gap, for_others)),
+        "\n".join(f"- {name}: {in_markdown(value)}" for name, value in provenance(gap)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -17,7 +17,7 @@ from argap import atomic
 from argap.api import open_result
 from argap.bigram_index.store import open_index
 from argap.cli import app
-from argap.comparison import compare_runs
+from argap.comparison import compare_runs, label_result
 from argap.corpus import open_corpus
 from argap.errors import ArgapError, MismatchError
 from argap.evaluation import EvaluationSet, build_evaluation_set
@@ -137,7 +137,10 @@ def test_imports_without_an_index_are_compared(data, text, folder, tmp_path) -> 
     run(f"index build {text} --tokenizer {folder} --out {at}/i")
     run(f"label {out} --index {at}/i --threshold 8")
     counted = read_gap(out)
-    assert counted.threshold == 8
+    assert (counted.threshold, counted.evaluation.data) == (8, (str(text),))
+    with pytest.raises(ArgapError, match="threshold"):
+        label_result(out, f"{at}/i", threshold=-1)
+    assert read_gap(out) == counted  # refused before anything was rewritten
     run(f"{compared} --threshold 8")
     assert read_gap(out).rows == counted.rows  # the labels kept their counts
 
@@ -160,6 +163,9 @@ def test_a_comparison_reads_its_own_labels(data, text, folder, tmp_path) -> None
     shutil.rmtree(tmp_path / "counted" / "labels")
     run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/again --threshold 8")
     assert read_gap(tmp_path / "again").rows[0].ar_hits == result.record.rows[0].ar_hits
+    shutil.rmtree(tmp_path / "i")
+    run(f"compare {at}/counted/a --ref {at}/counted/a --out {at}/without")
+    assert read_gap(tmp_path / "without").index is None
 
 
 def test_runs_without_labels_that_are_not_compared(data, text, folder, tmp_path) -> None:

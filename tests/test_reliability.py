@@ -289,6 +289,9 @@ def test_the_configuration_of_a_model_is_refused_in_one_line(tmp_path: Path) -> 
         ({"hidden_size": 16 * 10**9}, "hidden_size: Expected `int` <= 131072, found 16000000000"),
         ({"pad_token_id": []}, "pad_token_id: Expected `int`, got `array`"),
         ({"max_position_embeddings": {}}, "max_position_embeddings: Expected `int`, got `object`"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps: Expected `float` > 0.0, found 0"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps: Expected `float` > 0.0, found -1e-05"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: Expected `float` > 0.0, found nan"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(whole | change))
         with pytest.raises(ArgapError) as error:

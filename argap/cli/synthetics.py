@@ -109,14 +109,19 @@ def train(
 
 
 def _further_fields(settings: list[str]) -> dict[str, Any]:
-    """The fields given by ``--set``. Raises `ArgapError` for those that have their own flag."""
+    """The fields given by ``--set``. Raises `ArgapError` for those that have their own flag, unknown ones and wrong
+    values."""
+    from argap.configuration import check_field
     from argap.errors import ArgapError
+    from argap.synthetics.config import RunConfig
     from argap.train.config import parse_settings
 
     further = parse_settings(settings)
     for key, flag in SET_BY_FLAGS.items():
         if key in further:
             raise ArgapError(f"--set {key}: use {flag} instead")
+    for key, value in further.items():
+        check_field(RunConfig, key, value, f"--set {key}")
     return further
 
 

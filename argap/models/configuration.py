@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from transformers import PreTrainedConfig
 
 from argap.atomic import read_json
-from argap.configuration import Layers, Length, NotNegative, Vocabulary, Width, check_value
+from argap.configuration import Layers, Length, NotNegative, Positive, Vocabulary, Width, check_value
 from argap.errors import ArgapError, FormatError
 
 MixerSpec = str | dict[str, Any]
@@ -65,7 +65,7 @@ class ArgapConfig(PreTrainedConfig):
             ("intermediate_size", 1 if intermediate_size is None else intermediate_size, Vocabulary),
             ("num_hidden_layers", num_hidden_layers, Layers),
             ("max_position_embeddings", 1 if max_position_embeddings is None else max_position_embeddings, Length),
-            ("rms_norm_eps", rms_norm_eps, NotNegative),
+            ("rms_norm_eps", rms_norm_eps, Positive),
             ("initializer_range", initializer_range, NotNegative),
             ("learned_positions", learned_positions, bool),
             ("embedding_norm", embedding_norm, bool),

@@ -101,7 +101,11 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     The last window ends at the last common end that all runs have reached. Raises what `open_segmented_text` raises,
     and `MismatchError` for a run of other tokens than the text's, and for windows that do not hold the same bytes.
     """
+    tokens = {t: read_token_ids(run) for t, run in runs.items()}
     text = _read(spec, tokenizers)
+    if text.separators is None and not _has_tokens(text, tokens):
+        cut = _read(spec, tokenizers, to_common_ends=True)  # as runs that were scored together have it
+        text = cut if _has_tokens(cut, tokens) else text
     segments = find_segments(text.documents, separated=text.separators is not None)
     offsets = {t: read_window_offsets(run) for t, run in runs.items()}
     reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
@@ -127,7 +131,7 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     segmented = _segmented(text, tokenizers, segments, windows, limits)
     for t, run in runs.items():
         data = segmented.sets[t]
-        differing = read_token_ids(run)[: len(data.tokens)] != data.tokens
+        differing = tokens[t][: len(data.tokens)] != data.tokens
         if differing.any():
             document = data.sources[data.document[np.argmax(differing)]]
             raise MismatchError(
@@ -186,6 +190,15 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
     if not text.documents:
         raise ArgapError(f"{', '.join(spec.data)}: nothing to score there; expected a document of at least two tokens")
     return text
+
+
+def _has_tokens(text: _Text, tokens: Mapping[int, np.ndarray]) -> bool:
+    """Whether ``tokens``, of runs by the number of their tokenizers, are those of the text as far as both go."""
+    for t, own in tokens.items():
+        of_text = np.concatenate([document[t].ids for document in text.documents])[: len(own)]
+        if not np.array_equal(own[: len(of_text)], of_text):
+            return False
+    return True
 
 
 def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:

@@ -151,6 +151,8 @@ def test_table_and_page_name_the_fixture_and_escape_the_text(done) -> None:
     assert '"recall":[{"axes":1,"along":"y"' in page
     assert '<mark class="gold">' in page
     assert '<mark class="query">' in page
+    here = msgspec.structs.replace(result.tasks[0], source="/home/me/rows.jsonl")
+    assert ": rows.jsonl, " in recall_table(msgspec.structs.replace(result, tasks=[here])).notes[1]
 
 
 def test_why_answers_failed(done) -> None:

@@ -378,8 +378,9 @@ def test_the_card_holds_the_finding_the_table_and_its_provenance(
     assert run_command("report", str(tmp_path), "--card", "--png")[0] == 1
 
 
-def test_the_card_has_no_path_of_the_machine(
-    make_gap: Maker, tmp_path: Path, run_command: Maker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("no_figures")
+def test_card_and_page_have_no_path_of_the_machine(
+    make_gap: Maker, make_examples: Maker, tmp_path: Path, run_command: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     gap = make_gap({"m": 1.0})
@@ -393,5 +394,13 @@ def test_the_card_has_no_path_of_the_machine(
     assert "- Training index: counts: " in out
     assert "- Tokenizer: tokenizer (" in out
     assert "- Runs: attention: runs/attention; m: runs/m\n" in out
-    assert "/home" not in out
-    assert str(tmp_path) not in out
+    examples = make_examples(["a", " b"], ("attention", "m"))
+    (window,) = examples.windows
+    windows = (replace(window, source=f"{tmp_path}/data/text/a.txt"), replace(window, source="/home/me/b.parquet#3"))
+    write_record(tmp_path / "examples.json", replace(examples, windows=windows))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "<dd>data/text, hub:org/text</dd>" in page
+    assert re.findall('class="where">(.*)</span></h3>', page) == ["data/text/a.txt", "b.parquet#3"]
+    for text in (out, page):
+        assert "/home" not in text
+        assert str(tmp_path) not in text

@@ -4,8 +4,10 @@ import itertools
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -404,6 +406,41 @@ def test_runs_made_apart(place, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+def test_counts_of_runs_made_apart_are_those_beside_the_reference(place, tmp_path):
+    """As far as every run reaches. Labels of another text do not count, nor does an index that is gone."""
+    index = shutil.copytree(place / "index", tmp_path / "index")
+    chosen = spec(place, packing="document", seq_len=400)
+    long = {name: str(save_long(place, tmp_path, name)) for name in ("gpt2", "llama")}
+    score_models([], long["gpt2"], tmp_path / "gpt2", spec=chosen, index=str(index), threshold=2)
+    score_models([], long["llama"], tmp_path / "llama", spec=msgspec.structs.replace(chosen, limit_tokens=60))
+    shutil.rmtree(index)
+    runs = [str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2")
+    counted = compare_runs(*runs, tmp_path / "counted", threshold=2)
+    assert counted.index is not None
+    score_models([], long["gpt2"], tmp_path / "other", spec=spec(place), index=str(place / "index"))
+    shutil.rmtree(tmp_path / "gpt2" / "labels")
+    shutil.copytree(tmp_path / "other" / "labels", tmp_path / "gpt2" / "labels")
+    assert compare_runs(*runs, tmp_path / "without").index is None
+    assert numbers(label_result(tmp_path / "without", str(place / "index"), threshold=2)) == numbers(counted)
+
+
+@pytest.mark.parametrize("limit", [None, 24])
+def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_path, limit):
+    """GPT-2 has tokens for the white space at the end of a document, BERT none."""
+    texts = ["the cat sat on the mat" + 7 * " ", "hello world", "the cat on the mat" + 3 * "\n", "the hat sat"]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
+    chosen = spec(place, data=(str(tmp_path / "text.jsonl"),), packing="document", limit_tokens=limit)
+    together = score_models([str(place / "bert")], str(place / "gpt2"), tmp_path / "together", spec=chosen)
+    own = tmp_path / "together" / OWN
+    compared = compare_runs([str(own / "bert")], str(own / "gpt2"), tmp_path / "compared")
+    with_run = score_models([str(place / "bert")], str(own / "gpt2"), tmp_path / "with-run")
+    for gap in (compared, with_run):
+        assert gap.fingerprint == together.fingerprint
+        assert numbers(gap) == numbers(together)
+    with pytest.raises(MismatchError, match="score the checkpoints together"):  # BERT's ends are not Llama's
+        score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
+
+
 def save_long(place: Path, folder: Path, name: str) -> Path:
     """The same kind of model for windows of 400 tokens."""
     tokenizer = load_tokenizer(place / name)
@@ -417,6 +454,9 @@ def test_text_that_has_no_segments_is_refused(place, scored, tmp_path):
     pair = [str(place / "llama")], str(place / "gpt2")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
         score_models([str(place / "bert")], str(out / "gpt2"), tmp_path / "o", spec=spec(place))
+    shutil.copytree(out / "gpt2", tmp_path / "moved" / "gpt2")
+    with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments .*own-tokens/gpt2"):
+        compare_runs([], str(tmp_path / "moved" / "gpt2"), tmp_path / "o")
     (tmp_path / "ids.npy").parent.mkdir(exist_ok=True)
     np.save(tmp_path / "ids.npy", np.arange(40, dtype=np.uint16))
     with pytest.raises(ArgapError, match=r"ids\.npy: tokens of one tokenizer; expected text"):

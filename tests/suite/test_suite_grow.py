@@ -17,9 +17,11 @@ from argap.atomic import read_json, remove_leftovers, write_json
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.labels import label
+from argap.parquet import read_frame
 from argap.records import read_gap
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
+from argap.suite.earlier import Earlier, with_models
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
@@ -105,7 +107,10 @@ def test_the_same_run_again_changes_nothing(add, out):
 
 def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_path):
     """That of an older argap: without the reference's run a new member has no interval by position."""
-    expected = read_gap(out).breakdowns.position
+    gap = read_gap(out)
+    expected = gap.breakdowns.position
+    sums = with_models(read_frame(out / "positions.parquet"), gap.models)
+    assert Earlier(out).by_position(sums.iloc[:, ::-1], gap) == expected  # the reference need not come first
     old = add(tmp_path / "old", FIRST)
     (old / "positions.parquet").unlink()
     (out / "positions.parquet").unlink()

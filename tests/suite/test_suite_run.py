@@ -247,6 +247,9 @@ def test_mqar_is_measured_once_and_reported(place):
     first = found["rows"][0]["nll"], found["rows"][1]["nll"]
     assert f"| attention | {first[0]:.2f} ({first[1]:.2f}) |" in table
     assert (place / "out" / "tiny" / "figures" / "recall_of_pairs.svg").is_file()
+    for shown in (table, (place / "out" / "tiny" / "report.html").read_text()):
+        assert "between them the text val." in shown
+        assert str(place) not in shown
 
 
 def test_what_a_killed_measurement_of_pairs_left_is_removed(place):
