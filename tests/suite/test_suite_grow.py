@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from argap.atomic import read_json, remove_leftovers, write_json
+from argap.cells import with_models
 from argap.checksums import write_checksums
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.labels import label
@@ -21,7 +22,7 @@ from argap.parquet import read_frame
 from argap.records import read_gap
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
-from argap.suite.earlier import Earlier, with_models
+from argap.suite.earlier import Earlier
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
