@@ -164,7 +164,10 @@ def _ids_of(unigrams: dict[str, float], tokenizer: Tokenizer) -> dict[str, int]:
     """Words to ids: a model whose words are all numbers was trained on ids, any other on spellings."""
     words = unigrams.keys() - MARKS
     if all(word.isascii() and word.isdigit() for word in words):
-        return {word: int(word) for word in words}
+        ids = {word: int(word) for word in words}
+        if (largest := max(ids.values(), default=0)) > np.iinfo(np.int64).max:
+            raise ValueError(f"token {largest} is no token's id")
+        return ids
     return tokenizer.vocabulary
 
 

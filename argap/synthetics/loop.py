@@ -57,6 +57,8 @@ class RunResult(Record, frozen=True, forbid_unknown_fields=True):
     group: Number
     """Number of runs trained side by side."""
     device: str
+    compiled: bool = False
+    """Whether the layers were compiled, whose rounding differs."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON values, of the configuration those that its task uses."""
@@ -179,6 +181,7 @@ def _score(
         seconds=round(seconds, 3),
         group=group,
         device=torch.cuda.get_device_name() if trainer.device.type == "cuda" else "CPU",
+        compiled=trainer.compiled,
     )
 
 

@@ -62,6 +62,8 @@ def test_a_sweep_compiles_the_layers_of_its_runs_if_asked(config, tmp_path, flag
     monkeypatch.setattr(trainer, "compile_layers", compiled.append)
     assert "1 of 1 runs" in call("sweep", config, "--out", tmp_path / "out", "--device", "cpu", *flags)
     assert len(compiled) == len(flags)
+    (run,) = (tmp_path / "out" / "runs").glob("*.json")
+    assert json.loads(run.read_text()).get("compiled", False) == bool(flags)
 
 
 def test_a_sweep_with_no_time_left_writes_what_is_there_and_is_drawn(config, tmp_path):
