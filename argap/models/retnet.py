@@ -119,7 +119,8 @@ class RetNet(Mixer):
     def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
         memory, position = state
         if not self.cross_chunk:
-            memory = memory * (position % (self.chunk_size or 1) != 0)
+            starts = (position + torch.zeros(1, dtype=torch.long, device=x.device)) % (self.chunk_size or 1) == 0
+            memory = memory.masked_fill(starts, 0)
         q, k, v = self._heads(x[:, None], position)
         decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
         fixed = isinstance(position, torch.Tensor)

@@ -64,3 +64,18 @@ def test_without_recall_across_chunks_every_chunk_is_a_sequence_of_its_own() -> 
         expected = torch.cat([whole(part) for part in x.split(4, dim=1)], dim=1)
         torch.testing.assert_close(chunked(x), expected, rtol=0, atol=1e-12)
     assert (chunked(x) - whole(x)).abs()[:, 4:].max() > 1e-3
+
+
+@torch.no_grad()
+def test_without_recall_across_chunks_a_step_leaves_no_infinity_to_the_next_chunk() -> None:
+    torch.manual_seed(3)
+    mixer = RetNet(WIDTH, heads=HEADS, chunk_size=4, cross_chunk=False).double()
+    x = torch.randn(2, 8, WIDTH, dtype=torch.float64)
+    expected = mixer(x)[:, 4:]
+    x[:, 1] = torch.inf
+    state, found = mixer.init_state(2, x.dtype, x.device), []
+    for t in range(8):
+        y, state = mixer.step(x[:, t], state)
+        found.append(y)
+    assert not found[3].isfinite().any()
+    torch.testing.assert_close(torch.stack(found[4:], dim=1), expected, rtol=0, atol=1e-12)
