@@ -31,7 +31,7 @@ from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
 from argap.suite.earlier import Earlier, open_earlier
-from argap.suite.layout import Layout, check_finished, open_finished, read_recall, trajectory
+from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
 from argap.suite.staged import GAP, NEW, put_in_place
@@ -65,15 +65,12 @@ def collect(
     earlier result, or the new one to be put in place by the next call (`argap.suite.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
-    runs: dict[str, Run] = {}
+    runs = finished_runs(suite, size, layout)
     for entry in suite.entries(size):
-        run = open_finished(layout.run(entry))
-        if run is not None:
+        if entry.name in runs:
             check_finished(entry, layout, evaluation.fingerprint)
-            runs[entry.name] = run
     put_in_place(out)
-    checkpoints = {name: run.record.checkpoint.fingerprint for name, run in runs.items()}
-    earlier = open_earlier(suite, size, checkpoints, evaluation, threshold, out)
+    earlier = open_earlier(suite, size, runs, evaluation, threshold, out)
     for change in earlier.changes:
         say(change)
     entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}

@@ -20,6 +20,7 @@ from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.parquet import check_columns, read_frame, read_schema
 from argap.records import EvaluationRecord, Examples, Gap, Part, read_gap, read_record
+from argap.runs import Run
 from argap.suite.config import Suite
 from argap.suite.layout import check_trained, read_recall
 from argap.suite.result import Member, Members
@@ -93,40 +94,40 @@ class Earlier:
 def open_earlier(
     suite: Suite,
     size: str,
-    checkpoints: Mapping[str, str | None],
+    runs: Mapping[str, Run | None],
     evaluation: EvaluationRecord,
     threshold: Threshold,
     folder: Path,
 ) -> Earlier:
     """What a result of ``size`` has besides the members with a run.
 
-    ``checkpoints``: the fingerprint of each member with a run, None for one that is yet to be trained. A member that
-    the result has, too, comes from its run, and one that is not in the suite is dropped. Raises `ArgapError` where the
-    reference is in neither, `MismatchError` where the text, the threshold, the bins, the reference, the training of a
-    member or its recall of pairs is not the suite's, and `FormatError` for a damaged file.
+    ``runs``: of each member that has one; None for a member that is yet to be trained. A member that the result has,
+    too, comes from its run, and one that is not in the suite is dropped. Raises `ArgapError` where the reference is in
+    neither, `MismatchError` where the text, the threshold, the bins, the reference, the training of a member or its
+    recall of pairs is not the suite's, and `FormatError` for a damaged file.
     """
     entries, folder = {entry.name: entry for entry in suite.entries(size)}, whole(folder)
     found: dict[str, Member] = {}
-    if checkpoints.keys() != entries.keys() and (folder / GAP).is_file():
+    if runs.keys() != entries.keys() and (folder / GAP).is_file():
         found = {member.name: member for member in read_record(folder / "members.json", Members, remedy=REMEDY).members}
-    taken = {name: member for name, member in found.items() if name in entries and name not in checkpoints}
-    if suite.reference not in {*checkpoints, *taken}:
+    taken = {name: member for name, member in found.items() if name in entries and name not in runs}
+    if suite.reference not in {*runs, *taken}:
         raise ArgapError(f"{size}: the reference {suite.reference} is not finished; train it too, or use --no-collect")
     if not taken:
         return Earlier(folder)
     gap = read_gap(folder, remedy=REMEDY)
     if gap.index is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
-    runs = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None and name in found}
+    again = {name: run.record.checkpoint.fingerprint for name, run in runs.items() if run is not None and name in found}
     if missing := [name for name in gap.models if name not in found]:
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     trained = found[gap.reference].checkpoint
-    changed = [name for name, checkpoint in runs.items() if checkpoint != found[name].checkpoint]
+    changed = [name for name, checkpoint in again.items() if checkpoint != found[name].checkpoint]
     for what, recorded, expected in (
         ("reference", gap.reference, suite.reference),
         ("evaluation set", gap.fingerprint[:12], evaluation.fingerprint[:12]),
         ("threshold", gap.threshold, resolve_threshold(threshold, gap.index.exposed_tokens)),
-        ("reference's checkpoint", trained[:12], runs.get(gap.reference, trained)[:12]),
+        ("reference's checkpoint", trained[:12], again.get(gap.reference, trained)[:12]),
     ):
         if recorded != expected:
             raise MismatchError(f"{folder}: its {what} is {recorded}, here {expected}; {REMEDY}")
@@ -149,7 +150,7 @@ def open_earlier(
     return Earlier(
         folder,
         taken,
-        {*taken, *runs} - {*changed},
+        {*taken, *again} - {*changed},
         gap.breakdowns.position,
         read_record(folder / "examples.json", Examples, remedy=REMEDY) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),

@@ -68,6 +68,12 @@ def trajectory(entry: Entry, layout: Layout) -> dict[int, Run]:
     return scored | {entry.config.total_steps: last} if scored and last else {}
 
 
+def finished_runs(suite: Suite, size: str, layout: Layout) -> dict[str, Run]:
+    """The runs of the models of a size that are finished, by name."""
+    runs = {entry.name: open_finished(layout.run(entry)) for entry in suite.entries(size)}
+    return {name: run for name, run in runs.items() if run is not None}
+
+
 def check_finished(entry: Entry, layout: Layout, fingerprint: str) -> None:
     """Raise `MismatchError` if a finished member does not match the suite.
 

@@ -11,7 +11,7 @@ from argap.records import Record, read_gap
 from argap.suite.collect import collect
 from argap.suite.config import Entry, Suite, load_suite
 from argap.suite.earlier import open_earlier
-from argap.suite.layout import Layout, open_finished, steps_done
+from argap.suite.layout import Layout, finished_runs, open_finished, steps_done
 from argap.suite.members import evaluation_set, run_members, training_index
 from argap.threshold import Threshold, resolve_threshold
 from argap.trackers import check_trackers, log_result
@@ -68,8 +68,8 @@ def run_suite(
     windows = {size: data for size, (data, _) in sets.items()}
     if collects:
         for size, data in windows.items():
-            checkpoints = dict.fromkeys(entry.name for entry in entries) | _finished(suite, size, layout)
-            open_earlier(suite, size, checkpoints, data.record, threshold, out / size)
+            runs = dict.fromkeys(entry.name for entry in entries) | finished_runs(suite, size, layout)
+            open_earlier(suite, size, runs, data.record, threshold, out / size)
     if ray:
         _run_on_ray(path, entries, layout, address, device, keep, tuple(log_to))
     elif not run_members(suite, entries, layout, windows, device=device, keep=keep, log_to=log_to):
@@ -82,12 +82,6 @@ def run_suite(
         collect(suite, size, layout, label(data, index), tokenizer, out / size, threshold=tau)
         log_result(read_gap(out / size), log_to, layout.work / size)
     return True
-
-
-def _finished(suite: Suite, size: str, layout: Layout) -> dict[str, str]:
-    """The checkpoint's fingerprint of each model with a run."""
-    runs = {entry.name: open_finished(layout.run(entry)) for entry in suite.entries(size)}
-    return {name: run.record.checkpoint.fingerprint for name, run in runs.items() if run is not None}
 
 
 def _run_on_ray(
