@@ -183,17 +183,56 @@ def test_first_steps_wide_keys_and_sweeps():
     assert unlike(checks()) == []
 
 
-def test_table_2_in_training_loss():
+def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> pd.Series:
+    """The mean gap to attention of each model, in nats, on the AR hits so far back."""
+    cells = pd.read_parquet(place / "7m" / "cells.parquet")
+    cells = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]
+    cells = cells[(cells["distance_low"] >= nearest) & (cells["distance_high"] <= farthest)]
+    sums = cells.filter(like="logprob/").rename(columns=lambda name: name.removeprefix("logprob/")).sum()
+    return (sums["attention"] - sums) / cells["n"].sum()
+
+
+def test_table_2_of_the_paper():
     place = ROOT / "results" / "table2-mini"
-    losses = {path.stem: last_loss(path) for path in (*place.glob("7m/logs/*.jsonl"), *place.glob("training/*.jsonl"))}
-    reference, base = losses["attention"], losses["base_conv"]
+    names = dict.fromkeys(("programmatic", "learned", "random"), "hybrid_{}") | {
+        "full": "hybrid",
+        "BaseConv": "base_conv",
+    }
+    rows = {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+    losses = {path.stem: last_loss(path) for path in place.glob("7m/logs/*.jsonl")}
+    on_hits = gaps_on_hits(place)
+
+    def closed(model: str, part: str) -> float:
+        ppl = {name: rows[name][part]["ppl"] for name in ("attention", "base_conv", model)}
+        return 100 * (ppl["base_conv"] - ppl[model]) / (ppl["base_conv"] - ppl["attention"])
 
     def checks() -> Iterator[Check]:
-        for label, loss, behind, closed, _ in table(place / "README.md", "model", "training loss"):
-            found = losses[label.split("`")[1] if "`" in label else label]
-            yield loss, found
-            yield (behind,) if behind == "—" else (behind, found - reference)
-            yield (closed,) if closed == "—" else (closed, 100 * (base - found) / (base - reference))
+        for label, overall, hits, *_ in table(place / "README.md", "gap, nats"):
+            model = names[label.split()[0]].format(label.split()[0])
+            delta = rows[model]["delta"]
+            yield from ((overall, delta["nll"], *delta["ci95"]), (hits.split(" (")[0], on_hits[model]))
+        for label, overall, hits, *_ in table(place / "README.md", "gap closed"):
+            model = names[label.split()[0]].format(label.split()[0])
+            yield from ((overall, closed(model, "overall")), (hits, closed(model, "ar_hits")))
+        for label, loss, behind, evaluated in table(place / "README.md", "model", "training loss"):
+            model = label.split("`")[1] if "`" in label else "base_conv" if "BaseConv" in label else label
+            yield loss, losses[model]
+            if model != "attention":
+                yield from ((behind, losses[model] - losses["attention"]), (evaluated, rows[model]["delta"]["nll"]))
+
+    assert unlike(checks()) == []
+
+
+def test_windows_by_distance():
+    place = ROOT / "results" / "table1-7m"
+    rows = {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+    parts = gaps_on_hits(place), gaps_on_hits(place, farthest=128), gaps_on_hits(place, nearest=129)
+    models = "hyena", "hyena_window_64", "retnet", "retnet_window"
+
+    def checks() -> Iterator[Check]:
+        for model, (_, overall, *hits) in zip(models, table(place / "README.md", "", "overall"), strict=True):
+            yield overall, rows[model]["delta"]["nll"]
+            yield from ((cell, part[model]) for cell, part in zip(hits, parts, strict=True))
 
     assert unlike(checks()) == []
 
