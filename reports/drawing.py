@@ -19,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
@@ -264,6 +265,15 @@ def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
             return
         if fewer > 1:
             legend.remove()
+
+
+def legend_of_models(figure: Figure, look: dict[str, Look]) -> None:
+    """Above the panels: the models in colour by name, and how many are grey."""
+    coloured = [model for model in look if look[model].colour != GREY]
+    handles = [Line2D([], [], markersize=5, label=plain(model), **look[model].curve) for model in coloured]
+    if grey := len(look) - len(coloured):
+        handles.append(Line2D([], [], color=GREY, label=f"{grey} others"))
+    legend_above(figure, handles)
 
 
 def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[str, Look], high: float) -> None:

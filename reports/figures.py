@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from argap.errors import ArgapError
@@ -29,7 +28,7 @@ from argap.reports.drawing import (
     WIDTH,
     grid,
     highlight,
-    legend_above,
+    legend_of_models,
     looks,
     note,
     panel_rows,
@@ -137,10 +136,7 @@ def nll_by_frequency(gap: Gap) -> Figure:
     panels[0, 0].set_ylim(bottom=min(0, panels[0, 0].get_ylim()[0]))
     panels[1, 0].set_ylabel(f"% of {gap.unit}s")
     figure.supxlabel(training_count(gap), fontsize=9)
-    handles = [Line2D([], [], markersize=5, label=plain(model), **look[model].curve) for model in coloured]
-    if grey:
-        handles.append(Line2D([], [], color=GREY, label=f"{len(grey)} others"))
-    legend_above(figure, handles)
+    legend_of_models(figure, look)
     return figure
 
 

@@ -13,12 +13,12 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 from argap.atomic import write_json, write_text
 from argap.records import Interval, as_json
 from argap.reports.drawing import (
-    GREY,
     WIDTH,
     decades,
     grid,
     highlight,
     legend_above,
+    legend_of_models,
     looks,
     panel_rows,
     plain,
@@ -181,9 +181,8 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             at = [row.pairs for row in chosen]
             values = np.array([getattr(row, metric) for row in chosen])
             low, high = np.array([getattr(row, f"{metric}_ci95") for row in chosen]).T
-            drawn = look[name].curve | {"label": "_" if look[name].colour == GREY else plain(name)}
             beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
-            axes.errorbar(at, values, beyond, markersize=4.5, linewidth=1.6, **drawn)
+            axes.errorbar(at, values, beyond, markersize=4.5, linewidth=look[name].width, **look[name].curve)
         axes.set_title(label)
         axes.set_xscale("log", base=2)
         _powers(axes, sorted({row.pairs for row in rows}))
@@ -192,7 +191,7 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
         else:
             _log_axis(axes)
     figure.supxlabel(f"Pairs in {scores.length:,} tokens of {between_pairs(scores)}", fontsize=9)
-    legend_above(figure, figure.axes[0].get_legend_handles_labels()[0])
+    legend_of_models(figure, look)
     return figure
 
 

@@ -137,7 +137,7 @@ def write_recall_page(folder: Path) -> Path:
     page = render_page(
         "recall.html.j2",
         PageData("", "", 0, (), {name: drawn.panels}),
-        {"score": _score},
+        {"score": _score, "nll": mean_nll},
         result=result,
         reference=result.reference,
         title=title,

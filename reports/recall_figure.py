@@ -18,7 +18,7 @@ def recall_figure(result: RecallResult) -> Figure:
     dashed line is the greatest score by chance."""
     models = sorted(result.models, key=lambda model: model != result.reference)
     at = np.arange(len(models))[::-1]
-    figure, panels = panel_rows(len(result.tasks), across=ACROSS, head=0.5, row=0.55 + 0.24 * len(models))
+    figure, panels = panel_rows(len(result.tasks), across=ACROSS, head=0.5, row=0.7 + 0.24 * len(models))
     for task, axes in zip(result.tasks, panels, strict=True):
         scores = {row.model: row for row in result.rows if row.task == task.label}
         found = [scores.get(model) for model in models]
@@ -30,7 +30,7 @@ def recall_figure(result: RecallResult) -> Figure:
         chances = [row.chance for row in scores.values() if row.chance is not None]
         if chances:
             dashed(axes, 100 * max(chances))
-        axes.set_title(plain(task.label, 28))
+        axes.set_title("\n(".join(plain(part, 22) for part in task.label.split(" (", 1)))
         grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         shown = [(value, _words(row)) if row else (None, "") for value, row in zip(values, found, strict=True)]

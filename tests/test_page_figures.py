@@ -237,6 +237,28 @@ def test_windows_by_distance():
     assert unlike(checks()) == []
 
 
+def test_recall_of_trained_models():
+    place = ROOT / "results" / "recall" / "table1-7m"
+    rows = {
+        (row["model"], row["task"].split(".")[0]): row
+        for row in json.loads((place / "recall.json").read_text())["rows"]
+    }
+
+    def checks() -> Iterator[Check]:
+        for model, *cells in table(place / "README.md", "", "SWDE form: contains"):
+            found = [rows[model, task] for task in ("swde_like", "fda", "squad_qa")]
+            for contains, nll, row in zip(cells[::2], cells[1::2], found, strict=True):
+                values = [row["contains"], *row["ci95"]] if "(" in contains else [row["contains"]]
+                yield contains, *(100 * value for value in values)
+                yield nll, row["gold_nll"]
+        for model, *cells in table(place / "README.md", "tokens from the gold to the answer"):
+            groups = rows["attention-seed1" if model == "examples" else model, "squad_qa"]["by_distance"][1:5]
+            for cell, group in zip(cells, groups, strict=True):
+                yield cell, group["n" if model == "examples" else "gold_nll"]
+
+    assert unlike(checks()) == []
+
+
 def test_training_loss_of_mambas_own_block():
     place = ROOT / "results" / "table1-7m"
     logs = [place / "training/mamba_block.jsonl", *(place / f"7m/logs/{name}.jsonl" for name in ("mamba", "attention"))]

@@ -25,6 +25,8 @@ class Group(Record, frozen=True):
     n: int
     contains: float
     stderr: float | None
+    gold_nll: float | None = None
+    """Mean over the gold tokens, in nats; None for the copy baseline, and in older results."""
 
 
 class StopCounts(Record, frozen=True):
@@ -88,7 +90,6 @@ def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
     hits = np.array([s.contains for s in samples], dtype=float)
     words = np.array([s.whole_word for s in samples], dtype=float)
     stops = [s.stop for s in samples]
-    logprobs = [p for s in samples if s.gold_logprobs is not None for p in s.gold_logprobs]
     ranks = [s.gold_rank for s in samples if s.gold_rank is not None]
     return Score(
         model=model,
@@ -103,7 +104,7 @@ def score(model: str, task: str, samples: Sequence[Sample]) -> Score:
         truncated=sum(s.truncated_tokens > 0 for s in samples) / n,
         gold_absent=sum(not s.gold_in_text for s in samples),
         gold_survived=sum(s.gold_survived for s in samples) / n,
-        gold_nll=-float(np.mean(logprobs)) if logprobs else None,
+        gold_nll=_gold_nll(samples),
         gold_first_rank_0=float(np.mean([rank == 0 for rank in ranks])) if ranks else None,
         stops=StopCounts(stops.count("stop"), stops.count("eos"), stops.count("length")),
         by_distance=_binned(samples, [s.distance for s in samples], DISTANCES),
@@ -152,7 +153,7 @@ def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
 
 
 def by_key(samples: Sequence[Sample]) -> list[Group]:
-    """Accuracy by the key that is asked for, most frequent first."""
+    """Accuracy and gold NLL by the key that is asked for, most frequent first."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.key.lower(), []).append(sample)
@@ -161,7 +162,7 @@ def by_key(samples: Sequence[Sample]) -> list[Group]:
 
 
 def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequence[int]) -> list[Group]:
-    """Accuracy by value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
+    """Accuracy and gold NLL by value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
     names = [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}", "not in the prompt"]
     groups: dict[str, list[Sample]] = {name: [] for name in names}
     for sample, value in zip(samples, values, strict=True):
@@ -171,7 +172,13 @@ def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequ
 
 def _group(name: str, members: Sequence[Sample]) -> Group:
     hits = np.array([s.contains for s in members], dtype=float)
-    return Group(name, len(members), float(hits.mean()), _stderr(hits))
+    return Group(name, len(members), float(hits.mean()), _stderr(hits), _gold_nll(members))
+
+
+def _gold_nll(samples: Sequence[Sample]) -> float | None:
+    """Mean NLL of all gold tokens; None without log-probs."""
+    logprobs = [p for s in samples if s.gold_logprobs is not None for p in s.gold_logprobs]
+    return -float(np.mean(logprobs)) if logprobs else None
 
 
 def _stderr(values: np.ndarray) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.text import Text
 
 from argap.atomic import read_json, write_json
 from argap.cli import main
@@ -20,7 +21,7 @@ from argap.recall.prompts import Protocol
 from argap.recall.result import RecallResult, flips, link_to_gap, open_recall, read_ar_nlls
 from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import Sample, task_folder
-from argap.recall.scores import Failures, Score, chance, interval, why
+from argap.recall.scores import Failures, Score, by_key, chance, interval, why
 from argap.records import as_json
 from argap.reports.formats import markdown, print_tables
 from argap.reports.numbers import DASH
@@ -33,6 +34,7 @@ from argap.reports.recall import (
     tasks_table,
     write_recall_page,
 )
+from argap.reports.recall_figure import recall_figure
 from argap.tokenizer import tokenizer_folder
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
@@ -181,6 +183,28 @@ def test_why_answers_failed(done) -> None:
     assert failures_table(older).rows[0][2:] == (DASH,) * 5
     assert "<h3>Why answers failed</h3>" in write_recall_page(out).read_text()
     assert as_json(Failures(copied=2)) == {"not_in_prompt": 0, "left": 0, "empty": 0, "copied": 2, "invented": 0}
+
+
+def test_groups_have_the_nll_of_their_golds_tokens(done) -> None:
+    # Over tokens, not over examples: (1 + 2 + 6) / 3 and 4; the copy baseline has none.
+    golds = {"a": [[-1.0], [-2.0, -6.0]], "b": [[-4.0]], "c": [None]}
+    samples = [a_sample(key=key, contains=False, gold_logprobs=own) for key in golds for own in golds[key]]
+    assert [(group.bin, group.gold_nll) for group in by_key(samples)] == [("a", 3.0), ("b", 4.0), ("c", None)]
+    out, _, result = done
+    hybrid = next(row for row in result.rows if row.gold_nll is not None)
+    nearest = hybrid.by_distance[0]
+    assert f"<td>{nearest.gold_nll:.2f}</td><td>{nearest.n}</td>" in write_recall_page(out).read_text()
+
+
+def test_titles_of_panels_fit_their_panels(done) -> None:
+    result, label = done[2], "wde_like.jsonl (swde form)"
+    rows = [msgspec.structs.replace(row, model=f"{row.model}-with-windows") for row in result.rows]
+    tasks = [msgspec.structs.replace(result.tasks[0], label=f"{k}{label}") for k in range(3)]
+    figure = recall_figure(msgspec.structs.replace(result, tasks=tasks, rows=rows, reference=None))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        (title,) = (text for text in axes.get_children() if isinstance(text, Text) and text.get_text())
+        assert title.get_window_extent().x1 <= axes.get_window_extent().x1
 
 
 def test_chance_is_the_mean_over_all_other_golds() -> None:
