@@ -109,11 +109,15 @@ def accuracy_figure(runs: pd.DataFrame, axis: Axis) -> Figure:
             # An unclipped line without points would have an infinite extent and collapse the layout.
             drawn = look[name].curve | {"markersize": 4.5, "linewidth": 1.6, "clip_on": points.empty}
             axes.plot(points["at"], points["accuracy"], label=plain(name), **drawn)
-        axes.set_title(f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {other}")
+        axes.set_title(f"N {length}, width {other}" if axis == "pairs" else f"N {length}, D {_spaced(other)}")
         _accuracy_axis(axes)
-        axes.set_xscale("log", base=2)
-        ticks = sorted(set(best["at"])) if axis != "state_size" else None
-        _powers(axes, ticks)
+        axes.tick_params("x", pad=5)  # markers at 0 reach below the axis
+        if axis == "state_size":
+            axes.set_xscale("log")
+            decades(axes, "x", subs=(1, 2, 5))
+            axes.xaxis.set_minor_locator(NullLocator())
+        else:
+            _powers(axes, sorted(set(best["at"])))
     each[0].set_ylabel("Test accuracy")
     figure.supxlabel(AXES[axis], fontsize=9)
     legend_above(figure, each[0].get_legend_handles_labels()[0], 5)
@@ -140,7 +144,7 @@ def solve_figure(solved: pd.DataFrame) -> Figure:
             axes.plot(at, values, look[name].marker, color=look[name].colour, markersize=5, label=plain(name))
         axes.set_title(label)
         _log_axis(axes)
-        axes.set_xticks(range(len(tasks)), [f"N {n}\nD {d}" for n, d in tasks])
+        axes.set_xticks(range(len(tasks)), [f"N {n}\nD {_spaced(d)}" for n, d in tasks])
         axes.set_xlim(-0.5, len(tasks) - 0.5)
         axes.margins(y=0.15)
     legend_above(figure, panels[0].get_legend_handles_labels()[0], 5)
@@ -184,7 +188,6 @@ def pretrained_figure(scores: PretrainedScores) -> Figure:
             beyond = np.maximum((values - low, high - values), 0)  # an interval may lie beside its value
             axes.errorbar(at, values, beyond, markersize=4.5, linewidth=look[name].width, **look[name].curve)
         axes.set_title(label)
-        axes.set_xscale("log", base=2)
         _powers(axes, sorted({row.pairs for row in rows}))
         if metric == "accuracy":
             _accuracy_axis(axes, min(1.0, max(0.1, 1.1 * max(row.accuracy_ci95[1] for row in rows))))
@@ -239,10 +242,15 @@ def _log_axis(axes: Axes) -> None:
     grid(axes)
 
 
-def _powers(axes: Axes, ticks: list[int] | None) -> None:
-    """Plain numbers on an axis of powers of two."""
-    if ticks:
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+def _spaced(pairs: str) -> str:
+    """``4,8,16`` as ``4, 8, 16``."""
+    return pairs.replace(",", ", ")
+
+
+def _powers(axes: Axes, ticks: list[int]) -> None:
+    """A horizontal axis of powers of two, with plain numbers."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
     axes.xaxis.set_minor_locator(NullLocator())
     short_ticks(axes.xaxis)

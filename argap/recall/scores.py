@@ -153,7 +153,7 @@ def interval(hits: np.ndarray, documents: Sequence[str]) -> Interval | None:
 
 
 def by_key(samples: Sequence[Sample]) -> list[Group]:
-    """Accuracy and gold NLL by the key that is asked for, most frequent first."""
+    """By the key that is asked for, most frequent first."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.key.lower(), []).append(sample)
@@ -162,7 +162,7 @@ def by_key(samples: Sequence[Sample]) -> list[Group]:
 
 
 def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequence[int]) -> list[Group]:
-    """Accuracy and gold NLL by value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
+    """By value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
     names = [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}", "not in the prompt"]
     groups: dict[str, list[Sample]] = {name: [] for name in names}
     for sample, value in zip(samples, values, strict=True):

@@ -58,6 +58,27 @@ def test_a_legend_of_long_names_stays_inside_the_figure():
     assert max(text.get_window_extent().x1 for text in legend.get_texts()) <= figure.bbox.x1
 
 
+def test_a_legend_that_needs_two_rows_has_no_column_with_a_single_name():
+    # Four names need two rows of at most three columns: two of two, in place of 2 + 1 + 1.
+    frame = pd.concat([runs().query("name == 'a'").assign(name=f"based, features {k}") for k in range(24, 28)])
+    figure = accuracy_figure(frame, "width")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    lefts = [round(text.get_window_extent().x0) for text in legend.get_texts()]
+    assert [lefts.count(left) for left in sorted(set(lefts))] == [2, 2]
+
+
+def test_states_have_decades_and_pairs_that_train_together_have_spaces():
+    frame = runs().query("length == 64").assign(pairs="4,8,16", state_size=[2816, 6912, 39193, 77785])
+    figure = accuracy_figure(frame, "state_size")
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    low, high = axes.get_xlim()
+    said = [tick.label1.get_text() for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert said == ["5k", "10k", "20k", "50k"]
+    assert axes.get_title("left") == "N 64, D 4, 8, 16"
+
+
 def test_pairs_on_the_axis_keep_their_order():
     # As text "16" comes before "4": the axis has them as numbers.
     frame = runs().head(4).assign(length=256, width=64, pairs=["4", "16", "4", "16"])
