@@ -183,6 +183,21 @@ def test_first_steps_wide_keys_and_sweeps():
     assert unlike(checks()) == []
 
 
+def test_recurrent_and_chunkwise_forms_of_the_delta_rule():
+    measured = {row["shape"]: row for row in rows_of("kernels") if row["op"] == "delta rule, figure 1"}
+
+    def checks() -> Iterator[Check]:
+        lines = table(PERFORMANCE, "recurrent over chunkwise")
+        ratios = ("recurrent", "chunkwise"), ("recurrent", "argap"), ("chunkwise", "argap")
+        for (size, (above, below)), (_, *cells) in zip(itertools.product((64, 128, 256), ratios), lines, strict=True):
+            for power, cell in enumerate(cells, start=9):
+                row = measured[f"B {2 ** (15 - power)}, T {2**power}, H {2048 // size}, D {size}"]
+                ms = {form: row["peers"][f"FLA {form}"]["ms"] for form in ("recurrent", "chunkwise")}
+                yield cell, ms[above] / (ms | {"argap": row["ours"]["ms"]})[below]
+
+    assert unlike(checks()) == []
+
+
 def test_table_2_in_training_loss():
     place = ROOT / "results" / "table2-mini"
     losses = {path.stem: last_loss(path) for path in (*place.glob("7m/logs/*.jsonl"), *place.glob("training/*.jsonl"))}
