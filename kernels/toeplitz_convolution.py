@@ -2,8 +2,8 @@
 
 For one channel y_t = Σ_s h_{t−s} x_s is a product with a lower triangular matrix, whose blocks depend on their distance
 to the diagonal alone. A program multiplies BM blocks of x, of any positions and sequences, by one block of the matrix
-after another, starting at the diagonal. At T 2048 that is twenty times the operations of a Fourier transform, and less
-time.
+after another, starting at the diagonal, as far as the filter reaches. At T 2048 and as many taps that is twenty times
+the operations of a Fourier transform, and less time.
 
 Rows of a tile are runs of positions, so x lies in memory as ``[D, B, T]`` (`new_by_channel`). From row to row a block
 of the matrix shifts the filter by one position; with `COPIES` shifted copies of the filter all rows are aligned.
@@ -40,10 +40,11 @@ def takes_products(x: torch.Tensor) -> bool:
 
 def shifted_taps(taps: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
     """``taps`` h ``[N, D]`` as `toeplitz_convolution` reads them for ``length`` positions: ``[D, COPIES, L]`` in the
-    ``dtype`` of its inputs, where copy c has h_m at `LARGEST_BLOCK` + c + m and zeros elsewhere."""
+    ``dtype`` of its inputs, where copy c has h_m at `LARGEST_BLOCK` + c + m and zeros elsewhere. L is the number of
+    taps, rounded up to blocks, and a block of zeros before and after them."""
     taps = taps[:length].mT.to(dtype)
     D, N = taps.shape
-    size = LARGEST_BLOCK * (2 + -(-length // LARGEST_BLOCK))
+    size = LARGEST_BLOCK * (2 + -(-N // LARGEST_BLOCK))
     copies = taps.new_zeros(D, COPIES, size)
     for c in range(COPIES):
         copies[:, c, LARGEST_BLOCK + c :][:, :N] = taps
@@ -105,7 +106,7 @@ def _multiply_kernel(
     o_h = FIRST + BK - BN + (o_k % COPIES) * L - o_k // COPIES * COPIES
     p_h = copies + i_d * (COPIES * L) + o_h[:, None] + o_n[None, :]
     b_y = tl.zeros([BM, BN], dtype=tl.float32)
-    for _ in range(0, (last // B + 1) * BN, BK):
+    for _ in range(0, tl.minimum((last // B + 1) * BN, L - 2 * FIRST + BN), BK):
         m_x = (o_s >= 0)[:, None] & (o_s[:, None] + o_k[None, :] < T)
         b_y = tl.dot(tl.load(p_x, mask=m_x, other=0.0), tl.load(p_h), b_y)
         o_s -= BK

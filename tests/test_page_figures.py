@@ -17,6 +17,7 @@ from argap.synthetics.sweep import load_sweep
 ROOT = Path(__file__).parent.parent
 MQAR = ROOT / "results" / "mqar"
 PERFORMANCE = ROOT / "docs" / "performance.md"
+CONVOLUTIONS = ROOT / "docs" / "performance-notes" / "long_convolution.md"
 PAGES = [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("results/*/README.md")]
 MEMBERS = {
     "BaseConv, 2 layers": "base_conv", "BaseConv, 4 layers": "base_conv", "Hyena, 4 layers": "hyena",
@@ -117,7 +118,8 @@ def test_whole_models():
             yield from ((path, hf["ms"]), (trunk, row["trunk of HF"]["ms"]), (ours, argap["ms"]))
             yield from ((speedup, hf["ms"] / argap["ms"]), (errors, hf["error_nats"], argap["error_nats"]))
         for model, plain, ours, device, errors in table(PERFORMANCE, "native models, 360m"):
-            unfused, argap = of_model("score", model)["unfused"], of_model("score", model)["argap"]
+            row = of_model("score", model.split(",")[0])
+            unfused, argap = row["unfused"], row["argap"]
             yield from ((plain, unfused["ms"]), (ours, argap["ms"]))
             yield (device, argap["device_ms"]) if "device_ms" in argap else (device,)
             yield errors, unfused["error_nats"], argap["error_nats"]
@@ -127,13 +129,15 @@ def test_whole_models():
 
 def test_peers_are_of_the_same_run():
     def checks() -> Iterator[Check]:
-        for label, peer, trunk, ours, speedup, _ in table(PERFORMANCE, "model", "the peer's log-probs, ms"):
+        for label, peer, trunk, ours, speedup, errors in table(PERFORMANCE, "model", "the peer's log-probs, ms"):
             model, _, tool = label.partition(", ")
             fla = tool == "flash-linear-attention"
             row = of_model("score-peers-fla", f"FLA {model}" if fla else model, "score-peers")
-            whole = row["FLA path" if fla else "torch.compile"]["ms"]
+            path = row["FLA path" if fla else "torch.compile"]
+            whole = path["ms"]
             yield from ((peer, whole), (trunk, row["trunk of FLA" if fla else "trunk under torch.compile"]["ms"]))
             yield from ((ours, row["argap"]["ms"]), (speedup, whole / row["argap"]["ms"]))
+            yield errors, *(each["error_nats"] for each in (path, row["argap"]) if "error_nats" in each)
 
     assert unlike(checks()) == []
 
@@ -179,6 +183,40 @@ def test_first_steps_wide_keys_and_sweeps():
         for label, *cells in table(PERFORMANCE, "runs", "long convolutions by transforms"):
             model = {"Hyena": "hyena", "BaseConv": "base_conv"}[label.split(",")[0]]
             yield from ((cell, steps[model, each]) for cell, each in zip(cells, layers, strict=True))
+
+    assert unlike(checks()) == []
+
+
+def test_recurrent_and_chunkwise_forms_of_the_delta_rule():
+    measured = {row["shape"]: row for row in rows_of("kernels") if row["op"] == "delta rule, figure 1"}
+
+    def checks() -> Iterator[Check]:
+        lines = table(PERFORMANCE, "recurrent over chunkwise")
+        ratios = ("recurrent", "chunkwise"), ("recurrent", "argap"), ("chunkwise", "argap")
+        for (size, (above, below)), (_, *cells) in zip(itertools.product((64, 128, 256), ratios), lines, strict=True):
+            for power, cell in enumerate(cells, start=9):
+                row = measured[f"B {2 ** (15 - power)}, T {2**power}, H {2048 // size}, D {size}"]
+                ms = {form: row["peers"][f"FLA {form}"]["ms"] for form in ("recurrent", "chunkwise")}
+                yield cell, ms[above] / (ms | {"argap": row["ours"]["ms"]})[below]
+
+    assert unlike(checks()) == []
+
+
+def test_products_with_toeplitz_blocks():
+    measured = json.loads((ROOT / "benchmarks/results/toeplitz_convolution.json").read_text())["launches"]
+    times = {(each["of"], *each["launch"], each["T"], each["taps"]): each["ms"] for each in measured}
+    used, wider = (128, 64, 64, 4, 3), (64, 128, 64, 4, 3)
+    launches = ("as it was", *used), ("tried", *wider), ("launches of the tried tree", *used)
+    shapes = (512, 512), (1024, 1024), (2048, 2048), (2048, 64)
+
+    def checks() -> Iterator[Check]:
+        for launch, (_, _, *cells) in zip(launches, table(CONVOLUTIONS, "blocks"), strict=True):
+            for shape, cell in zip(shapes, cells, strict=True):
+                yield (cell,) if cell == "—" else (cell, times[*launch, *shape])
+        for label, *cells in table(CONVOLUTIONS, "model", "before, ms"):
+            row = of_model("toeplitz_convolution", label.split(",")[0])
+            found = [row[tree][key] for tree in ("as it was", "tried") for key in ("ms", "device_ms")]
+            yield from zip(cells, found, strict=True)
 
     assert unlike(checks()) == []
 

@@ -84,6 +84,17 @@ class SpectrumCache:
         return self._made[1][:count]
 
 
+def by_channel(projection: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """``projection(x)`` of ``x [B, T, D]``; where long convolutions run as products, laid out for them as
+    `argap.kernels.launch.new_by_channel` does. The product with the weight then writes it so, unless the projection has
+    a bias, is of another class, has quantised weights (of another class, too) or a hook, which expects to be called."""
+    plain = type(projection) is nn.Linear and type(projection.weight) is nn.Parameter and projection.bias is None
+    hooked = projection._forward_hooks or projection._forward_pre_hooks or hasattr(projection, "_hf_hook")
+    if hooked or not (plain and takes_products(x)):
+        return projection(x)
+    return (projection.weight @ x.flatten(0, 1).mT).unflatten(1, x.shape[:2]).permute(1, 2, 0)
+
+
 def _versions(maker: nn.Module) -> tuple[Any, ...] | None:
     """What changes with every write to the parameters of ``maker``; None where writes are not counted."""
     # torch.compile cannot query the mode, and its graph must not depend on the cache.

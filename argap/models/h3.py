@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from argap.errors import ArgapError
-from argap.kernels.gated_product import gated_product
-from argap.models.convolution import ShortConvolution, SpectrumCache, convolution_flops
+from argap.models.convolution import SHORT, ShortConvolution, SpectrumCache, by_channel, convolution_flops
 from argap.models.diagonal_ssm import DiagonalSSM
 from argap.models.mixer import AtLeastOne, Mixer, ResidualLinear, longest
 from argap.models.past import Recent
@@ -51,7 +50,7 @@ class H3(Mixer):
             raise ArgapError(f"h3: states {states}; expected an even number from 2 (conjugate pairs)")
         self.head_size, self.heads, self.spectra = head_size, width // head_size, SpectrumCache()
         self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.shift = ShortConvolution(width, shift_states)
+        self.shift, self.shift_spectra = ShortConvolution(width, shift_states), SpectrumCache()
         self.shift_skip = nn.Parameter(torch.empty(width))
         self.ssm = DiagonalSSM(self.heads, states)
         self.ssm_skip = nn.Parameter(torch.empty(self.heads))
@@ -63,15 +62,18 @@ class H3(Mixer):
         nn.init.normal_(self.ssm_skip)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        scalar, taps = self.head_size == 1, self.shift.weight
+        mapped = by_channel(self.qkv, x) if scalar and len(taps) > SHORT else self.qkv(x)
+        q, k, v = mapped.chunk(3, dim=-1)
         length, skip = x.shape[1], self._spread(self.ssm_skip)
-        if self.head_size == 1:
-            product = gated_product(v, self.shift(k), skip=self.shift_skip, skipped=k)
+        if scalar:
+            (shift,) = self.shift_spectra.convolutions(k, self.shift, len(taps), lambda: [taps])
+            product = shift(k, gate=v, skip=self.shift_skip)
         else:
             product = self._product(self.shift(k) + self.shift_skip * k, v)
         filters = lambda: [self._spread(self.ssm.taps(length))]  # noqa: E731  (of each product, [T, H·P·P])
         (convolve,) = self.spectra.convolutions(product, self.ssm, length, filters)
-        if self.head_size == 1:
+        if scalar:
             return self.out(convolve(product, gate=q, skip=skip))
         return self.out(self._read(convolve(product) + skip * product, q))
 

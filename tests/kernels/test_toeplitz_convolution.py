@@ -4,13 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import argap.kernels.toeplitz_convolution as module
 from argap.kernels.launch import Launch, LaunchTable, new_by_channel
 from argap.kernels.long_convolution import long_convolution_reference
 from argap.kernels.toeplitz_convolution import shifted_taps, takes_products, toeplitz_convolution
 from argap.models import convolution
+from argap.models.convolution import by_channel
+from argap.models.h3 import H3
 from argap.models.hyena import Hyena
+from argap.models.mixer import Mixer
 from tests.kernels.conftest import BFLOAT16, TOLERANCE, relative_error
 from tests.models.conftest import redraw
 
@@ -38,7 +42,8 @@ def drawn(*size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
 @pytest.mark.parametrize("launch", [SQUARE, WIDE], ids=["square", "wide"], indirect=True)
 @pytest.mark.parametrize(
-    ("batch", "length", "taps"), [(1, 1, 1), (3, 63, 63), (1, 64, 1), (2, 65, 65), (8, 256, 100), (3, 272, 272)]
+    ("batch", "length", "taps"),
+    [(1, 1, 1), (3, 63, 63), (1, 64, 1), (2, 65, 65), (8, 256, 100), (3, 272, 272), (1, 400, 129), (1, 384, 128)],
 )
 def test_it_is_the_reference(
     batch: int, length: int, taps: int, launch: Launch, dtype: torch.dtype, device: torch.device
@@ -48,6 +53,7 @@ def test_it_is_the_reference(
     filters, skip = torch.randn(taps, 3, device=device), torch.randn(3, device=device).to(dtype)
     convolved = long_convolution_reference(x.double(), filters.double())
     copies = shifted_taps(filters, length, dtype)
+    assert copies.shape[2] < taps + 3 * 128  # the products end where the filter does
     found = toeplitz_convolution(x, copies)
     assert found.dtype == dtype
     assert found.stride() == new_by_channel(x).stride()
@@ -58,17 +64,42 @@ def test_it_is_the_reference(
     assert torch.equal(found, toeplitz_convolution(x.contiguous(), copies, gate.contiguous(), skip))
 
 
-def test_hyena_takes_it(launch: Launch, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("kind", "caches", "filters"), [(Hyena, ["spectra"], 2), (H3, ["shift_spectra", "spectra"], 1)]
+)
+def test_a_mixer_takes_it(
+    kind: type[Mixer], caches: list[str], filters: int, launch: Launch, device: torch.device
+) -> None:
     torch.manual_seed(2)
-    mixer = Hyena(8, 512).half().to(device)
+    mixer = kind(8, 512).half().to(device)
     redraw(mixer, 0.3)
     x = torch.randn(2, 512, 8).half().to(device)
     with torch.inference_mode():
         found = mixer(x)
-        kept: Any = mixer.spectra._kept
+        for cache in caches:
+            kept: Any = getattr(mixer, cache)._kept
+            assert [one.func for one in kept] == [toeplitz_convolution] * filters
         expected = mixer.double()(x.double())
-    assert [one.func for one in kept] == [toeplitz_convolution] * mixer.order
     assert relative_error(found, expected) < TOLERANCE[torch.float16]
+
+
+class Quantised(torch.Tensor):
+    """As torchao's weights are: a subclass."""
+
+
+def test_a_projection_is_laid_out_by_channel_unless_it_must_be_called(launch: Launch, device: torch.device) -> None:
+    x = torch.randn(2, 512, 8, dtype=torch.float16, device=device)
+    plain, hooked, offloaded, quantised = (nn.Linear(8, 24, bias=False).to(x) for _ in range(4))
+    biased, widened = nn.Linear(8, 24).to(x), type("Widened", (nn.Linear,), {})(8, 24, bias=False).to(x)
+    hooked.register_forward_hook(lambda *_: None)
+    offloaded.__dict__["_hf_hook"] = None  # where accelerate keeps its hook
+    quantised.weight = nn.Parameter(quantised.weight.data.as_subclass(Quantised), requires_grad=False)
+    with torch.inference_mode():
+        y = by_channel(plain, x)
+        assert y.stride() == new_by_channel(y).stride()
+        torch.testing.assert_close(y, plain(x))
+        for projection in (hooked, offloaded, quantised, biased, widened):
+            assert by_channel(projection, x).stride() == (512 * 24, 24, 1)
 
 
 @pytest.mark.gpu  # the interpreter's products round by a row's position in its tile
