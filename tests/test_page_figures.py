@@ -221,13 +221,13 @@ def test_products_with_toeplitz_blocks():
     assert unlike(checks()) == []
 
 
-def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> pd.Series:
+def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> dict[str, float]:
     """The mean gap to attention of each model, in nats, on the AR hits so far back."""
     cells = pd.read_parquet(place / "7m" / "cells.parquet")
     cells = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]
     cells = cells[(cells["distance_low"] >= nearest) & (cells["distance_high"] <= farthest)]
-    sums = cells.filter(like="logprob/").rename(columns=lambda name: name.removeprefix("logprob/")).sum()
-    return (sums["attention"] - sums) / cells["n"].sum()
+    sums = {name.removeprefix("logprob/"): float(cells[name].sum()) for name in cells if name.startswith("logprob/")}
+    return {model: (sums["attention"] - total) / cells["n"].sum() for model, total in sums.items()}
 
 
 def test_table_2_of_the_paper():
