@@ -225,7 +225,7 @@ def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> dict[s
     """The mean gap to attention of each model, in nats, on the AR hits so far back."""
     cells = pd.read_parquet(place / "7m" / "cells.parquet")
     there = cells["repeated"] & (cells["frequency_high"] <= 1250) & (cells["distance_low"] >= nearest)
-    cells = cells[there & (cells["distance_high"] <= farthest)]
+    cells = cells.loc[there & (cells["distance_high"] <= farthest)]
     columns = [name for name in cells.columns if name.startswith("logprob/")]
     means = cells[columns].to_numpy().sum(0) / cells["n"].to_numpy().sum()
     by_model = dict(zip(columns, means.tolist(), strict=True))
