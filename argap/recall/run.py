@@ -55,10 +55,13 @@ def run_recall(
 
     ``models`` and ``reference``: checkpoints, names, or ``copy``, the baseline without a model, which uses the first
     checkpoint's tokenizer. ``ar_nlls``: by model, from `argap.recall.result.read_ar_nlls`. Raises `ArgapError` for
-    prompts longer than a model's context; `MismatchError` for an index of another tokenizer, and for a folder with
-    another run.
+    ``ar_nlls`` without the reference's and for prompts longer than a model's context; `MismatchError` for an index of
+    another tokenizer, and for a folder with another run.
     """
     targets = _find_targets([*models, *([reference] if reference else [])])
+    compared = None if reference is None else _name(targets[reference])
+    if ar_nlls is not None and compared not in ar_nlls:
+        raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
     rule = HitRule(None if index is None else open_index(index), threshold)
     first = next(target for target in targets.values() if target is not None).tokenizer
     samples: dict[tuple[str, str], list[Sample]] = {}
@@ -70,7 +73,6 @@ def run_recall(
             samples[model, examples.label] = own
             scores.append(score(model, examples.label, own))
         write_json(model_folder(out, model) / "results.json", score_finished(answers, tasks), seal=False)
-    compared = None if reference is None else _name(targets[reference])
     result = RecallResult(
         format=FORMAT,
         rows=scores,

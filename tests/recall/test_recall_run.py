@@ -242,6 +242,14 @@ def test_the_link_to_the_ar_gap() -> None:
     assert "recall gap: Pearson 1.00, Spearman 1.00" in link_text(link)
 
 
+def test_a_gap_without_the_reference_is_refused_before_a_model_is_asked(tmp_path) -> None:
+    """The seeds of a suite, for example, have no row of their own in its ``gap.json``."""
+    tasks = [load_examples("swde", "fixture", limit=1)]
+    with pytest.raises(ArgapError, match=r"`gap`: no AR hits of the reference copy; expected one of attention, hybrid"):
+        run_recall([HYBRID], tasks, tmp_path / "out", reference="copy", ar_nlls={"attention": 1.0, "hybrid": 2.0})
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def test_the_link_to_the_golds_where_nobody_answers() -> None:
     nll = {"ref": 1.0, "a": 2.0, "b": 3.0, "c": 4.0}
     rows = [
