@@ -9,8 +9,8 @@ from argap.reports.tables import gap_cell
 MANY = 4
 """Models compared; more of them share one summary, small multiples and tables in parts."""
 ENDS = 10
-"""Of more than twice as many models, the summary and the panels show this many with the smallest gap and this many with
-the largest."""
+"""The summary and the panels show this many models with the smallest gap and this many with the largest, if that leaves
+out more than one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def by_gap(gap: Gap) -> list[GapRow]:
 def shown(gap: Gap) -> list[GapRow]:
     """The models of the summary and of the panels, smallest gap first: all, or the two `ENDS` of their order."""
     rows = by_gap(gap)
-    return rows if len(rows) <= 2 * ENDS else rows[:ENDS] + rows[-ENDS:]
+    return rows if len(rows) <= 2 * ENDS + 1 else rows[:ENDS] + rows[-ENDS:]
 
 
 def overview(gap: Gap) -> Overview | None:

@@ -2,7 +2,7 @@
 
 from argap.records import Delta, Gap, GapRow, Unit
 from argap.reports.numbers import nats, percent, percent_range
-from argap.reports.overview import ENDS, MANY
+from argap.reports.overview import ENDS, MANY, shown
 
 CAPTIONS = {
     "nll_by_frequency": (
@@ -64,7 +64,7 @@ def caption(gap: Gap, name: str) -> str:
     if len(gap.compared) <= MANY:
         return CAPTIONS[name]
     text = MANY_CAPTIONS.get(name, CAPTIONS[name]).format(unit=gap.unit)
-    if name in MANY_CAPTIONS and len(gap.deltas) > 2 * ENDS:
+    if name in MANY_CAPTIONS and len(shown(gap)) < len(gap.deltas):
         text += f" {AT_THE_ENDS.format(models=len(gap.deltas), ends=ENDS)}"
     return f"{text} {IN_COLOUR}" if name in COLOURED and len(gap.models) > SEVEN else text
 

@@ -72,6 +72,9 @@ def test_of_very_many_models_the_two_ends_are_shown(make_gap: Maker, monkeypatch
     for by in ("frequency", "distance", "position", "domain"):
         text = caption(gap, f"gap_by_{by}")
         assert "Of 22 models, the 10 with the smallest gap and the 10 with the largest are shown" in text
+    of_21 = overview(make_gap(dict(list(losses.items())[:21])))
+    assert of_21 is not None
+    assert [bar.model for bar in of_21.bars] == list(losses)[:21]  # "1 between" would take the line of the one
     for most, count in ((24, 22), (21, 4)):  # names beside the curves: of all, or of those in colour
         monkeypatch.setattr(threshold_figure, "NAMED", most)
         texts = [text.get_text() for text in share_by_threshold(gap).axes[0].texts]
