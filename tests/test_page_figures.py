@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from argap.suite.result import read_size
 from argap.synthetics.selection import best_runs
 from argap.synthetics.sweep import load_sweep
 
@@ -94,6 +95,38 @@ def test_accuracy_against_width(name):
     values = dict(zip(best.index, best[["accuracy", "steps"]].to_numpy().tolist(), strict=True))
     shares = {key: (100 * accuracy, steps) for key, (accuracy, steps) in values.items()}
     assert unlike((cell, *shares[key][: 1 + cell.count("(")]) for key, cell in cells.items()) == []
+
+
+def test_accuracy_against_pairs_and_state():
+    members = (
+        "attention",
+        "hyena",
+        *(f"{name} {size}" for name in ("retnet, chunk", "sliding, window", "blocked, window") for size in (8, 32)),
+    )
+
+    def best(name: str, *keys: str) -> dict[Any, float]:
+        found = best_runs(pd.read_parquet(MQAR / name / "runs.parquet")).set_index(["name", *keys])
+        return (100 * found["accuracy"]).to_dict()
+
+    def checks() -> Iterator[Check]:
+        of_pairs, of_width = best("figure6-small", "pairs"), best("deltanet-figure2-small", "width")
+        for pairs, *cells in table(MQAR / "README.md", "pairs"):
+            yield from ((cell, of_pairs[name, pairs]) for name, cell in zip(members, cells, strict=True))
+        names = "delta_net", "gla", "hyena", "attention", "retnet", "mamba"
+        for label, *cells in table(MQAR / "README.md", "", "DeltaNet")[:2]:
+            keys = [(name, int(label.split()[1])) for name in names]
+            yield from (
+                (cell, *([of_width[key]] if key in of_width else [])) for key, cell in zip(keys, cells, strict=True)
+            )
+        runs = best_runs(pd.read_parquet(MQAR / "based-mamba-small" / "runs.parquet")).to_dict("records")
+        for run, (_, *cells) in zip(runs, table(MQAR / "README.md", "", "width", "state (elements)"), strict=True):
+            parts = json.loads((MQAR / "based-mamba-small" / "runs" / f"{run['key']}.json").read_text())["slices"][
+                "pairs"
+            ]
+            accuracies = run["accuracy"], *(part["accuracy"] for part in parts)
+            yield from zip(cells, (run["width"], run["state_size"], *(100 * each for each in accuracies)), strict=True)
+
+    assert unlike(checks()) == []
 
 
 def test_counts_of_finished_runs():
@@ -232,13 +265,97 @@ def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> dict[s
     return {name.removeprefix("logprob/"): by_model["logprob/attention"] - mean for name, mean in by_model.items()}
 
 
+def gap_rows(place: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a suite's ``gap.json`` at 7 M parameters, by model."""
+    return {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+
+
+def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Check:
+    """A cell with a share and, behind it, the range over seeds or the interval; without numbers, none."""
+    if not re.search(r"\d%", cell):
+        return (cell,)
+    due, over = row["gap_due_to_ar"], seeds.get(row["model"], [])
+    ends = (min(over), max(over)) if "seeds" in cell else due["ci95"] if "(" in cell else []
+    return cell, *(100 * value for value in (due["value"], *ends))
+
+
+@pytest.mark.parametrize("suite", ["table1-7m", "table2-mini"])
+def test_results_of_suites(suite):
+    place = ROOT / "results" / suite
+    rows, seeds = gap_rows(place), read_size(place / "7m").spread()
+    names = {
+        label.split("`")[1] if "`" in label else label: cells for label, *cells in table(place / "README.md", "7m")
+    }
+    assert names.keys() == rows.keys()
+
+    def checks() -> Iterator[Check]:
+        for name, (*perplexities, share, interval) in ((name, cells[:5]) for name, cells in names.items()):
+            parts = [rows[name][part] for part in ("overall", "ar_hits", "other")]
+            yield from ((cell, part["ppl"], part["nll"]) for cell, part in zip(perplexities, parts, strict=True))
+            yield shares(share, rows[name], seeds)
+            if "%" in interval:
+                yield interval, *(100 * end for end in rows[name]["gap_due_to_ar"]["ci95"])
+
+    assert unlike(checks()) == []
+
+
+def test_results_on_the_first_page():
+    place = ROOT / "results" / "table1-7m"
+    rows, seeds = gap_rows(place), read_size(place / "7m").spread()
+    names = {
+        "base_conv, attention in 3 layers": "hybrid", "base_conv (the paper's)": "base_conv_listing",
+        "retnet, windows of 128": "retnet_window", "hyena, windows of 64": "hyena_window_64",
+    }  # fmt: skip
+
+    def checks() -> Iterator[Check]:
+        for label, hits, other, share, _ in table(ROOT / "README.md", "", "7 M: AR hits"):
+            row = rows[names.get(label, label.split()[0])]
+            yield from ((hits, row["ar_hits"]["ppl"]), (other, row["other"]["ppl"]))
+            if "nats" not in share:
+                yield shares(share, row, seeds)
+        hybrids = "hybrid", "hybrid_programmatic", "hybrid_random", "hybrid_learned"
+        lines = table(place / "README.md", "attention in three layers")
+        for name, (_, overall, _, hits, _) in zip(hybrids, lines, strict=True):
+            closed = rows[name]["closed"]
+            yield from ((overall, 100 * closed["overall"]["ppl"]), (hits, 100 * closed["ar_hits"]["ppl"]))
+
+    assert unlike(checks()) == []
+
+
+def test_seeds_of_attention():
+    """What the page says of the reference's second seed: distances in nats, and the shares of the gap to it."""
+    place = ROOT / "results" / "table1-7m"
+    cells = pd.read_parquet(place / "7m" / "cells.parquet")
+    hits = cells["repeated"] & (cells["frequency_high"] <= 1250)
+    lost = (
+        cells.filter(like="logprob/")
+        .rsub(cells["logprob/attention-seed1"], axis=0)
+        .rename(columns=lambda name: name[8:])
+    )
+    gap, on_hits = lost.sum() / cells["n"].sum(), lost[hits].sum() / cells.loc[hits, "n"].sum()
+    due = (100 * lost[hits].sum() / lost.sum()).drop(["attention", "attention-seed1", "hybrid", "hybrid_programmatic"])
+    plain = due.drop(["delta_net", "linear_attention", "hybrid_random", "hybrid_learned"])
+    text = " ".join((place / "README.md").read_text().split())
+    for said in (
+        f"are {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
+        f"it is {plain.min():.0f} to {plain.max():.0f}% and {due['linear_attention']:.0f}%",
+        f"only {-gap['hybrid']:.3f} better than attention's second seed, and {on_hits['hybrid']:.3f} worse on AR hits",
+        f"and {gap['hybrid_programmatic']:.3f} nats behind its second seed",
+        f"and {gap['delta_net']:.3f} behind the second.",
+        f"of the gap to the second seed they are {due['delta_net']:.0f}%",
+        f"with windows ({due['hyena_window_64']:.0f}% in place of 94), RWKV-4 in its own block "
+        f"({due['rwkv4_channel']:.0f} for 95) and Based ({due['based']:.0f} for 85)",
+    ):
+        assert said in text
+
+
 def test_table_2_of_the_paper():
     place = ROOT / "results" / "table2-mini"
     names = dict.fromkeys(("programmatic", "learned", "random"), "hybrid_{}") | {
         "full": "hybrid",
         "BaseConv": "base_conv",
     }
-    rows = {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+    rows = gap_rows(place)
     losses = {path.stem: last_loss(path) for path in place.glob("7m/logs/*.jsonl")}
     on_hits = gaps_on_hits(place)
 
@@ -265,7 +382,7 @@ def test_table_2_of_the_paper():
 
 def test_windows_by_distance():
     place = ROOT / "results" / "table1-7m"
-    rows = {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+    rows = gap_rows(place)
     parts = gaps_on_hits(place), gaps_on_hits(place, farthest=128), gaps_on_hits(place, nearest=129)
     models = "hyena", "hyena_window_64", "retnet", "retnet_window"
 
@@ -297,6 +414,13 @@ def test_recall_of_trained_models():
                 yield cell, group["n" if model == "examples" else "gold_nll"]
 
     assert unlike(checks()) == []
+    (alone,) = (
+        row
+        for row in json.loads((place.with_name("table1-7m-swde") / "recall.json").read_text())["rows"]
+        if row["model"] == "hyena_window_64"
+    )
+    said = f"{100 * alone['contains']:.1f}%, gold NLL {alone['gold_nll']:.2f}, behind all three"
+    assert said in " ".join((place / "README.md").read_text().split())
 
 
 def test_training_loss_of_mambas_own_block():
