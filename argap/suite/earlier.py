@@ -88,7 +88,7 @@ class Earlier:
         found = read_frame(path, needed=COLUMNS, remedy=REMEDY)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
-        return every.iloc[order].reset_index(drop=True) if len(every) else None
+        return every.iloc[order] if len(every) else None
 
 
 def open_earlier(
@@ -162,7 +162,7 @@ def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
     nll = old.nll | new.nll
     contribution, ci95 = new.contribution, new.ci95
     if against != gap.reference:
-        contribution = {m: new.share * (nll[m] - nll[gap.reference]) for m in new.nll if gap.reference in nll}
+        contribution = {m: new.share * (nll[m] - nll[gap.reference]) for m in new.nll}
         ci95 = dict.fromkeys(contribution)
     merged = {"nll": nll, "contribution": old.contribution | contribution, "ci95": old.ci95 | ci95}
     ordered = {name: {m: values[m] for m in gap.models if m in values} for name, values in merged.items()}
