@@ -118,9 +118,8 @@ def open_earlier(
     gap = read_gap(folder, remedy=REMEDY)
     if gap.index is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
+    _check_whole(folder, gap, found, taken)
     again = {name: run.record.checkpoint.fingerprint for name, run in runs.items() if run is not None and name in found}
-    if missing := [name for name in gap.models if name not in found]:
-        raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     trained = found[gap.reference].checkpoint
     changed = [name for name, checkpoint in again.items() if checkpoint != found[name].checkpoint]
     for what, recorded, expected in (
@@ -135,10 +134,6 @@ def open_earlier(
         raise MismatchError(f"{folder}: its bins are those of another argap; {REMEDY}")
     for name, member in taken.items():
         check_trained(entries[name], member.train, f"{folder / 'members.json'}: {name}", DROP)
-    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
-    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
-    for path in (folder / "cells.parquet", folder / "curve.parquet"):
-        check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
     if (path := folder / "mqar.json").is_file():
         read_recall(suite, path)
     changes = (
@@ -155,6 +150,16 @@ def open_earlier(
         read_record(folder / "examples.json", Examples, remedy=REMEDY) if shown else None,
         tuple(f"{folder}: {', '.join(names)} {what}" for names, what in changes if names),
     )
+
+
+def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Mapping[str, Member]) -> None:
+    """Raise `FormatError` for a file that is damaged, or that lacks a member of the result."""
+    if missing := [name for name in gap.models if name not in found]:
+        raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
+    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
+    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
+    for path in (folder / "cells.parquet", folder / "curve.parquet"):
+        check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
