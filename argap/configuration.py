@@ -1,6 +1,7 @@
 """Configurations: frozen dataclasses and records from mappings; an unknown key or a wrong type is one clear line."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -136,17 +137,13 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         return build(hint, value)
     if is_dataclass(hint) and isinstance(value, str) and hasattr(hint, "from_text"):
         return hint.from_text(value)  # pyright: ignore[reportAttributeAccessIssue]
-    if hint is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            pass
-    if hint is int and not isinstance(value, bool):
-        try:
-            if float(value) == int(float(value)):
-                return int(float(value)) if isinstance(value, str) else int(value)
-        except (TypeError, ValueError, OverflowError):
-            pass
+    if hint in (int, float) and not isinstance(value, bool):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+            if hint is float:
+                return number
+            if number.is_integer():
+                return int(number if isinstance(value, str) else value)
     if hint in (str, bool) and isinstance(value, hint):
         return value
     expected = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

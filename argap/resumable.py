@@ -70,9 +70,10 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
     """
     path = folder / "run.json"
     if path.is_file():
-        wanted = as_json(identity)
-        recorded = {} if overwrite else read_json(path)
-        old = wanted if overwrite else recorded.get("identity", {})
+        if overwrite:
+            return
+        recorded, wanted = read_json(path), as_json(identity)
+        old = recorded.get("identity", {})
         if not isinstance(old, dict):
             raise FormatError(f"{path}: identity: expected an object, found {old!r}; discard it with `overwrite=True`")
         for field in msgspec.structs.fields(identity):  # those with their default value are not written

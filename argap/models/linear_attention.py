@@ -116,8 +116,7 @@ class LinearAttention(Mixer):
         if self.decay is not None:
             kept = self._log_decay(x.device).exp().to(memory.dtype)[:, None, None]
             memory = torch.cat([memory[..., :-1] * kept, memory[..., -1:]], dim=-1)
-        fixed = isinstance(position, torch.Tensor)
-        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, in_place=fixed)
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, position=position)
         if self.norm is None:
             y = y[..., :-1] / y[..., -1:].clamp_min(SMALLEST_SUM)
         if self.decay is not None:

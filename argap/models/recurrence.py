@@ -31,12 +31,12 @@ def recurrence_step(
     state: torch.Tensor,
     log_decay: torch.Tensor | None = None,
     *,
-    in_place: bool = False,
+    position: int | torch.Tensor = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One position: ``q``, ``k`` ``[B, H, K]``, ``v [B, H, V]``, ``state [B, H, K, V]`` and
-    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type and with ``in_place``
-    in its memory."""
-    out = state if in_place else None
+    ``log_decay [B or 1, H, G]`` to ``y [B, H, V]`` and the state after it, in the state's type, and in its memory if
+    ``position`` is a tensor, as in `argap.models.steps`."""
+    out = state if isinstance(position, torch.Tensor) else None
     q, k, v = q.to(state.dtype), k.to(state.dtype), v.to(state.dtype)
     if log_decay is not None:
         state = torch.mul(state, log_decay.to(state.dtype).exp()[..., None], out=out)

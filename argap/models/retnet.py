@@ -123,8 +123,7 @@ class RetNet(Mixer):
             memory = memory.masked_fill(starts, 0)
         q, k, v = self._heads(x[:, None], position)
         decay = log_decays(FIRST_EXPONENT, self.heads, x.device)
-        fixed = isinstance(position, torch.Tensor)
-        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, decay[None, :, None], in_place=fixed)
+        y, memory = recurrence_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], memory, decay[None, :, None], position=position)
         return self._merge(y, x), (memory, position + 1)
 
     def mixing_flops(self, batch: int, length: int) -> int:

@@ -115,16 +115,14 @@ def link_to_gap(scores: Sequence[Score], ar_nlls: Mapping[str, float], reference
     """The recall gap of each model beside its AR gap, for each task; models without an AR gap are skipped."""
     links = []
     for task in dict.fromkeys(row.task for row in scores):
-        rows = {row.model: row for row in scores if row.task == task}
-        if reference not in rows or reference not in ar_nlls:
+        rows = {row.model: row for row in scores if row.task == task and row.model in ar_nlls}
+        if reference not in rows:
             continue
-        against = rows[reference]
-        points = []
+        against, points = rows.pop(reference), []
         for model, row in rows.items():
-            if model != reference and model in ar_nlls:
-                gold = None if row.gold_nll is None or against.gold_nll is None else row.gold_nll - against.gold_nll
-                ar_gap = ar_nlls[model] - ar_nlls[reference]
-                points.append(LinkPoint(model, ar_gap, against.contains - row.contains, gold))
+            gold = None if row.gold_nll is None or against.gold_nll is None else row.gold_nll - against.gold_nll
+            ar_gap = ar_nlls[model] - ar_nlls[reference]
+            points.append(LinkPoint(model, ar_gap, against.contains - row.contains, gold))
         pearson, spearman = _correlations([(p.ar_gap_nll, p.recall_gap) for p in points])
         golds = [(p.ar_gap_nll, p.gold_gap_nll) for p in points if p.gold_gap_nll is not None]
         links.append(GapLink(task, points, pearson, spearman, *_correlations(golds)))

@@ -5,7 +5,6 @@ The names are those that task files spell out (``task:``, ``group:``, ``tag:``).
 
 import difflib
 import importlib.util
-import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -56,12 +55,10 @@ def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
     if not root.is_dir():
         raise ArgapError(f"`task_path` {root}: no such folder")
     names: dict[str, dict[Path, None]] = {}
-    for folder, _, files in os.walk(root):
-        for file in files:
-            if file.endswith(".yaml"):
-                for match in DEFINED.finditer(Path(folder, file).read_bytes()):
-                    for name in [match[1]] if match[1] else ITEM.findall(match[2]):
-                        names.setdefault(name.decode(), {})[Path(folder)] = None
+    for path in root.rglob("*.yaml"):
+        for match in DEFINED.finditer(path.read_bytes()):
+            for name in [match[1]] if match[1] else ITEM.findall(match[2]):
+                names.setdefault(name.decode(), {})[path.parent] = None
     return {name: tuple(folders) for name, folders in names.items()}
 
 

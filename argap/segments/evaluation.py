@@ -110,22 +110,7 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
     offsets = {t: read_window_offsets(run) for t, run in runs.items()}
     reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
     segments = segments.first(min(reached))
-    first, *_ = runs.values()
-    windows: np.ndarray | None = None
-    for t, run in runs.items():
-        starts = offsets[t][:-1][offsets[t][:-1] < segments.tokens[t][-1]]
-        number = np.searchsorted(segments.tokens[t], starts)
-        inside = segments.tokens[t][number] != starts
-        if inside.any() or (windows is not None and not np.array_equal(number, windows)):
-            at = int(np.argmax(inside))
-            what = f"window {at} begins inside a segment" if inside.any() else f"others than those of {first.folder}"
-            raise MismatchError(
-                f"{run.folder}: its windows do not hold the same bytes for every tokenizer ({what}); score the "
-                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them"
-            )
-        windows = number
-    assert windows is not None
-    windows = np.append(windows, len(segments))
+    windows = _common_windows(runs, offsets, segments)
     of_runs = {t: run.record.evaluation.seq_len for t, run in runs.items()}
     limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
     segmented = _segmented(text, tokenizers, segments, windows, limits)
@@ -139,6 +124,26 @@ def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], run
                 "text, tokenizer and limits of the run"
             )
     return segmented
+
+
+def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], segments: Segments) -> np.ndarray:
+    """int64 ``[W + 1]``: the segments at which the windows of ``runs`` begin, and their number. Raises `MismatchError`
+    where they do not hold the same bytes."""
+    windows: list[np.ndarray] = []
+    first, *_ = runs.values()
+    for t, run in runs.items():
+        ends = segments.tokens[t]
+        starts = offsets[t][offsets[t] < ends[-1]]
+        windows.append(np.searchsorted(ends, starts))
+        inside = ends[windows[-1]] != starts
+        if inside.any() or not np.array_equal(windows[-1], windows[0]):
+            at = int(np.argmax(inside))
+            what = f"window {at} begins inside a segment" if inside.any() else f"others than those of {first.folder}"
+            raise MismatchError(
+                f"{run.folder}: its windows do not hold the same bytes for every tokenizer ({what}); score the "
+                "checkpoints together, `argap score CKPT --ref CKPT`, which cuts windows for all of them"
+            )
+    return np.append(windows[0], len(segments))
 
 
 class _Text(NamedTuple):

@@ -42,14 +42,14 @@ def align_run(run: Run, text: SegmentedText, tokenizer: int, folder: Path, *, ov
     """
     assert run.finished is not None
     identity = aligned_identity(run.record.identity, text)
-    record = msgspec.structs.replace(run.record, evaluation=text.record, identity=identity, finished=None)
+    record = msgspec.structs.replace(run.record, evaluation=text.record, identity=identity)
     aligned = begin_run(folder, record, overwrite=overwrite)
     logprob, top1 = read_logprobs(run)
     sums = text.align(logprob, tokenizer)
     # The most likely token can be compared with the reference's tokens only where these are the model's own.
-    ids = top1[: len(sums)] if tokenizer == 0 else np.full(len(sums), -1, dtype=np.int32)
+    ids = top1 if tokenizer == 0 else np.full(len(sums), -1, dtype=np.int32)
     write_shards(folder, text.sets[0], sums, ids)
-    return finish_run(Run(aligned.folder, msgspec.structs.replace(aligned.record, finished=None)), run.finished)
+    return finish_run(aligned, run.finished)
 
 
 def align_finished(runs: Sequence[Run], out: Path) -> list[Run]:

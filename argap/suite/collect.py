@@ -65,32 +65,32 @@ def collect(
     earlier result, or the new one to be put in place by the next call (`argap.suite.staged`).
     """
     evaluation, index = labels.record.evaluation, labels.record.index
+    entries = {entry.name: entry for entry in suite.entries(size)}
     runs = finished_runs(suite, size, layout)
-    for entry in suite.entries(size):
-        if entry.name in runs:
-            check_finished(entry, layout, evaluation.fingerprint)
+    for name in runs:
+        check_finished(entries[name], layout, evaluation.fingerprint)
     put_in_place(out)
     earlier = open_earlier(suite, size, runs, evaluation, threshold, out)
     for change in earlier.changes:
         say(change)
-    entries = {each.name: each for each in suite.entries(size) if each.name in runs or each.name in earlier.taken}
     if not runs:
         raise ArgapError(f"{size}: no member has a run in {layout.work}; `argap suite run` trains one")
     if index is None:
         raise ArgapError(f"{size}: a suite's labels need training counts; label them with `training_index`")
-    recall = _recall(suite, {name: layout.mqar(entries[name]) for name in runs}, earlier, list(entries))
-    members = tuple(earlier.taken.get(name) or _member(entry, runs[name], layout) for name, entry in entries.items())
+    models = [name for name in entries if name in runs or name in earlier.taken]
+    first = [name for name in models if entries[name].seed == 0]
+    recall = _recall(suite, {name: layout.mqar(entries[name]) for name in runs}, earlier, models)
+    members = tuple(earlier.taken.get(name) or _member(entries[name], runs[name], layout) for name in models)
     scores = {name: read_logprobs(run) for name, run in runs.items()}
     logprobs = {name: logprob for name, (logprob, _) in scores.items()}
     cells = build_cells(labels, logprobs, threshold)
     sums = {
-        name: earlier.joined(name, sum_by(cells.drop(columns=[k for k in KEYS if k not in kept]), kept), list(entries))
+        name: earlier.joined(name, sum_by(cells.drop(columns=[k for k in KEYS if k not in kept]), kept), models)
         for name, kept in KEPT.items()
     }
-    scaled = resolve_threshold("scaled", index.exposed_tokens)
-    curve = earlier.joined("curve.parquet", build_curve(labels, logprobs, (threshold, scaled)), list(entries))
-    first = [name for name, entry in entries.items() if entry.seed == 0]
     gap = _gap(suite, sums, first, members, labels, threshold, earlier)
+    scaled = resolve_threshold("scaled", index.exposed_tokens)
+    tables = {"curve": earlier.joined("curve.parquet", build_curve(labels, logprobs, (threshold, scaled)), models)}
     tokens = read_token_ids(next(iter(runs.values())))
     compared = {name: scores[name] for name in first if name in scores}
     if earlier.examples is None:
@@ -99,28 +99,26 @@ def collect(
         )
     else:
         examples = add_models(earlier.examples, first, earlier.same, tokens, labels, compared)
+    tables["distances"], tables["distance_sums"] = build_distances(labels, threshold)
+    tables["prevalence"] = build_prevalence(labels, tokens, tokenizer)
     trajectories = {name: trajectory(entries[name], layout) for name in runs}
     tokens_a_step = {name: entry.config.batch_size * entry.config.seq_len for name, entry in entries.items()}
     steps = build_trajectory(labels, trajectories, tokens_a_step, threshold) if any(trajectories.values()) else None
-    steps = earlier.trajectory(steps, list(entries))
-    histogram, distances = build_distances(labels, threshold)
-    prevalence = build_prevalence(labels, tokens, tokenizer)
+    if (steps := earlier.trajectory(steps, models)) is not None:
+        tables["trajectory"] = steps
 
-    tables = {"curve": curve, "distances": histogram, "distance_sums": distances, "prevalence": prevalence}
     with replacing_folder(out / NEW, sole_writer=True) as new:
         for name, table in sums.items():
             write_cells(table, new / name, gap.bins)
         for name, table in tables.items():
             write_parquet(new / f"{name}.parquet", table)
-        if steps is not None:
-            write_parquet(new / "trajectory.parquet", steps)
         write_record(new / "examples.json", examples, indent=None)
         if recall is not None:
             write_record(new / "mqar.json", recall)
         write_record(new / "members.json", Members(members))
         (new / "logs").mkdir()
-        for name, entry in entries.items():
-            log = layout.checkpoint(entry) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
+        for name in models:
+            log = layout.checkpoint(entries[name]) / "log.jsonl" if name in runs else out / "logs" / f"{name}.jsonl"
             if log.is_file():  # an earlier result may have lost it
                 shutil.copyfile(log, new / "logs" / f"{name}.jsonl")
         write_checksums(new, [*sorted(new.glob("*.parquet")), *sorted((new / "logs").glob("*.jsonl"))])

@@ -88,7 +88,7 @@ class Earlier:
         found = read_frame(path, needed=COLUMNS, remedy=REMEDY)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
-        return every.iloc[order].reset_index(drop=True) if len(every) else None
+        return every.iloc[order] if len(every) else None
 
 
 def open_earlier(
@@ -118,9 +118,8 @@ def open_earlier(
     gap = read_gap(folder, remedy=REMEDY)
     if gap.index is None:
         raise FormatError(f"{folder / GAP}: `index` is null, and a suite has one; {REMEDY}")
+    _check_whole(folder, gap, found, taken)
     again = {name: run.record.checkpoint.fingerprint for name, run in runs.items() if run is not None and name in found}
-    if missing := [name for name in gap.models if name not in found]:
-        raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     trained = found[gap.reference].checkpoint
     changed = [name for name, checkpoint in again.items() if checkpoint != found[name].checkpoint]
     for what, recorded, expected in (
@@ -135,10 +134,6 @@ def open_earlier(
         raise MismatchError(f"{folder}: its bins are those of another argap; {REMEDY}")
     for name, member in taken.items():
         check_trained(entries[name], member.train, f"{folder / 'members.json'}: {name}", DROP)
-    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
-    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
-    for path in (folder / "cells.parquet", folder / "curve.parquet"):
-        check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
     if (path := folder / "mqar.json").is_file():
         read_recall(suite, path)
     changes = (
@@ -157,12 +152,22 @@ def open_earlier(
     )
 
 
+def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Mapping[str, Member]) -> None:
+    """Raise `FormatError` for a file that is damaged, or that lacks a member of the result."""
+    if missing := [name for name in gap.models if name not in found]:
+        raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
+    logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
+    check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
+    for path in (folder / "cells.parquet", folder / "curve.parquet"):
+        check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
+
+
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:
     """A part of an older result with the models that are in ``new``, which are compared with ``against`` there."""
     nll = old.nll | new.nll
     contribution, ci95 = new.contribution, new.ci95
     if against != gap.reference:
-        contribution = {m: new.share * (nll[m] - nll[gap.reference]) for m in new.nll if gap.reference in nll}
+        contribution = {m: new.share * (nll[m] - nll[gap.reference]) for m in new.nll}
         ci95 = dict.fromkeys(contribution)
     merged = {"nll": nll, "contribution": old.contribution | contribution, "ci95": old.ci95 | ci95}
     ordered = {name: {m: values[m] for m in gap.models if m in values} for name, values in merged.items()}

@@ -92,31 +92,29 @@ def train_group(
             return []
         trainers = [Trainer(config, data[config.seed]["train"], device, compiled=compiled) for config in configs]
         group = TrainerGroup(trainers)
-        curves: dict[str, list[tuple[int, float]]] = {config.key: [] for config in configs}
         results: list[RunResult] = []
         every = max(1, first.steps_per_epoch // first.evaluations)
         with progress(first.title, first.steps, "steps") as advance:
             for step in range(1, first.steps + 1):
                 group.step()
                 if stop():
-                    return results
+                    break
                 if step % STEPS_PER_UPDATE == 0:
                     advance(STEPS_PER_UPDATE)
-                if step % every and step != first.steps:
+                last = step == first.steps
+                if step % every and not last:
                     continue
                 for trainer in group.trainers:
-                    score = trainer.validate(data[trainer.config.seed]["validation"], step)
-                    curves[trainer.config.key].append((step, score))
+                    trainer.validate(data[trainer.config.seed]["validation"], step)
                 solved = [trainer for trainer in group.trainers if trainer.best >= trainer.config.stop_at]
-                over = step == first.steps or (first_ends and solved)
-                for trainer in group.trainers if over else solved:
-                    why = "solved" if trainer in solved else "steps" if step == first.steps else "sibling"
-                    seconds = time.monotonic() - started
-                    results.append(_score(trainer, step, why, curves[trainer.config.key], len(configs), seconds))
+                ended = group.trainers if last or (first_ends and solved) else solved
+                for trainer in ended:
+                    why = "solved" if trainer in solved else "steps" if last else "sibling"
+                    results.append(_score(trainer, step, why, len(configs), time.monotonic() - started))
                     finished(results[-1])
-                if over or len(solved) == len(group.trainers):
+                group.keep_only([trainer for trainer in group.trainers if trainer not in ended])
+                if not group.trainers:
                     break
-                group.keep_only([trainer for trainer in group.trainers if trainer not in solved])
     return results
 
 
@@ -156,7 +154,6 @@ def _score(
     trainer: Trainer,
     step: int,
     why: Literal["solved", "sibling", "steps"],
-    curve: list[tuple[int, float]],
     group: int,
     seconds: float,
 ) -> RunResult:
@@ -172,7 +169,7 @@ def _score(
         validation_accuracy=trainer.best,
         best_step=trainer.best_step,
         steps=step,
-        curve=curve,
+        curve=trainer.curve,
         slices=accuracy_by_slice(correct, test),
         parameters=model_cost.parameters,
         flops=model_cost.flops,

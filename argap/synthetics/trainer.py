@@ -62,6 +62,8 @@ class Trainer:
         self.best = -1.0
         """Best validation accuracy so far."""
         self.best_step = 0
+        self.curve: list[tuple[int, float]] = []
+        """Steps and validation accuracy."""
         self._best_weights: list[torch.Tensor] = []
 
     def step(self) -> None:
@@ -92,13 +94,13 @@ class Trainer:
                     correct.append(data.valid[rows].gather(2, predicted[..., None])[..., 0])
         return torch.cat(correct).cpu().numpy()
 
-    def validate(self, data: Supervision, step: int) -> float:
-        """Accuracy on the validation set. If it is the best so far, a copy of the weights is kept."""
+    def validate(self, data: Supervision, step: int) -> None:
+        """Add the accuracy on the validation set to the curve. If it is the best so far, keep a copy of the weights."""
         score = accuracy(self.correct(data), data)
+        self.curve.append((step, score))
         if score > self.best:
             self.best, self.best_step = score, step
             self._best_weights = [weight.detach().clone() for weight in self.weights]
-        return score
 
     @torch.no_grad()
     def restore_best(self) -> None:

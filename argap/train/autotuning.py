@@ -32,8 +32,7 @@ def compile_at_once() -> None:
 
     The configurations and the choice among them stay Triton's. A second call changes nothing.
     """
-    if Autotuner.prune_configs is not _candidates:
-        Autotuner.prune_configs, Autotuner._bench = _candidates, _time
+    Autotuner.prune_configs, Autotuner._bench = _candidates, _time
 
 
 def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
@@ -47,7 +46,7 @@ def chosen_here() -> Iterator[tuple[Launch, Mapping[str, Any]]]:
 _prune, _bench = Autotuner.prune_configs, Autotuner._bench
 _choosing: list[tuple[Autotuner, Launch, tuple[Any, ...]]] = []
 _uncompiled: dict[Autotuner, list[Config]] = {}
-"""The configurations that are timed next, until they are compiled."""
+"""The configurations of the launch at hand, until the first is timed."""
 
 
 def _candidates(self: Autotuner, kwargs: dict[str, Any]) -> list[Config]:
@@ -78,7 +77,7 @@ def _device_class() -> str:
 
 def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
     """The launch of ``self`` with ``self.nargs`` and ``kwargs``, told apart as `Autotuner.run` does it."""
-    given = {name: value for name, value in ((self.nargs or {}) | kwargs).items() if name in self.arg_names}
+    given = (self.nargs or {}) | kwargs
     key = {name: given[name] for name in self.keys if name in given}
     dtypes = tuple(str(value.dtype) for value in given.values() if hasattr(value, "dtype"))
     return Launch(f"{self.base_fn.__module__}.{self.base_fn.__name__}", key, dtypes)
@@ -87,12 +86,10 @@ def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
 def _time(self: Autotuner, *args: Any, config: Config, **kwargs: Any) -> Any:
     """`Autotuner._bench` after all configurations are compiled; a single one is not run. Choices that Triton finds on
     disk do not come here, so that nothing is compiled for them but what runs."""
-    configs = _uncompiled.get(self, [])
+    configs = _uncompiled.pop(self, [])  # none after the first is timed
     if configs == [config]:
         return [0.0, 0.0, 0.0]
-    if configs:
-        _uncompiled[self] = []
-        _compile(self, configs, args, kwargs)
+    _compile(self, configs, args, kwargs)
     if self._do_bench is None:
         self._do_bench = partial(do_bench, warmup=WARM_UP_MS, rep=TIMED_MS)
     return _bench(self, *args, config=config, **kwargs)
@@ -102,7 +99,7 @@ def _compile(self: Autotuner, configs: list[Config], args: tuple[Any, ...], kwar
     """Compile all ``configs`` for one launch at once."""
     launch = kwargs | {"warmup": True}  # compiles, does not run
     with (
-        ThreadPoolExecutor(min(len(configs), available_cores())) as pool,
+        ThreadPoolExecutor(available_cores()) as pool,
         AsyncCompileMode(pool, ignore_errors=True),  # an error returns when the configuration is timed
     ):
         for config in configs:

@@ -11,11 +11,12 @@ from argap.errors import FormatError
 from argap.progress import say, time_left
 from argap.records import as_json
 from argap.trackers import Trackers
+from argap.train.interrupt import Stopped
 from argap.train.records import EvaluationLine, StepLine
 
 
 class TrainLog:
-    """Writes ``log.jsonl`` and shows progress."""
+    """Writes ``log.jsonl`` and shows progress. Use as a context manager, which says how an interrupted run goes on."""
 
     def __init__(self, path: Path, *, total_steps: int, step: int, trackers: Trackers) -> None:
         """Open the log of a run that resumes at ``step``; lines of later steps are removed. ``trackers`` get every
@@ -47,8 +48,15 @@ class TrainLog:
         sys.stderr.flush()
         self.line_open = True
 
-    def close(self) -> None:
+    def __enter__(self) -> "TrainLog":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End the runs of the trackers; the log itself is written with every line."""
+        if kind is Stopped:
+            self.note("interrupted; a checkpoint was written, and the same command resumes from it")
+        elif kind is KeyboardInterrupt:
+            self.note("interrupted; the same command continues from the last checkpoint, if there is one")
         self._trackers.close()
 
     def note(self, text: str) -> None:

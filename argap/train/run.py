@@ -28,7 +28,7 @@ from argap.trackers import Trackers, check_trackers
 from argap.train.checkpoint import REMEDY, Position, checkpoints, load_checkpoint, save_checkpoint
 from argap.train.config import TrainConfig
 from argap.train.fla_operators import Backend, choose_backend, use_fla
-from argap.train.interrupt import Stopped, listening
+from argap.train.interrupt import listening
 from argap.train.log import TrainLog, read_log
 from argap.train.loop import Trainer
 from argap.train.model import build_model, save_model
@@ -135,26 +135,16 @@ def _train(
         log = TrainLog(out / "log.jsonl", total_steps=config.total_steps, step=position.step, trackers=trackers)
         epochs = config.total_steps * config.batch_size / windows.count
         say(_in_words(record, config, epochs, position))
-    try:
-        with listening() as interrupt:
-            for event in trainer.run(windows, position, interrupt, held_out):
-                if isinstance(event, Position):
-                    position = event
-                    if position.step < config.total_steps:
-                        if parallel.is_main:
-                            save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep)
-                        parallel.wait()
-                elif log:
-                    log.write(event)
-    except KeyboardInterrupt as interrupted:
-        if log and isinstance(interrupted, Stopped):
-            log.note("interrupted; a checkpoint was written, and the same command resumes from it")
-        elif log:
-            log.note("interrupted; the same command continues from the last checkpoint, if there is one")
-        raise
-    finally:
-        if log:
-            log.close()
+    with log or nullcontext(), listening() as interrupt:
+        for event in trainer.run(windows, position, interrupt, held_out):
+            if isinstance(event, Position):
+                position = event
+                if position.step < config.total_steps:
+                    if parallel.is_main:
+                        save_checkpoint(folder, model, trainer.optimizer, position, beside=out, keep=keep)
+                    parallel.wait()
+            elif log:
+                log.write(event)
     if log:
         log.note(f"saving the model in {out}")
         _save_model(model, out, config)

@@ -210,6 +210,13 @@ def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path
     assert_close(numbers(of_tokens), numbers(gap))
 
 
+def test_the_most_likely_tokens_are_those_of_models_with_the_reference_s_tokenizer(scored):
+    own, aligned = (read_logprobs(open_run(scored[0] / folder / "gpt2"))[1] for folder in (OWN, "."))
+    np.testing.assert_array_equal(aligned, own[: len(aligned)])
+    assert (aligned >= 0).any()
+    assert (read_logprobs(open_run(scored[0] / "llama"))[1] == -1).all()
+
+
 def test_a_page_keeps_tables_in_bytes(scored):
     client = client_of(scored[0])
     slices, parts = (
@@ -441,12 +448,65 @@ def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_
         score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
 
 
-def save_long(place: Path, folder: Path, name: str) -> Path:
+def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(place, scored, tmp_path):
+    chosen, runs = spec(place, packing="document", seq_len=400), {}
+    long = {name: save_long(place, tmp_path, name) for name in ("gpt2", "llama")}
+    for name, source, limit in (
+        ("gpt2", "gpt2", None),
+        ("again", "gpt2", None),
+        ("short", "gpt2", 60),
+        ("llama", "llama", None),
+    ):
+        limited = msgspec.structs.replace(chosen, limit_tokens=limit)
+        score_models([], f"{name}={long[source]}", tmp_path / name, spec=limited)
+        runs[name] = str(tmp_path / name / name)
+    other = save_long(place, tmp_path / "other", "llama", seed=1)
+    score_models([], f"llama={other}", tmp_path / "another", spec=chosen)
+    with pytest.raises(MismatchError, match=r"short holds evaluation set .*gpt2 holds"):
+        compare_runs([runs["short"], runs["llama"]], runs["gpt2"], tmp_path / "out")
+    with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments of one comparison"):
+        compare_runs([runs["llama"]], str(scored[0] / "gpt2"), tmp_path / "out")
+    compare_runs([runs["llama"]], runs["gpt2"], tmp_path / "out")
+    assert load_tokenizer(tmp_path / "out" / "labels").fingerprint == load_tokenizer(place / "gpt2").fingerprint
+    with pytest.raises(MismatchError, match=r"llama: holds a run with checkpoint"):
+        compare_runs([runs["again"], str(tmp_path / "another" / "llama")], runs["gpt2"], tmp_path / "out")
+    assert not (tmp_path / "out" / "again").exists()
+    shutil.rmtree(shutil.copytree(tmp_path / "out", tmp_path / "runs") / "labels")
+    with pytest.raises(MismatchError, match=r"llama: holds a run with evaluation set"):
+        compare_runs([runs["gpt2"]], runs["llama"], tmp_path / "runs")
+    for name in ("gpt2", "llama"):
+        shutil.rmtree(tmp_path / "out" / name)
+    with pytest.raises(MismatchError, match=r"labels: labels of another comparison; choose another `out`"):
+        compare_runs([runs["gpt2"]], runs["llama"], tmp_path / "out")
+
+
+def test_windows_that_were_cut_for_other_lengths_are_refused(place, tmp_path):
+    for seq_len in (16, 48):
+        chosen = spec(place, packing="document", seq_len=seq_len)
+        score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / str(seq_len), spec=chosen)
+    with pytest.raises(MismatchError, match=r"llama: its windows do not hold .*\(others than those of .*gpt2\)"):
+        compare_runs([str(tmp_path / "16" / OWN / "llama")], str(tmp_path / "48" / OWN / "gpt2"), tmp_path / "out")
+
+
+def test_text_that_has_changed_since_is_refused_with_its_first_document(place, tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("the cat sat", "hello world", "the hat sat"))
+    )
+    for name in ("gpt2", "llama"):
+        chosen = spec(place, data=(str(path),), packing="document", seq_len=400)
+        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
+    path.write_text(path.read_text().replace("hat", "mat"))  # as many tokens
+    with pytest.raises(MismatchError, match=r"gpt2: other tokens than those of the text as it is now, first in .*:3;"):
+        compare_runs([str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2"), tmp_path / "out")
+
+
+def save_long(place: Path, folder: Path, name: str, seed: int = 0) -> Path:
     """The same kind of model for windows of 400 tokens."""
     tokenizer = load_tokenizer(place / name)
     config = gpt2(tokenizer.vocab_size) if name == "gpt2" else llama(tokenizer.vocab_size, 400)
     config.max_position_embeddings = 400
-    return save_model(folder / "long" / name, config, tokenizer, 0)
+    return save_model(folder / "long" / name, config, tokenizer, seed)
 
 
 def test_text_that_has_no_segments_is_refused(place, scored, tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -22,7 +23,7 @@ from argap.parquet import read_frame
 from argap.records import read_gap
 from argap.suite.collect import collect
 from argap.suite.config import load_suite
-from argap.suite.earlier import Earlier
+from argap.suite.earlier import Earlier, open_earlier
 from argap.suite.layout import Layout
 from argap.suite.members import evaluation_set, training_index
 from argap.suite.result import read_size
@@ -112,15 +113,49 @@ def test_a_result_without_positions_by_document_keeps_its_figures(add, out, tmp_
     expected = gap.breakdowns.position
     sums = with_models(read_frame(out / "positions.parquet"), gap.models)
     assert Earlier(out).by_position(sums.iloc[:, ::-1], gap) == expected  # the reference need not come first
+    swapped = tuple(msgspec.structs.replace(part, nll=dict(reversed(part.nll.items()))) for part in expected)
+    for part in Earlier(out, position=swapped).by_position(with_models(sums, SECOND), gap):
+        assert list(part.nll) == gap.models
     old = add(tmp_path / "old", FIRST)
     (old / "positions.parquet").unlink()
     (out / "positions.parquet").unlink()
     for own, part in zip(read_gap(add(old, SECOND)).breakdowns.position, expected, strict=True):
         assert (own.n, own.nll, own.ci95) == (part.n, pytest.approx(part.nll, rel=1e-12), {"base_conv": None})
         assert own.contribution == pytest.approx(part.contribution, rel=1e-9)
-    assert read_gap(add(out, ["base_conv-seed1"])).breakdowns.position == expected
-    (out / "positions.parquet").unlink()
+    assert read_gap(add(out, ["base_conv-seed1"])).breakdowns.position == expected  # with sums of that member alone
     assert read_gap(add(out, [*FIRST, "base_conv-seed1"])).breakdowns.position == expected
+
+
+def test_nothing_is_read_of_a_result_whose_members_all_have_runs(add, out, tmp_path):
+    for name in ("members.json", "cells.parquet", "curve.parquet", "trajectory.parquet"):
+        (out / name).write_bytes(b"")
+    assert contents(add(out, EVERY)) == contents(add(tmp_path / "at once", EVERY))
+
+
+def test_windows_are_chosen_anew_where_the_models_that_they_show_have_runs(add, out):
+    (out / "examples.json").unlink()
+    assert read_json(add(out, ["attention", "base_conv"]) / "examples.json")["windows"]
+
+
+def test_the_trajectory_has_the_members_whose_checkpoints_were_scored(add, out):
+    earlier = Earlier(out, {"base_conv-seed1": read_size(out).members[0]})
+    assert earlier.trajectory(None, EVERY) is None
+    for name in ("trajectory.parquet", "mqar.json"):  # not every suite has them
+        (out / name).unlink()
+    assert set(read_frame(add(out, SECOND) / "trajectory.parquet")["model"]) == {"base_conv"}
+
+
+def test_a_member_that_is_trained_anew_is_not_taken(place, out, labels):
+    suite = load_suite(place / "suite.yaml")
+    earlier = open_earlier(suite, "tiny", {"base_conv": None}, labels.record.evaluation, 1250, out)
+    assert (earlier.taken.keys(), earlier.same) == ({*FIRST}, {*FIRST})
+    assert earlier.changes == (f"{out}: attention, attention-seed1 without a run here, taken from the result",)
+
+
+def test_a_table_of_an_older_argap_without_a_key_is_refused(add, out):
+    without("curve.parquet", "document")(out)
+    with pytest.raises(FormatError, match=r"curve\.parquet: no column document; expected"):
+        add(out, SECOND)
 
 
 def test_a_member_with_a_run_is_replaced_and_one_outside_the_suite_dropped(add, out, place, tmp_path, capsys):
@@ -191,14 +226,26 @@ def test_a_result_needs_its_reference_and_a_run(add, out, tmp_path):
         add(out, [])
 
 
-def without_a_column(tiny: Path) -> None:
-    path = tiny / "curve.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["logprob/base_conv"]), path)
-    write_checksums(tiny, [path])
+def without(name: str, column: str):
+    def change(tiny: Path) -> None:
+        path = tiny / name
+        pq.write_table(pq.read_table(path).drop_columns([column]), path)
+        write_checksums(tiny, [path])
+
+    return change
 
 
-def damaged(tiny: Path) -> None:
-    (tiny / "logs" / "attention.jsonl").write_text("")
+def damaged(name: str):
+    return lambda tiny: (tiny / name).write_bytes(b"")
+
+
+def without_a_member(tiny: Path) -> None:
+    write_json(tiny / "members.json", {"members": read_json(tiny / "members.json")["members"][:1]})
+
+
+def without_an_index(tiny: Path) -> None:
+    breakdowns = read_json(tiny / "gap.json")["breakdowns"] | {"frequency": []}
+    changed(tiny, "gap.json", index=None, threshold=None, breakdowns=breakdowns)
 
 
 def other_bins(tiny: Path) -> None:
@@ -217,8 +264,17 @@ def other_bins(tiny: Path) -> None:
         ({"train": {"steps": 8}}, [], None, "members.json: attention: trained with steps 6, the suite has 8; choose"),
         ({"mqar": {"pairs": [2]}}, [], None, "mqar.json: recall of pairs with pairs (2, 4), the suite's mqar has (2,)"),
         ({}, [], other_bins, "its bins are those of another argap; choose another `out`"),
-        ({}, [], without_a_column, "curve.parquet: no column logprob/base_conv; "),
-        ({}, [], damaged, "attention.jsonl: damaged, its checksum is not the one in checksums.json; choose another"),
+        ({}, [], without("cells.parquet", "logprob/base_conv"), "cells.parquet: no column logprob/base_conv; "),
+        ({}, [], without("curve.parquet", "logprob/base_conv"), "curve.parquet: no column logprob/base_conv; "),
+        ({}, [], damaged("logs/attention.jsonl"), "attention.jsonl: damaged, its checksum is not the one in checksums"),
+        ({}, [], damaged("positions.parquet"), "positions.parquet: damaged, its checksum is not the one in checksums"),
+        ({}, [], without_a_member, "members.json: lacks base_conv, which gap.json has; choose another `out`"),
+        (
+            {},
+            [],
+            without_an_index,
+            "gap.json: `index` is null, and a suite has one",
+        ),
         ({}, [], lambda tiny: (tiny / "examples.json").unlink(), "examples.json: no such file"),
     ],
 )
@@ -236,6 +292,12 @@ def test_what_cannot_be_continued_is_refused_before_training(out, place, tmp_pat
     assert (result.exit_code, message in str(result.exception)) == (1, True), result.exception
     assert contents(tiny) == before
     assert not (root / "work").exists()
+
+
+def test_a_result_without_an_index_is_not_one_of_a_suite(out):
+    without_an_index(out)
+    with pytest.raises(FormatError, match=r"gap\.json: `index` is null, and a suite has one; `argap suite run`"):
+        read_size(out)
 
 
 def test_a_member_without_its_reference_is_refused_before_training(place, tmp_path):

@@ -1,26 +1,35 @@
 """A recorded configuration runs untimed; without one, all of a kernel compile together before the first is timed."""
 
+import ast
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime._async_compile import active_mode
 from triton.runtime.autotuner import Autotuner, Config
-from triton.runtime.errors import OutOfResources
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from argap.train import autotuning
 from argap.train.tuned import Launch, Tuned
 
 TIMES = {"32x4": 3.0, "32x8": 2.0, "64x4": 1.0, "64x8": 9.0}
 """Of each configuration; 64x8 does not compile."""
+UNCOMPILED = (
+    OutOfResources(300_000, 232_448, "shared memory"),
+    PTXASError("registers"),
+    CompileTimeAssertionFailure("", ast.Pass()),
+)
 
 
 class Kernel:
     """Stands for a compiled function: notes what is asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception = UNCOMPILED[0]) -> None:
         self.events: list[str] = []
+        self.error = error
 
     def run(self, B: int, K: int, *, BLOCK: int, num_warps: int, grid: Any, warmup: bool, **options: Any) -> Any:
         name = f"{BLOCK}x{num_warps}"
@@ -33,7 +42,7 @@ class Kernel:
 
     def compile(self, name: str) -> str:
         if name == "64x8":
-            raise OutOfResources(300_000, 232_448, "shared memory")
+            raise self.error
         return name
 
     def of(self, kind: str) -> list[str]:
@@ -49,15 +58,15 @@ def recorded(B: int, K: int, **config: int) -> tuple[Launch, dict[str, int]]:
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Autotuners as `compile_at_once` leaves them, on a Hopper GPU, and a function that records choices for a class."""
+    """Autotuners as `compile_at_once` leaves them, and a function that records choices for a class of GPUs."""
     tables: dict[str, Tuned] = {}
-    monkeypatch.setattr(autotuning, "_device_class", lambda: "hopper")
     monkeypatch.setattr(autotuning, "tuned_for", lambda gpus: tables.get(gpus, Tuned()))
     monkeypatch.setattr(autotuning, "_choosing", [])
     monkeypatch.setattr(autotuning, "_uncompiled", {})
     before = Autotuner.prune_configs, Autotuner._bench
     autotuning.compile_at_once()
-    yield lambda *choices, gpus="hopper": tables.update({gpus: Tuned(choices)})
+    here = autotuning._device_class()
+    yield lambda *choices, gpus=here: tables.update({gpus: Tuned(choices)})
     Autotuner.prune_configs, Autotuner._bench = before
 
 
@@ -158,17 +167,54 @@ def test_the_recorded_launch_with_the_nearest_number_of_programs_serves_others(r
 
 
 @pytest.mark.parametrize(
-    ("choice", "gpus"),
+    ("choice", "options"),
     [
-        (recorded(2, 8, BLOCK=32, num_warps=8), "hopper"),  # another size
-        (recorded(2, 7, BLOCK=16, num_warps=8), "hopper"),  # not among the kernel's
-        (recorded(2, 7, BLOCK=32, num_warps=8), "any"),  # of other GPUs
-        (recorded(2, 7, BLOCK=64, num_warps=8), "hopper"),  # does not fit
+        (recorded(2, 8, BLOCK=32, num_warps=8), {}),  # another size
+        (recorded(2, 7, BLOCK=16, num_warps=8), {}),  # not among the kernel's
+        (recorded(2, 7, BLOCK=32, num_warps=8), {"gpus": "another"}),
     ],
 )
-def test_every_other_launch_is_tuned(record: Callable[..., None], choice: Any, gpus: str) -> None:
-    record(choice, gpus=gpus)
+def test_every_other_launch_is_tuned(record: Callable[..., None], choice: Any, options: dict[str, str]) -> None:
+    record(choice, **options)
     kernel = Kernel()
     launch(kernel)
     assert searched(kernel)
     assert list(autotuning.chosen_here()) == [recorded(2, 7, BLOCK=64, num_warps=4)]
+
+
+@pytest.mark.parametrize("error", UNCOMPILED)
+def test_a_launch_whose_recorded_configuration_does_not_compile_is_tuned(
+    record: Callable[..., None], error: Exception
+) -> None:
+    record(recorded(2, 7, BLOCK=64, num_warps=8))
+    kernel = Kernel(error)
+    launch(kernel)
+    assert searched(kernel)
+
+
+@pytest.mark.usefixtures("record")
+def test_launches_differ_as_in_triton_by_their_key_and_the_dtypes_of_tensors() -> None:
+    found = tuner(Kernel())
+    found.arg_names, found.keys = ["B", "K", "x", "E"], ["B", "K", "E"]
+    found.run(2, 7, x=torch.zeros(1, dtype=torch.bfloat16), grid=(1,), warmup=False)  # E has its default
+    (chosen, _), *others = autotuning.chosen_here()
+    assert chosen == Launch(f"{__name__}.body", {"B": 2, "K": 7}, ("torch.bfloat16",))
+    assert not others
+
+
+@pytest.mark.usefixtures("record")
+def test_a_launch_that_fails_while_timed_has_chosen_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(TIMES, "64x8")
+    with pytest.raises(KeyError):
+        launch(Kernel())
+    assert not list(autotuning.chosen_here())
+
+
+@pytest.mark.usefixtures("record")
+def test_a_configuration_with_a_hook_compiles_when_it_runs_after_the_hook() -> None:
+    kernel = Kernel()
+    found = tuner(kernel)
+    for config in found.configs:
+        config.pre_hook = lambda arguments: kernel.events.append("hook")
+    found.run(2, 7, grid=(1,), warmup=False)
+    assert kernel.events[:2] == ["hook", "run 32x4 on 2 7"]

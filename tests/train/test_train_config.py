@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from argap.configuration import check_field
 from argap.errors import ArgapError
 from argap.train.config import DataSource, TrainConfig, load_config, parse_settings
 
@@ -103,6 +104,11 @@ def test_errors_are_one_line_starting_with_the_file(tmp_path: Path, text: str, m
     assert line.startswith(f"{path}: ")
     assert message in line
     assert "\n" not in line
+
+
+def test_a_number_beyond_float64_is_refused() -> None:
+    with pytest.raises(ArgapError, match=r"^lr: expected a number, found 1000"):
+        check_field(TrainConfig, "lr", 10**400, "lr")
 
 
 def test_a_missing_file_and_bad_settings(tmp_path: Path) -> None:
