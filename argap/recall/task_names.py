@@ -55,7 +55,7 @@ def _defined(root: Path) -> dict[str, tuple[Path, ...]]:
     if not root.is_dir():
         raise ArgapError(f"`task_path` {root}: no such folder")
     names: dict[str, dict[Path, None]] = {}
-    for path in root.rglob("*.yaml"):
+    for path in filter(Path.is_file, root.rglob("*.yaml")):
         for match in DEFINED.finditer(path.read_bytes()):
             for name in [match[1]] if match[1] else ITEM.findall(match[2]):
                 names.setdefault(name.decode(), {})[path.parent] = None

@@ -83,6 +83,12 @@ def test_generation_and_rolling_tasks_run_and_a_group_holds_its_parts(results, d
     assert sorted(results["group_subtasks"]["toy_group"]) == ["toy_choice", "toy_generate"]
 
 
+def test_a_folder_that_is_named_like_a_task_file_is_none(tmp_path) -> None:
+    (tmp_path / "more.yaml").mkdir()
+    (tmp_path / "mine.yaml").write_text("task: mine\n")
+    assert task_folders(["mine"], tmp_path) == [tmp_path]
+
+
 def test_task_files_of_the_user_need_trust(toys, tmp_path, monkeypatch, capsys) -> None:
     with pytest.raises(ArgapError, match="task files can run code; allow it with `trust_remote_code=True`"):
         run_upstream([HYBRID], ["toy_choice"], tmp_path, stock=StockOptions(task_path=toys))
