@@ -1,9 +1,17 @@
-"""Small tokenizers of several kinds, trained in a moment."""
+"""Small tokenizers of several kinds, trained in a moment, and models with some of them."""
+
+from pathlib import Path
 
 import numpy as np
+import pytest
+from transformers import GPT2Config, LlamaConfig
 
+from argap.pipeline import score_models
+from argap.records import EvaluationSpec
 from argap.tokenizer import Tokenizer
+from tests.conftest import index_of, save_model
 
+SEQ_LEN = 40
 # Texts with characters of one to four bytes, white space at both ends, and characters that some tokenizers drop.
 TEXTS = [
     "the cat sat on the mat.\n\nThe Cat  sat; x = 1\t",
@@ -96,3 +104,67 @@ FAMILIES = (byte_level, byte_fallback, word_piece, unigram, characters)
 
 def drawn_words(seed: int) -> list[str]:
     return np.random.default_rng(seed).permutation(WORDS * 3).tolist()
+
+
+def llama(vocab: int, positions: int = 64) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=positions,
+    )
+
+
+def gpt2(vocab: int) -> GPT2Config:
+    return GPT2Config(vocab_size=vocab, n_embd=16, n_layer=1, n_head=2, n_positions=64)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A GPT-2 and two Llamas with tokenizers of their own, text of several documents, an index in GPT-2's tokens."""
+    place = tmp_path_factory.mktemp("place")
+    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 45), word_piece(0, 100)
+    save_model(place / "gpt2", gpt2(of_gpt2.vocab_size), of_gpt2, 0)
+    save_model(place / "gpt2-b", gpt2(of_gpt2.vocab_size), of_gpt2, 3)
+    save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 12)
+    save_model(place / "bert", llama(words.vocab_size, 24), words, 2)
+    texts = [
+        "the cat sat on the mat. hello wörld, 日本語 the cat sat on the hat \n",
+        "return 12345; x = 1; the mat, the cat … naïve café the cat sat ",
+        "hello world hello world 😀 hello world on the cat; on the mat",
+    ]
+    for domain in ("a", "b"):
+        (place / "text" / domain).mkdir(parents=True)
+    for k in range(8):
+        (place / "text" / "ab"[k % 2] / f"{k}.txt").write_text(" ".join(texts[(k + j) % 3] for j in range(1 + k % 3)))
+    index_of(of_gpt2.encode(["the cat sat on the mat " * 3, "hello world"]), place / "index", of_gpt2)
+    return place
+
+
+def spec(place: Path, **changed) -> EvaluationSpec:
+    return EvaluationSpec(**{"data": (str(place / "text"),), "seq_len": SEQ_LEN, "packing": "packed", **changed})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _examples_of_random_weights():
+    """Random weights know no hit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("argap.example_windows.KNOWN", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def scored(place, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scored")
+    gap = score_models(
+        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
+    )
+    return out, gap
+
+
+def numbers(gap) -> list:
+    """All figures of a result, by model."""
+    names = ("model", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar")
+    return [*([getattr(row, name) for name in names] for row in gap.rows), gap.breakdowns]

@@ -1,21 +1,18 @@
 """``argap score`` where tokenizers differ, against a brute-force computation of segments and their log-probs."""
 
-import itertools
 import json
 import math
 import re
 import shutil
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import AutoModelForCausalLM
 
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
-from argap.importing import import_run
 from argap.labels import read_labels
 from argap.per_model import ModelSettings, PerModel
 from argap.pipeline import score_models
@@ -24,69 +21,9 @@ from argap.reports.write import write_report
 from argap.result import open_result
 from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from argap.tokenizer import Tokenizer, load_tokenizer
-from tests.conftest import assert_close, index_of, save_model
-from tests.segments.conftest import byte_fallback, byte_level, word_piece
+from tests.conftest import assert_close
+from tests.segments.conftest import SEQ_LEN, numbers, spec
 from tests.view.conftest import client_of
-
-SEQ_LEN = 40
-
-
-def llama(vocab: int, positions: int = 64) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=positions,
-    )
-
-
-def gpt2(vocab: int) -> GPT2Config:
-    return GPT2Config(vocab_size=vocab, n_embd=16, n_layer=1, n_head=2, n_positions=64)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A GPT-2 and two Llamas with tokenizers of their own, text of several documents, an index in GPT-2's tokens."""
-    place = tmp_path_factory.mktemp("place")
-    of_gpt2, of_llama, words = byte_level(0, 40), byte_fallback(2, 45), word_piece(0, 100)
-    save_model(place / "gpt2", gpt2(of_gpt2.vocab_size), of_gpt2, 0)
-    save_model(place / "gpt2-b", gpt2(of_gpt2.vocab_size), of_gpt2, 3)
-    save_model(place / "llama", llama(of_llama.vocab_size), of_llama, 12)
-    save_model(place / "bert", llama(words.vocab_size, 24), words, 2)
-    texts = [
-        "the cat sat on the mat. hello wörld, 日本語 the cat sat on the hat \n",
-        "return 12345; x = 1; the mat, the cat … naïve café the cat sat ",
-        "hello world hello world 😀 hello world on the cat; on the mat",
-    ]
-    for domain in ("a", "b"):
-        (place / "text" / domain).mkdir(parents=True)
-    for k in range(8):
-        (place / "text" / "ab"[k % 2] / f"{k}.txt").write_text(" ".join(texts[(k + j) % 3] for j in range(1 + k % 3)))
-    index_of(of_gpt2.encode(["the cat sat on the mat " * 3, "hello world"]), place / "index", of_gpt2)
-    return place
-
-
-def spec(place: Path, **changed) -> EvaluationSpec:
-    return EvaluationSpec(**{"data": (str(place / "text"),), "seq_len": SEQ_LEN, "packing": "packed", **changed})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _examples_of_random_weights():
-    """Random weights know no hit."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("argap.example_windows.KNOWN", 0.0)
-        yield
-
-
-@pytest.fixture(scope="module")
-def scored(place, tmp_path_factory):
-    out = tmp_path_factory.mktemp("scored")
-    gap = score_models(
-        [str(place / "llama")], str(place / "gpt2"), out, spec=spec(place), index=str(place / "index"), threshold=2
-    )
-    return out, gap
 
 
 def ends_of(text: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -186,12 +123,6 @@ def test_the_gap_is_that_of_brute_force(place, scored):
     for parts in (gap.breakdowns.frequency, gap.breakdowns.distance, gap.breakdowns.position, gap.breakdowns.domain):
         assert sum(part.contribution["llama"] for part in parts) == pytest.approx(gap.deltas["llama"], abs=1e-12)
         assert sum(part.n for part in parts) == gap.row("llama").overall.n
-
-
-def numbers(gap) -> list:
-    """All figures of a result, by model."""
-    names = ("model", "overall", "ar_hits", "other", "share_ar_hits", "gap_due_to_ar", "delta", "delta_ar")
-    return [*([getattr(row, name) for name in names] for row in gap.rows), gap.breakdowns]
 
 
 def test_a_rerun_resumes_and_finished_runs_give_the_same(place, scored, tmp_path):
@@ -368,145 +299,6 @@ def test_normalised_and_unknown_text(place, tmp_path):
     assert "😀".encode() not in scored
     assert np.isfinite(logprob[labels.weight > 0]).all()
     assert np.isnan(logprob[labels.weight == 0]).all()
-
-
-def test_runs_made_apart(place, tmp_path):
-    """Whole documents in a window are the same bytes for every tokenizer; a packed stream in equal windows is not."""
-    for packing, seq_len in (("document", 400), ("packed", SEQ_LEN)):
-        for name in ("gpt2", "llama"):
-            out = tmp_path / packing / name
-            long = save_long(place, tmp_path, name)
-            score_models([], str(long), out, spec=spec(place, packing=packing, seq_len=seq_len))
-    document, packed = tmp_path / "document", tmp_path / "packed"
-    gap = compare_runs([str(document / "llama" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "compared")
-    together = score_models(
-        [str(tmp_path / "long" / "llama")],
-        str(tmp_path / "long" / "gpt2"),
-        tmp_path / "together",
-        spec=spec(place, packing="document", seq_len=400),
-    )
-    assert numbers(gap) == numbers(together)
-    with_run = score_models([str(tmp_path / "long" / "llama")], str(document / "gpt2" / "gpt2"), tmp_path / "with-run")
-    assert numbers(with_run) == numbers(together)
-    # Log-probs of the second model that were made elsewhere.
-    run = open_run(document / "llama" / "llama")
-    logprob, tokens, offsets = read_logprobs(run)[0], read_token_ids(run), read_window_offsets(run)
-    rows = [
-        {
-            "tokens": tokens[a:b].tolist(),
-            "logprobs": [None if math.isnan(value) else value for value in logprob[a:b].tolist()],
-        }
-        for a, b in itertools.pairwise(offsets)
-    ]
-    (tmp_path / "elsewhere.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    imported = import_run(
-        tmp_path / "elsewhere.jsonl",
-        tmp_path / "imported",
-        tokenizer=str(place / "llama"),
-        spec=spec(place, packing="document", seq_len=400),
-    )
-    from_file = compare_runs([str(imported.folder)], str(document / "gpt2" / "gpt2"), tmp_path / "from-file")
-    assert from_file.row("elsewhere").overall == gap.row("llama").overall
-    assert from_file.row("elsewhere").gap_due_to_ar == gap.row("llama").gap_due_to_ar
-    with pytest.raises(MismatchError, match=r"gpt2: its windows do not hold the same bytes .*`argap score CKPT --ref"):
-        compare_runs([str(packed / "llama" / "llama")], str(packed / "gpt2" / "gpt2"), tmp_path / "refused")
-    assert not (tmp_path / "refused").exists()
-
-
-def test_counts_of_runs_made_apart_are_those_beside_the_reference(place, tmp_path):
-    """As far as every run reaches. Labels of another text do not count, nor does an index that is gone."""
-    index = shutil.copytree(place / "index", tmp_path / "index")
-    chosen = spec(place, packing="document", seq_len=400)
-    long = {name: str(save_long(place, tmp_path, name)) for name in ("gpt2", "llama")}
-    score_models([], long["gpt2"], tmp_path / "gpt2", spec=chosen, index=str(index), threshold=2)
-    score_models([], long["llama"], tmp_path / "llama", spec=msgspec.structs.replace(chosen, limit_tokens=60))
-    shutil.rmtree(index)
-    runs = [str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2")
-    counted = compare_runs(*runs, tmp_path / "counted", threshold=2)
-    assert counted.index is not None
-    score_models([], long["gpt2"], tmp_path / "other", spec=spec(place), index=str(place / "index"))
-    shutil.rmtree(tmp_path / "gpt2" / "labels")
-    shutil.copytree(tmp_path / "other" / "labels", tmp_path / "gpt2" / "labels")
-    assert compare_runs(*runs, tmp_path / "without").index is None
-    assert numbers(label_result(tmp_path / "without", str(place / "index"), threshold=2)) == numbers(counted)
-
-
-@pytest.mark.parametrize("limit", [None, 24])
-def test_runs_made_together_end_each_document_at_its_last_common_end(place, tmp_path, limit):
-    """GPT-2 has tokens for the white space at the end of a document, BERT none."""
-    texts = ["the cat sat on the mat" + 7 * " ", "hello world", "the cat on the mat" + 3 * "\n", "the hat sat"]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
-    chosen = spec(place, data=(str(tmp_path / "text.jsonl"),), packing="document", limit_tokens=limit)
-    together = score_models([str(place / "bert")], str(place / "gpt2"), tmp_path / "together", spec=chosen)
-    own = tmp_path / "together" / OWN
-    compared = compare_runs([str(own / "bert")], str(own / "gpt2"), tmp_path / "compared")
-    with_run = score_models([str(place / "bert")], str(own / "gpt2"), tmp_path / "with-run")
-    for gap in (compared, with_run):
-        assert gap.fingerprint == together.fingerprint
-        assert numbers(gap) == numbers(together)
-    with pytest.raises(MismatchError, match="score the checkpoints together"):  # BERT's ends are not Llama's
-        score_models([str(place / "llama")], str(own / "gpt2"), tmp_path / "refused")
-
-
-def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(place, scored, tmp_path):
-    chosen, runs = spec(place, packing="document", seq_len=400), {}
-    long = {name: save_long(place, tmp_path, name) for name in ("gpt2", "llama")}
-    for name, source, limit in (
-        ("gpt2", "gpt2", None),
-        ("again", "gpt2", None),
-        ("short", "gpt2", 60),
-        ("llama", "llama", None),
-    ):
-        limited = msgspec.structs.replace(chosen, limit_tokens=limit)
-        score_models([], f"{name}={long[source]}", tmp_path / name, spec=limited)
-        runs[name] = str(tmp_path / name / name)
-    other = save_long(place, tmp_path / "other", "llama", seed=1)
-    score_models([], f"llama={other}", tmp_path / "another", spec=chosen)
-    with pytest.raises(MismatchError, match=r"short holds evaluation set .*gpt2 holds"):
-        compare_runs([runs["short"], runs["llama"]], runs["gpt2"], tmp_path / "out")
-    with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments of one comparison"):
-        compare_runs([runs["llama"]], str(scored[0] / "gpt2"), tmp_path / "out")
-    compare_runs([runs["llama"]], runs["gpt2"], tmp_path / "out")
-    assert load_tokenizer(tmp_path / "out" / "labels").fingerprint == load_tokenizer(place / "gpt2").fingerprint
-    with pytest.raises(MismatchError, match=r"llama: holds a run with checkpoint"):
-        compare_runs([runs["again"], str(tmp_path / "another" / "llama")], runs["gpt2"], tmp_path / "out")
-    assert not (tmp_path / "out" / "again").exists()
-    shutil.rmtree(shutil.copytree(tmp_path / "out", tmp_path / "runs") / "labels")
-    with pytest.raises(MismatchError, match=r"llama: holds a run with evaluation set"):
-        compare_runs([runs["gpt2"]], runs["llama"], tmp_path / "runs")
-    for name in ("gpt2", "llama"):
-        shutil.rmtree(tmp_path / "out" / name)
-    with pytest.raises(MismatchError, match=r"labels: labels of another comparison; choose another `out`"):
-        compare_runs([runs["gpt2"]], runs["llama"], tmp_path / "out")
-
-
-def test_windows_that_were_cut_for_other_lengths_are_refused(place, tmp_path):
-    for seq_len in (16, 48):
-        chosen = spec(place, packing="document", seq_len=seq_len)
-        score_models([str(place / "llama")], str(place / "gpt2"), tmp_path / str(seq_len), spec=chosen)
-    with pytest.raises(MismatchError, match=r"llama: its windows do not hold .*\(others than those of .*gpt2\)"):
-        compare_runs([str(tmp_path / "16" / OWN / "llama")], str(tmp_path / "48" / OWN / "gpt2"), tmp_path / "out")
-
-
-def test_text_that_has_changed_since_is_refused_with_its_first_document(place, tmp_path):
-    path = tmp_path / "text.jsonl"
-    path.write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in ("the cat sat", "hello world", "the hat sat"))
-    )
-    for name in ("gpt2", "llama"):
-        chosen = spec(place, data=(str(path),), packing="document", seq_len=400)
-        score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
-    path.write_text(path.read_text().replace("hat", "mat"))  # as many tokens
-    with pytest.raises(MismatchError, match=r"gpt2: other tokens than those of the text as it is now, first in .*:3;"):
-        compare_runs([str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2"), tmp_path / "out")
-
-
-def save_long(place: Path, folder: Path, name: str, seed: int = 0) -> Path:
-    """The same kind of model for windows of 400 tokens."""
-    tokenizer = load_tokenizer(place / name)
-    config = gpt2(tokenizer.vocab_size) if name == "gpt2" else llama(tokenizer.vocab_size, 400)
-    config.max_position_embeddings = 400
-    return save_model(folder / "long" / name, config, tokenizer, seed)
 
 
 def test_text_that_has_no_segments_is_refused(place, scored, tmp_path):
