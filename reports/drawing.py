@@ -259,13 +259,13 @@ def name_lines(
 
 def legend_above(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
     """Put a legend above the panels, in at most ``columns`` columns: in fewer if the names would not fit the figure,
-    or if the same number of rows needs fewer."""
-    for fewer in range(columns, 0, -1):
-        even = ceil(len(handles) / ceil(len(handles) / fewer))
-        legend = figure.legend(handles=handles, loc="outside upper left", ncols=even)
+    or if the same number of rows needs fewer. Without handles there is none."""
+    count = len(handles)
+    for across in dict.fromkeys(ceil(count / rows) for rows in range(ceil(count / columns) or 1, count + 1)):
+        legend = figure.legend(handles=handles, loc="outside upper left", ncols=across)
         if legend.get_window_extent().width < 0.98 * figure.bbox.width:
             return
-        if fewer > 1:
+        if across > 1:
             legend.remove()
 
 

@@ -86,10 +86,10 @@ def _launch(self: Autotuner, kwargs: dict[str, Any]) -> Launch:
 def _time(self: Autotuner, *args: Any, config: Config, **kwargs: Any) -> Any:
     """`Autotuner._bench` after all configurations are compiled; a single one is not run. Choices that Triton finds on
     disk do not come here, so that nothing is compiled for them but what runs."""
-    configs = _uncompiled.pop(self, [])  # none after the first is timed
-    if configs == [config]:
-        return [0.0, 0.0, 0.0]
-    _compile(self, configs, args, kwargs)
+    if configs := _uncompiled.pop(self, []):  # before the first is timed
+        if configs == [config]:
+            return [0.0, 0.0, 0.0]
+        _compile(self, configs, args, kwargs)
     if self._do_bench is None:
         self._do_bench = partial(do_bench, warmup=WARM_UP_MS, rep=TIMED_MS)
     return _bench(self, *args, config=config, **kwargs)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.records import Gap
-from argap.reports.drawing import COLOURS, looks, plain
+from argap.reports.drawing import COLOURS, legend_of_models, looks, plain
 from argap.reports.figures import (
     draw_all,
     gap_by_bin,
@@ -65,6 +66,12 @@ def test_a_lone_reference_has_no_gap_figure(tmp_path: Path, make_gap: Maker) -> 
     for draw in (gap_by_frequency, gap_by_domain, partial(gap_by_bin, by="distance")):
         with pytest.raises(ArgapError, match="attention alone has no gap to draw"):
             draw(alone)
+
+
+def test_without_a_finite_model_there_is_no_legend() -> None:
+    figure = Figure()
+    legend_of_models(figure, {})
+    assert not figure.legends
 
 
 def test_a_single_domain_has_no_domain_figure(make_gap: Maker, tmp_path: Path) -> None:
