@@ -254,20 +254,35 @@ def test_products_with_toeplitz_blocks():
     assert unlike(checks()) == []
 
 
-def gaps_on_hits(place: Path, farthest: int = 10**9, nearest: int = 1) -> dict[str, float]:
-    """The mean gap to attention of each model, in nats, on the AR hits so far back."""
+def lost(
+    place: Path, reference: str = "attention", /, *, hits: bool = False, nearest: int = 1, farthest: int = 10**9
+) -> tuple[dict[str, float], int]:
+    """The nats that each model loses to ``reference`` and the number of tokens: all, or the AR hits so far back."""
     cells = pd.read_parquet(place / "7m" / "cells.parquet")
-    there = cells["repeated"] & (cells["frequency_high"] <= 1250) & (cells["distance_low"] >= nearest)
-    cells = cells.loc[there & (cells["distance_high"] <= farthest)]
+    if hits:
+        there = cells["repeated"] & (cells["frequency_high"] <= 1250)
+        cells = cells.loc[there & (cells["distance_low"] >= nearest) & (cells["distance_high"] <= farthest)]
     columns = [name for name in cells.columns if name.startswith("logprob/")]
-    means = cells[columns].to_numpy().sum(0) / cells["n"].to_numpy().sum()
-    by_model = dict(zip(columns, means.tolist(), strict=True))
-    return {name.removeprefix("logprob/"): by_model["logprob/attention"] - mean for name, mean in by_model.items()}
+    sums = dict(zip(columns, cells[columns].to_numpy().sum(0).tolist(), strict=True))
+    behind = {name.removeprefix("logprob/"): sums[f"logprob/{reference}"] - own for name, own in sums.items()}
+    return behind, int(cells["n"].to_numpy().sum())
+
+
+def gaps_on_hits(place: Path, **distances: int) -> dict[str, float]:
+    """The mean gap to attention of each model, in nats, on the AR hits so far back."""
+    sums, n = lost(place, hits=True, **distances)
+    return {model: own / n for model, own in sums.items()}
 
 
 def gap_rows(place: Path) -> dict[str, dict[str, Any]]:
     """The rows of a suite's ``gap.json`` at 7 M parameters, by model."""
     return {row["model"]: row for row in json.loads((place / "7m" / "gap.json").read_text())["rows"]}
+
+
+def closed(row: dict[str, Any], overall: str, hits: str) -> Iterator[Check]:
+    """Cells with the share of the base's gap that a model closes, in perplexity."""
+    for cell, part in ((overall, "overall"), (hits, "ar_hits")):
+        yield cell, 100 * row["closed"][part]["ppl"]
 
 
 def shares(cell: str, row: dict[str, Any], seeds: dict[str, list[float]]) -> Check:
@@ -316,8 +331,7 @@ def test_results_on_the_first_page():
         hybrids = "hybrid", "hybrid_programmatic", "hybrid_random", "hybrid_learned"
         lines = table(place / "README.md", "attention in three layers")
         for name, (_, overall, _, hits, _) in zip(hybrids, lines, strict=True):
-            closed = rows[name]["closed"]
-            yield from ((overall, 100 * closed["overall"]["ppl"]), (hits, 100 * closed["ar_hits"]["ppl"]))
+            yield from closed(rows[name], overall, hits)
 
     assert unlike(checks()) == []
 
@@ -325,20 +339,15 @@ def test_results_on_the_first_page():
 def test_seeds_of_attention():
     """What the page says of the reference's second seed: distances in nats, and the shares of the gap to it."""
     place = ROOT / "results" / "table1-7m"
-    cells = pd.read_parquet(place / "7m" / "cells.parquet")
-    hits = cells["repeated"] & (cells["frequency_high"] <= 1250)
-    lost = (
-        cells.filter(like="logprob/")
-        .rsub(cells["logprob/attention-seed1"], axis=0)
-        .rename(columns=lambda name: name[8:])
-    )
-    gap, on_hits = lost.sum() / cells["n"].sum(), lost[hits].sum() / cells.loc[hits, "n"].sum()
-    due = (100 * lost[hits].sum() / lost.sum()).drop(["attention", "attention-seed1", "hybrid", "hybrid_programmatic"])
-    plain = due.drop(["delta_net", "linear_attention", "hybrid_random", "hybrid_learned"])
+    (sums, n), (of_hits, h) = lost(place, "attention-seed1"), lost(place, "attention-seed1", hits=True)
+    gap, on_hits = ({model: own / size for model, own in each.items()} for each, size in ((sums, n), (of_hits, h)))
+    due = {model: 100 * of_hits[model] / own for model, own in sums.items() if model != "attention-seed1"}
+    apart = "attention", "delta_net", "linear_attention", *(model for model in due if model.startswith("hybrid"))
+    plain = [share for model, share in due.items() if model not in apart]
     text = " ".join((place / "README.md").read_text().split())
     for said in (
         f"are {gap['attention']:.3f} nats apart ({on_hits['attention']:.3f} on AR hits)",
-        f"it is {plain.min():.0f} to {plain.max():.0f}% and {due['linear_attention']:.0f}%",
+        f"it is {min(plain):.0f} to {max(plain):.0f}% and {due['linear_attention']:.0f}%",
         f"only {-gap['hybrid']:.3f} better than attention's second seed, and {on_hits['hybrid']:.3f} worse on AR hits",
         f"and {gap['hybrid_programmatic']:.3f} nats behind its second seed",
         f"and {gap['delta_net']:.3f} behind the second.",
@@ -359,10 +368,6 @@ def test_table_2_of_the_paper():
     losses = {path.stem: last_loss(path) for path in place.glob("7m/logs/*.jsonl")}
     on_hits = gaps_on_hits(place)
 
-    def closed(model: str, part: str) -> float:
-        ppl = {name: rows[name][part]["ppl"] for name in ("attention", "base_conv", model)}
-        return 100 * (ppl["base_conv"] - ppl[model]) / (ppl["base_conv"] - ppl["attention"])
-
     def checks() -> Iterator[Check]:
         for label, overall, hits, *_ in table(place / "README.md", "gap, nats"):
             model = names[label.split()[0]].format(label.split()[0])
@@ -370,7 +375,7 @@ def test_table_2_of_the_paper():
             yield from ((overall, delta["nll"], *delta["ci95"]), (hits.split(" (")[0], on_hits[model]))
         for label, overall, hits, *_ in table(place / "README.md", "gap closed"):
             model = names[label.split()[0]].format(label.split()[0])
-            yield from ((overall, closed(model, "overall")), (hits, closed(model, "ar_hits")))
+            yield from closed(rows[model], overall, hits)
         for label, loss, behind, evaluated in table(place / "README.md", "model", "training loss"):
             model = label.split("`")[1] if "`" in label else "base_conv" if "BaseConv" in label else label
             yield loss, losses[model]
@@ -394,12 +399,15 @@ def test_windows_by_distance():
     assert unlike(checks()) == []
 
 
+def recall_rows(place: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of a ``recall.json``, by model and file."""
+    rows = json.loads((place / "recall.json").read_text())["rows"]
+    return {(row["model"], row["task"].split(".")[0]): row for row in rows}
+
+
 def test_recall_of_trained_models():
     place = ROOT / "results" / "recall" / "table1-7m"
-    rows = {
-        (row["model"], row["task"].split(".")[0]): row
-        for row in json.loads((place / "recall.json").read_text())["rows"]
-    }
+    rows = recall_rows(place)
 
     def checks() -> Iterator[Check]:
         for model, *cells in table(place / "README.md", "", "SWDE form: contains"):
@@ -414,11 +422,7 @@ def test_recall_of_trained_models():
                 yield cell, group["n" if model == "examples" else "gold_nll"]
 
     assert unlike(checks()) == []
-    (alone,) = (
-        row
-        for row in json.loads((place.with_name("table1-7m-swde") / "recall.json").read_text())["rows"]
-        if row["model"] == "hyena_window_64"
-    )
+    alone = recall_rows(place.with_name("table1-7m-swde"))["hyena_window_64", "swde_like"]
     said = f"{100 * alone['contains']:.1f}%, gold NLL {alone['gold_nll']:.2f}, behind all three"
     assert said in " ".join((place / "README.md").read_text().split())
 
