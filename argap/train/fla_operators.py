@@ -12,7 +12,8 @@ operators whose function flash-linear-attention also computes:
 - `taylor_attention` (Based): ``parallel_based``. The polynomial and its scale 1/√K are the same. It adds 10⁻⁶ to the
   sum of weights, which is at least ½, where argap bounds the sum by 10⁻⁶ from below.
 
-All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all.
+All but `gla` are called with scale 1, because the mixers scale q or k. States and sums are in float32 in all. Key sizes
+that their operator does not take, or not safely, run ours.
 
 Legend: B batch, H heads, T positions, K key size, V value size.
 """
@@ -39,6 +40,10 @@ REPLACED: frozenset[Operator] = frozenset({gla, delta_rule, linear_attention, ta
 """Operators of `argap.kernels` of which `FlaOperators` has a method with the same name."""
 LARGEST_DELTA_KEY, LARGEST_TAYLOR_KEY = 256, 128
 """The largest K that their kernels take; the other operators take any."""
+SMALLEST_KEY = 64
+"""The smallest K for their delta rule and linear attention, whose backward passes share ``chunk_bwd_kernel_dqkwg``:
+RetNet with keys of 32 ended in an illegal memory access on an H200 with Triton 3.6 while that kernel was tuned. Of a
+kernel much like it Triton 3.7.1 makes one that reads outside of its shared memory (triton-lang/triton#11366)."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,8 @@ class FlaOperators:
         normalize: bool = False,
         chunk: int | None = 64,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`argap.kernels.delta_rule.delta_rule`, which runs for larger keys than theirs takes; ``beta [B, H, T]``."""
-        if q.shape[-1] > LARGEST_DELTA_KEY:
+        """`argap.kernels.delta_rule.delta_rule`, which runs for smaller and larger keys; ``beta [B, H, T]``."""
+        if not SMALLEST_KEY <= q.shape[-1] <= LARGEST_DELTA_KEY:
             return delta_rule(q, k, v, beta, normalize=normalize, chunk=chunk)
         if normalize:
             wide = at_least_float32(q.dtype)
@@ -126,8 +131,12 @@ class FlaOperators:
         keep_state: bool = True,
         chunk: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`argap.kernels.linear_attention.linear_attention`; ``log_decay [H]`` is a constant, and ``normalize`` is for
-        sums without decay, as the mixers call it."""
+        """`argap.kernels.linear_attention.linear_attention`, which runs for smaller keys; ``log_decay [H]`` is a
+        constant, and ``normalize`` is for sums without decay, as the mixers call it."""
+        if q.shape[-1] < SMALLEST_KEY:
+            return linear_attention(
+                q, k, v, log_decay=log_decay, normalize=normalize, keep_state=keep_state, chunk=chunk
+            )
         wide = at_least_float32(v.dtype)
         decays = None if log_decay is None else log_decay.to(wide)
         y, state = self.chunk_simple_gla(

@@ -21,14 +21,14 @@ from argap.models.retnet import RetNet
 from argap.parallel import Parallel
 from argap.records import read_record, write_record
 from argap.train import load_config, train
-from argap.train.fla_operators import FlaOperators, choose_backend, use_fla
+from argap.train.fla_operators import REPLACED, FlaOperators, choose_backend, use_fla
 from argap.train.loop import Trainer
 from argap.train.objective import Objective
 from argap.train.records import TrainRecord
 from argap.train.windows import Windows
 from tests.models.conftest import redraw
 
-WIDTH, LENGTH = 16, 21
+WIDTH, LENGTH = 128, 21
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 2e-2}
 """Bounds of ‖theirs − ours‖ / ‖ours‖ on a GPU, ours in float64: their products are in TF32 or bfloat16."""
 
@@ -101,10 +101,10 @@ MIXERS: dict[str, tuple[Callable[[int], Mixer], str]] = {
 }
 
 
-def initialised(name: str, width: int = WIDTH) -> Mixer:
+def initialised(name: str) -> Mixer:
     torch.manual_seed(3)
-    mixer = MIXERS[name][0](width)
-    redraw(mixer, 0.5)
+    mixer = MIXERS[name][0](WIDTH)
+    redraw(mixer, 0.1)
     return mixer
 
 
@@ -135,6 +135,28 @@ def test_the_state_after_a_prompt_is_the_same(name: str) -> None:
     ours = mixer.prefill(x)
     use_fla(mixer, Standin().operators())
     torch.testing.assert_close(mixer.prefill(x), ours, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("operator", "keys", "called"),
+    [("delta_rule", keys, 64 <= keys <= 256) for keys in (63, 64, 256, 257)]
+    + [("linear_attention", keys, keys >= 64) for keys in (63, 64)]
+    + [("taylor_attention", keys, keys <= 128) for keys in (128, 129)],
+)
+def test_keys_that_they_do_not_take_run_ours(operator: str, keys: int, called: bool) -> None:
+    torch.manual_seed(5)
+    q, k, v = torch.randn(3, 1, 2, LENGTH, keys, dtype=torch.float64).unbind()
+    k = k / k.norm(dim=-1, keepdim=True)
+    more: dict[str, Any] = {
+        "delta_rule": {"beta": torch.rand(1, 2, LENGTH, dtype=torch.float64)},
+        "linear_attention": {"log_decay": torch.tensor([-0.1, -0.3], dtype=torch.float64), "keep_state": False},
+        "taylor_attention": {"keep_state": False},
+    }[operator]
+    theirs, ours = Standin(), next(one for one in REPLACED if one.__name__ == operator)
+    found = getattr(theirs.operators(), operator)(q, k, v, **more)[0]
+    tolerance = 1e-5 if operator == "taylor_attention" else 1e-10
+    torch.testing.assert_close(found, ours(q, k, v, **more)[0], rtol=tolerance, atol=tolerance)
+    assert bool(theirs.called) == called
 
 
 @pytest.mark.usefixtures("fla_models")
@@ -247,11 +269,8 @@ def test_on_a_gpu_their_operator_and_ours_agree(name: str, dtype: torch.dtype) -
     """Output and gradients of a mixer in ``dtype`` against ours in float64, on the same weights."""
     if dtype == torch.float32 and MIXERS[name][1] == "chunk_delta_rule":
         pytest.skip("their delta rule has no float32")
-    mixer = initialised(name, 128).cuda()
-    with torch.no_grad():
-        for parameter in mixer.parameters():
-            parameter.mul_(0.2)
-    x, weights = torch.randn(2, 2, 200, 128, device="cuda").unbind()
+    mixer = initialised(name).cuda()
+    x, weights = torch.randn(2, 2, 200, WIDTH, device="cuda").unbind()
     ours = results(mixer.double(), x.double(), weights.double())
     mixer.float()
     use_fla(mixer)
@@ -265,11 +284,13 @@ def test_on_a_gpu_their_operator_and_ours_agree(name: str, dtype: torch.dtype) -
 @pytest.mark.gpu
 @pytest.mark.parametrize("architecture", ["gla", "delta_net", "retnet", "linear_attention", "based"])
 def test_on_a_gpu_200_steps_have_the_same_loss(architecture: str) -> None:
+    """At thrice the learning rate training is chaotic: weights that differ by 10⁻⁴ of their size, all else equal, part
+    by 0.03 on average with GLA."""
     text = torch.randint(64, (50,), generator=torch.Generator().manual_seed(1)).repeat(400).numpy()
     config = load_config(
         None,
         {"tokenizer": "", "data": [""], "architecture": architecture, "steps": 200, "seq_len": 128, "batch_size": 8}
-        | {"compile": "false", "lr": 3e-3},
+        | {"compile": "false", "lr": 1e-3},
     )
     curves = []
     for backend in ("native", "fla"):
