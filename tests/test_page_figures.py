@@ -47,9 +47,9 @@ def table(page: Path, *header: str) -> list[list[str]]:
 
 def shown(cell: str, *values: float) -> bool:
     """Whether a cell's numbers are these values, each rounded to its own decimals; half may go either way."""
-    numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", cell)
+    numbers = [number.replace("−", "-").replace(",", "") for number in re.findall(r"−?\d[\d,]*(?:\.\d+)?", cell)]
     return len(numbers) == len(values) and all(
-        abs(float(number.replace(",", "")) - value) <= 0.5000001 * 10 ** -len(number.partition(".")[2])
+        abs(float(number) - value) <= 0.5000001 * 10 ** -len(number.partition(".")[2])
         for number, value in zip(numbers, values, strict=True)
     )
 
@@ -319,7 +319,8 @@ def test_results_on_the_first_page():
     rows, seeds = gap_rows(place), read_size(place / "7m").spread()
     names = {
         "base_conv, attention in 3 layers": "hybrid", "base_conv (the paper's)": "base_conv_listing",
-        "retnet, windows of 128": "retnet_window", "hyena, windows of 64": "hyena_window_64",
+        "delta_net, attention in 2 layers": "delta_net_global", "retnet, windows of 128": "retnet_window",
+        "hyena, windows of 64": "hyena_window_64", "hyena, windows of 256": "hyena_window_256",
     }  # fmt: skip
 
     def checks() -> Iterator[Check]:
@@ -342,7 +343,8 @@ def test_seeds_of_attention():
     (sums, n), (of_hits, h) = lost(place, "attention-seed1"), lost(place, "attention-seed1", hits=True)
     gap, on_hits = ({model: own / size for model, own in each.items()} for each, size in ((sums, n), (of_hits, h)))
     due = {model: 100 * of_hits[model] / own for model, own in sums.items() if model != "attention-seed1"}
-    apart = "attention", "delta_net", "linear_attention", *(model for model in due if model.startswith("hybrid"))
+    hardly = "delta_net", "delta_net_window", "delta_net_global", "hyena_window_256"
+    apart = "attention", "linear_attention", *hardly, *(model for model in due if model.startswith("hybrid"))
     plain = [share for model, share in due.items() if model not in apart]
     text = " ".join((place / "README.md").read_text().split())
     for said in (
@@ -351,8 +353,11 @@ def test_seeds_of_attention():
         f"only {-gap['hybrid']:.3f} better than attention's second seed, and {on_hits['hybrid']:.3f} worse on AR hits",
         f"and {gap['hybrid_programmatic']:.3f} nats behind its second seed",
         f"and {gap['delta_net']:.3f} behind the second.",
+        f"{-gap['delta_net_global']:.3f} ahead of the second seed, and",
+        f"on AR hits, {-on_hits['delta_net_global']:.3f} nats ahead of the second seed",
+        f"{gap['hyena_window_256']:.3f} behind its second seed; the paper's",
         f"of the gap to the second seed they are {due['delta_net']:.0f}%",
-        f"with windows ({due['hyena_window_64']:.0f}% in place of 94), RWKV-4 in its own block "
+        f"with windows of 64 ({due['hyena_window_64']:.0f}% in place of 94), RWKV-4 in its own block "
         f"({due['rwkv4_channel']:.0f} for 95) and Based ({due['based']:.0f} for 85)",
     ):
         assert said in text
@@ -389,7 +394,7 @@ def test_windows_by_distance():
     place = ROOT / "results" / "table1-7m"
     rows = gap_rows(place)
     parts = gaps_on_hits(place), gaps_on_hits(place, farthest=128), gaps_on_hits(place, nearest=129)
-    models = "hyena", "hyena_window_64", "retnet", "retnet_window"
+    models = "hyena", "hyena_window_64", "hyena_window_256", "retnet", "retnet_window"
 
     def checks() -> Iterator[Check]:
         for model, (_, overall, *hits) in zip(models, table(place / "README.md", "", "overall"), strict=True):
