@@ -13,7 +13,8 @@ from markupsafe import Markup, escape
 from argap.atomic import write_text
 from argap.errors import ArgapError
 from argap.recall.examples import COPY
-from argap.recall.result import GapLink, RecallResult, open_recall
+from argap.recall.link import Correlations, GapLink
+from argap.recall.result import RecallResult, open_recall
 from argap.recall.samples import Sample, read_samples, task_folder
 from argap.recall.scores import Failures, Score
 from argap.reports.formats import Table, best_in
@@ -216,14 +217,20 @@ def _scope(result: RecallResult) -> list[str]:
 
 def link_text(link: GapLink) -> str:
     """How the models' AR gaps go with their gaps on a task."""
-    both = ((link.pearson, link.spearman, "recall gap"), (link.pearson_gold, link.spearman_gold, "gap of the gold NLL"))
-    parts = [
+    plain = Correlations(link.pearson, link.spearman, link.pearson_gold, link.spearman_gold)
+    texts = {"AR gap": plain, "AR gap at the golds' distances": link.at_distances}
+    lines = [f"{name} across {len(link.points)} models against {_said(each)}" for name, each in texts.items()]
+    return f"{link.task}: {'. '.join(lines)}."
+
+
+def _said(of: Correlations) -> str:
+    both = ((of.pearson, of.spearman, "recall gap"), (of.pearson_gold, of.spearman_gold, "gap of the gold NLL"))
+    return "; ".join(
         f"{gap}: too few models, or gaps that do not vary"
         if pearson is None or spearman is None
         else f"{gap}: Pearson {pearson:.2f}, Spearman {spearman:.2f}".replace("-", "−")
         for pearson, spearman, gap in both
-    ]
-    return f"{link.task}, AR gap across {len(link.points)} models against {'; '.join(parts)}."
+    )
 
 
 def _shown(folder: Path, result: RecallResult) -> list[ShownExample]:

@@ -90,9 +90,9 @@ def recall(
     """
     from argap.errors import ArgapError
     from argap.recall.examples import TASKS, load_tasks
+    from argap.recall.link import read_ar_nlls
     from argap.recall.lm_eval_tasks import StockOptions, stock_tasks
     from argap.recall.prompts import Protocol
-    from argap.recall.result import read_ar_nlls
     from argap.recall.run import run_recall, run_upstream
     from argap.records import as_json as to_json
     from argap.reports.recall import failures_table, published, recall_table, upstream_table, write_recall_page

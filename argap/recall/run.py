@@ -14,10 +14,11 @@ from argap.loading import check_loadable, load_model, runs_native
 from argap.lock import one_writer
 from argap.recall.decoding import CopyBaseline, Decoder, Forced
 from argap.recall.examples import COPY, Examples
+from argap.recall.link import ArNll, link_to_gap
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import StockOptions, run_stock, score_finished, stock_tasks
 from argap.recall.prompts import NEW_TOKENS, STOP, Prompt, Protocol, build_prompt, check_fits
-from argap.recall.result import FORMAT, RecallResult, flips, link_to_gap
+from argap.recall.result import FORMAT, RecallResult, flips
 from argap.recall.samples import (
     HitRule,
     RecallIdentity,
@@ -48,13 +49,13 @@ def run_recall(
     options: ScoreOptions = ScoreOptions(),  # noqa: B008  (frozen)
     index: str | None = None,
     threshold: int = 1250,
-    ar_nlls: Mapping[str, float] | None = None,
+    ar_nlls: Mapping[str, ArNll] | None = None,
     overwrite: bool = False,
 ) -> RecallResult:
     """Ask every model every example of ``tasks``; write and return ``recall.json``.
 
     ``models`` and ``reference``: checkpoints, names, or ``copy``, the baseline without a model, which uses the first
-    checkpoint's tokenizer. ``ar_nlls``: by model, from `argap.recall.result.read_ar_nlls`. Raises `ArgapError` for
+    checkpoint's tokenizer. ``ar_nlls``: by model, from `argap.recall.link.read_ar_nlls`. Raises `ArgapError` for
     ``ar_nlls`` without the reference's and for prompts longer than a model's context; `MismatchError` for an index of
     another tokenizer, and for a folder with another run.
     """

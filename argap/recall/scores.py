@@ -16,6 +16,7 @@ from argap.records import Interval, Record
 
 DISTANCES = (32, 64, 128, 256, 512, 1024)
 GOLD_LENGTHS = (1, 2, 4, 8, 16)
+NOT_IN_PROMPT = "not in the prompt"
 
 
 class Group(Record, frozen=True):
@@ -161,9 +162,14 @@ def by_key(samples: Sequence[Sample]) -> list[Group]:
     return [_group(key, members) for key, members in ordered]
 
 
+def bin_names(edges: Sequence[int]) -> list[str]:
+    """Names of the bins that end at ``edges``, and of the one beyond."""
+    return [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}"]
+
+
 def _binned(samples: Sequence[Sample], values: Sequence[int | None], edges: Sequence[int]) -> list[Group]:
     """By value, in the bins ``≤ edge``, one beyond the last edge, and one for None; empty bins are omitted."""
-    names = [*(f"≤ {edge}" for edge in edges), f"> {edges[-1]}", "not in the prompt"]
+    names = [*bin_names(edges), NOT_IN_PROMPT]
     groups: dict[str, list[Sample]] = {name: [] for name in names}
     for sample, value in zip(samples, values, strict=True):
         groups[names[-1 if value is None else int(np.searchsorted(edges, value))]].append(sample)

@@ -15,19 +15,19 @@ from argap.atomic import read_json, write_json
 from argap.cli import main
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.recall.examples import load_examples
+from argap.recall.link import ArNll
 from argap.recall.lm_eval_model import ArgapLM
 from argap.recall.lm_eval_tasks import OWN
 from argap.recall.prompts import Protocol
-from argap.recall.result import RecallResult, flips, link_to_gap, open_recall, read_ar_nlls
+from argap.recall.result import RecallResult, flips, open_recall
 from argap.recall.run import run_recall, run_upstream
 from argap.recall.samples import Sample, task_folder
-from argap.recall.scores import Failures, Score, by_key, chance, interval, why
+from argap.recall.scores import Failures, by_key, chance, interval, why
 from argap.records import as_json
 from argap.reports.formats import markdown, print_tables
 from argap.reports.numbers import DASH
 from argap.reports.recall import (
     failures_table,
-    link_text,
     published,
     recall_headline,
     recall_table,
@@ -45,11 +45,6 @@ def a_sample(**values: Any) -> Sample:
     """A sample of which only some fields matter."""
     unset: dict[str, Any] = dict.fromkeys(Sample.__struct_fields__)
     return Sample(**unset | values)
-
-
-def a_score(model: str, contains: float) -> Score:
-    unset: dict[str, Any] = dict.fromkeys(Score.__struct_fields__)
-    return Score(**unset | {"model": model, "task": "t", "contains": contains})
 
 
 @pytest.fixture(scope="module")
@@ -232,48 +227,13 @@ def test_the_interval_resamples_documents() -> None:
     assert interval(hits, ["a", "b", "a", "b"]) == (0.5, 0.5)  # every document has one of two
 
 
-def test_the_link_to_the_ar_gap() -> None:
-    nll = {"ref": 1.0, "a": 2.0, "b": 3.0, "c": 4.0}
-    rows = [a_score(m, contains) for m, contains in zip(nll, (0.9, 0.7, 0.5, 0.3), strict=True)]
-    (link,) = link_to_gap(rows, nll, "ref")
-    assert link.pearson == pytest.approx(1.0)
-    assert [p.recall_gap for p in link.points] == pytest.approx([0.2, 0.4, 0.6])
-    assert link_to_gap(rows[:3], nll, "ref")[0].pearson is None
-    assert "recall gap: Pearson 1.00, Spearman 1.00" in link_text(link)
-
-
 def test_a_gap_without_the_reference_is_refused_before_a_model_is_asked(tmp_path) -> None:
-    """The seeds of a suite, for example, have no row of their own in its ``gap.json``."""
     tasks = [load_examples("swde", "fixture", limit=1)]
     with pytest.raises(ArgapError, match=r"`gap`: no AR hits of the reference copy; expected one of attention, hybrid"):
-        run_recall([HYBRID], tasks, tmp_path / "out", reference="copy", ar_nlls={"attention": 1.0, "hybrid": 2.0})
+        run_recall(
+            [HYBRID], tasks, tmp_path / "out", reference="copy", ar_nlls={"attention": ArNll(1.0), "hybrid": ArNll(2.0)}
+        )
     assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_the_link_to_the_golds_where_nobody_answers() -> None:
-    nll = {"ref": 1.0, "a": 2.0, "b": 3.0, "c": 4.0}
-    rows = [
-        msgspec.structs.replace(a_score(model, 0.0), gold_nll=gold)
-        for model, gold in (("ref", 3.0), ("a", 3.5), ("copy", None), ("b", 4.0), ("c", 3.0))
-    ]
-    (link,) = link_to_gap(rows, {**nll, "copy": 9.0}, "ref")
-    assert (link.pearson, link.spearman) == (None, None)
-    assert [point.gold_gap_nll for point in link.points] == [0.5, None, 1.0, 0.0]
-    # AR gaps 1, 2, 3 and gold gaps 0.5, 1, 0: Σ xy = −0.5 about the means, over √2 · √0.5; ranks 2, 3, 1.
-    assert link.pearson_gold == pytest.approx(-0.5)
-    assert link.spearman_gold == pytest.approx(-0.5)
-    assert link_text(link) == (
-        "t, AR gap across 4 models against recall gap: too few models, or gaps that do not vary; gap of the gold "
-        "NLL: Pearson −0.50, Spearman −0.50."
-    )
-
-
-def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
-    with pytest.raises(ArgapError, match=r"no gap\.json there; expected a folder that `argap score`"):
-        read_ar_nlls(tmp_path, "ref")
-    (tmp_path / "gap.json").write_text("{}")
-    with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
-        read_ar_nlls(tmp_path, "ref")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""Recall gaps beside AR gaps: of all hits, and at the distances of the golds."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from argap.errors import ArgapError, FormatError
+from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
+from argap.recall.scores import Group, Score
+from argap.records import read_gap
+from argap.reports.recall import link_text
+
+RESULT = Path(__file__).parents[2] / "results" / "table1-7m" / "7m"
+
+
+def a_score(model: str, contains: float) -> Score:
+    unset: dict[str, Any] = dict.fromkeys(Score.__struct_fields__)
+    return Score(**unset | {"model": model, "task": "t", "contains": contains, "by_distance": []})
+
+
+def test_the_link_to_the_ar_gap() -> None:
+    nll = {"ref": ArNll(1.0), "a": ArNll(2.0), "b": ArNll(3.0), "c": ArNll(4.0)}
+    rows = [a_score(m, contains) for m, contains in zip(nll, (0.9, 0.7, 0.5, 0.3), strict=True)]
+    (link,) = link_to_gap(rows, nll, "ref")
+    assert link.pearson == pytest.approx(1.0)
+    assert [p.recall_gap for p in link.points] == pytest.approx([0.2, 0.4, 0.6])
+    assert link_to_gap(rows[:3], nll, "ref")[0].pearson is None
+    assert "recall gap: Pearson 1.00, Spearman 1.00" in link_text(link)
+
+
+def test_the_link_to_the_golds_where_nobody_answers() -> None:
+    nll = {"ref": ArNll(1.0), "a": ArNll(2.0), "b": ArNll(3.0), "c": ArNll(4.0)}
+    rows = [
+        msgspec.structs.replace(a_score(model, 0.0), gold_nll=gold)
+        for model, gold in (("ref", 3.0), ("a", 3.5), ("copy", None), ("b", 4.0), ("c", 3.0))
+    ]
+    (link,) = link_to_gap(rows, {**nll, "copy": ArNll(9.0)}, "ref")
+    assert (link.pearson, link.spearman) == (None, None)
+    assert [point.gold_gap_nll for point in link.points] == [0.5, None, 1.0, 0.0]
+    # AR gaps 1, 2, 3 and gold gaps 0.5, 1, 0: Σ xy = −0.5 about the means, over √2 · √0.5; ranks 2, 3, 1.
+    assert link.pearson_gold == pytest.approx(-0.5)
+    assert link.spearman_gold == pytest.approx(-0.5)
+    assert link_text(link) == (
+        "t: AR gap across 4 models against recall gap: too few models, or gaps that do not vary; gap of the gold NLL: "
+        "Pearson −0.50, Spearman −0.50. AR gap at the golds' distances across 4 models against recall gap: too few "
+        "models, or gaps that do not vary; gap of the gold NLL: too few models, or gaps that do not vary."
+    )
+
+
+def test_the_ar_gap_at_the_golds_distances() -> None:
+    """Of the golds in prompts a fourth is up to 32 tokens back, the others up to 64."""
+    groups = [Group(name, n, 0.0, None) for name, n in (("≤ 32", 1), ("≤ 64", 3), ("not in the prompt", 5))]
+    rows = [
+        msgspec.structs.replace(a_score(model, 0.0), gold_nll=gold, by_distance=groups)
+        for model, gold in (("ref", 3.0), ("a", 3.5), ("b", 3.1), ("c", 3.3), ("near", 5.0))
+    ]
+    nll = {
+        "ref": ArNll(0.0, {"≤ 32": 1.0, "≤ 64": 2.0}),
+        "a": ArNll(1.0, {"≤ 32": 1.5, "≤ 64": 4.0}),
+        "b": ArNll(9.0, {"≤ 32": 8.0, "≤ 64": 1.5, "≤ 128": 0.0}),
+        "c": ArNll(2.0, {"≤ 32": 2.0, "≤ 64": 3.0}),
+        "near": ArNll(0.5, {"≤ 32": 0.5}),
+    }
+    (link,) = link_to_gap(rows, nll, "ref")
+    assert [point.ar_gap_at_distances for point in link.points] == [1.625, 1.375, 1.0, None]
+    assert link.at_distances.spearman_gold == pytest.approx(0.5)  # ranks 3, 2, 1 with 3, 1, 2
+    assert link.spearman_gold == pytest.approx(-1.0)  # of all four: ranks 2, 4, 3, 1 with 3, 1, 2, 4
+
+
+def test_ar_hits_by_distance_are_those_of_the_cells() -> None:
+    """Of the second seeds too, which have no row in ``gap.json``."""
+    gap, cells = read_gap(RESULT), pd.read_parquet(RESULT / "cells.parquet")
+    nlls = read_ar_nlls(RESULT, "attention")
+    assert nlls.keys() == {row.model for row in gap.rows} | {"attention-seed1", "base_conv-seed1", "based-seed2"}
+    for row in gap.rows:
+        assert nlls[row.model].mean == pytest.approx(row.ar_hits.nll)
+    hits = cells[cells["repeated"] & (cells["frequency_high"] <= 1250)]
+    for name, low, high in (("≤ 32", 1, 32), ("≤ 64", 33, 64), ("≤ 1024", 513, 1024)):
+        part = hits[(hits["distance_low"] >= low) & (hits["distance_high"] <= high)]
+        nll = -part["logprob/attention-seed1"].sum() / part["n"].sum()
+        assert nlls["attention-seed1"].by_distance[name] == pytest.approx(nll)
+
+
+def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
+    with pytest.raises(ArgapError, match=r"no gap\.json there; expected a folder that `argap score`"):
+        read_ar_nlls(tmp_path, "ref")
+    (tmp_path / "gap.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
+        read_ar_nlls(tmp_path, "ref")
