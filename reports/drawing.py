@@ -298,7 +298,14 @@ def label_at_line(axes: Axes, ends: dict[str, tuple[float, float]], look: dict[s
             va="center",
             fontsize=LABEL,
             color=FAINT if look[model].colour == GREY else look[model].colour,
-            arrowprops={"arrowstyle": "-", "color": look[model].colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 2},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": look[model].colour,
+                "linewidth": 0.5,
+                "relpos": (0, 0.5),  # from the name's left end, not across other names
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
             annotation_clip=False,
         )
 

@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation, Text
 from msgspec.structs import replace
 
 from argap.errors import ArgapError
 from argap.records import Gap
-from argap.reports.drawing import COLOURS, legend_of_models, looks, plain
+from argap.reports.drawing import COLOURS, highlight, label_at_line, legend_of_models, looks, plain
 from argap.reports.figures import (
     draw_all,
     gap_by_bin,
@@ -173,3 +174,21 @@ def test_every_bar_has_its_interval_as_a_whisker(gap: Gap) -> None:
     assert segments(gap) == [[part.ci95[model] for part in gap.breakdowns.distance] for model in models]
     older = tuple(replace(part, ci95={}) for part in gap.breakdowns.distance)
     assert segments(replace(gap, breakdowns=replace(gap.breakdowns, distance=older))) == [[] for _ in models]
+
+
+def test_the_line_to_a_name_crosses_no_other_name() -> None:
+    """Of 24 lines that end close together, the names stand far above and below."""
+    models = [f"model_{number:02}" for number in range(24)]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1])
+    label_at_line(
+        axes, {model: (1.0, 0.5 + k / 100) for k, model in enumerate(models)}, highlight(models, []), high=3.6
+    )
+    figure.draw_without_rendering()
+    names = [text for text in axes.texts if isinstance(text, Annotation)]
+    boxes = [Text.get_window_extent(name) for name in names]
+    assert len(names) == len(models)
+    for own, name in enumerate(names):
+        line = name.arrow_patch.get_path().transformed(name.arrow_patch.get_transform())
+        assert not any(line.intersects_bbox(box) for other, box in enumerate(boxes) if other != own)
