@@ -98,32 +98,34 @@ def open_segmented_text(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], l
 def open_text_of_runs(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], runs: Mapping[int, Run]) -> SegmentedText:
     """The text of ``spec`` in the windows of finished runs; ``runs``: one of each tokenizer that has any.
 
-    The last window ends at the last common end that all runs have reached. Raises what `open_segmented_text` raises,
-    and `MismatchError` for a run of other tokens than the text's, and for windows that do not hold the same bytes.
+    The last window ends at the last common end that all runs and ``limit_tokens`` reach. Raises what
+    `open_segmented_text` raises, and `MismatchError` for a run of other tokens than the text's, for one of more than
+    all of it has, and for windows that do not hold the same bytes.
     """
     tokens = {t: read_token_ids(run) for t, run in runs.items()}
     text = _read(spec, tokenizers)
-    if text.separators is None and not _has_tokens(text, tokens):
+    unlike = _unlike(text, tokens, spec)
+    if text.separators is None and unlike:
         cut = _read(spec, tokenizers, to_common_ends=True)  # as runs that were scored together have it
-        text = cut if _has_tokens(cut, tokens) else text
+        text, unlike = (text, unlike) if _unlike(cut, tokens, spec) else (cut, None)
+    if unlike is not None:
+        t, what = unlike
+        cut_alike = text.separators is None or spec.limit_document_tokens is not None
+        raise MismatchError(
+            f"{runs[t].folder}: {what}; expected the text that was scored"
+            f"{', its documents cut for the same tokenizers' if cut_alike else ''}; score the checkpoints together, "
+            "`argap score CKPT --ref CKPT`"
+        )
     segments = find_segments(text.documents, separated=text.separators is not None)
     offsets = {t: read_window_offsets(run) for t, run in runs.items()}
     reached = [int(np.searchsorted(segments.tokens[t], each[-1], side="right")) - 1 for t, each in offsets.items()]
+    if spec.limit_tokens is not None:
+        reached.append(int(np.searchsorted(segments.tokens[0], spec.limit_tokens, side="right")) - 1)
     segments = segments.first(min(reached))
     windows = _common_windows(runs, offsets, segments)
     of_runs = {t: run.record.evaluation.seq_len for t, run in runs.items()}
     limits = [of_runs.get(t, spec.seq_len or SEQ_LEN) for t in range(len(tokenizers))]
-    segmented = _segmented(text, tokenizers, segments, windows, limits)
-    for t, run in runs.items():
-        data = segmented.sets[t]
-        differing = tokens[t][: len(data.tokens)] != data.tokens
-        if differing.any():
-            document = data.sources[data.document[np.argmax(differing)]]
-            raise MismatchError(
-                f"{run.folder}: other tokens than those of the text as it is now, first in {document}; expected the "
-                "text, tokenizer and limits of the run"
-            )
-    return segmented
+    return _segmented(text, tokenizers, segments, windows, limits)
 
 
 def _common_windows(runs: Mapping[int, Run], offsets: Mapping[int, np.ndarray], segments: Segments) -> np.ndarray:
@@ -158,6 +160,14 @@ class _Text(NamedTuple):
     @property
     def names(self) -> list[str]:
         return [document.source for document in self.metadata]
+
+    def lengths(self, tokenizer: int) -> list[int]:
+        """Of the documents, in tokens."""
+        return [len(document[tokenizer].ids) for document in self.documents]
+
+    def tokens(self, tokenizer: int) -> np.ndarray:
+        """int32: those of all documents."""
+        return np.concatenate([document[tokenizer].ids for document in self.documents])
 
 
 def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_ends: bool = False) -> _Text:
@@ -197,13 +207,22 @@ def _read(spec: EvaluationSpec, tokenizers: Sequence[Tokenizer], *, to_common_en
     return text
 
 
-def _has_tokens(text: _Text, tokens: Mapping[int, np.ndarray]) -> bool:
-    """Whether ``tokens``, of runs by the number of their tokenizers, are those of the text as far as both go."""
+def _unlike(text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec) -> tuple[int, str] | None:
+    """Where ``tokens``, of runs by the number of their tokenizers, are not those of the text: the number of the first
+    such run and what it has. None where they are the same as far as both go, and no run goes beyond a text without
+    limits."""
+    whole = spec.limit_document_tokens is None
+    whole &= spec.limit_tokens is None or len(text.tokens(0)) < spec.limit_tokens
     for t, own in tokens.items():
-        of_text = np.concatenate([document[t].ids for document in text.documents])[: len(own)]
-        if not np.array_equal(own[: len(of_text)], of_text):
-            return False
-    return True
+        of_text = text.tokens(t)
+        both = min(len(own), len(of_text))
+        differing = own[:both] != of_text[:both]
+        if differing.any():
+            document = np.searchsorted(np.cumsum(text.lengths(t)), np.argmax(differing), side="right")
+            return t, f"other tokens than those of the text as it is now, first in {text.names[document]}"
+        if whole and len(own) > both:
+            return t, f"{len(own):,} tokens, and the text as it is now has {both:,}"
+    return None
 
 
 def _texts(corpora: Iterable[Corpus]) -> Iterator[TextDocument]:
@@ -238,10 +257,10 @@ def _segmented(
     sets = []
     for t, tokenizer in enumerate(tokenizers):
         stop = int(segments.tokens[t][-1])
-        lengths = [len(document[t].ids) for document in text.documents]
+        lengths = text.lengths(t)
         sets.append(
             EvaluationSet(
-                tokens=np.concatenate([document[t].ids for document in text.documents])[:stop],
+                tokens=text.tokens(t)[:stop],
                 offsets=segments.tokens[t][windows],
                 document_ends=np.minimum(np.cumsum(lengths), stop),
                 domains=[document.domain for document in text.metadata],

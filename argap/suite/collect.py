@@ -30,7 +30,7 @@ from argap.runs import Run, read_logprobs, read_token_ids
 from argap.suite.config import Entry, Suite
 from argap.suite.curve import build_curve
 from argap.suite.distances import build_distances
-from argap.suite.earlier import Earlier, open_earlier
+from argap.suite.earlier import KEPT, Earlier, open_earlier
 from argap.suite.layout import Layout, check_finished, finished_runs, read_recall, trajectory
 from argap.suite.prevalence import build_prevalence
 from argap.suite.result import Member, Members
@@ -42,11 +42,6 @@ from argap.threshold import resolve_threshold
 from argap.tokenizer import Tokenizer
 from argap.train.records import read_train
 
-KEPT = {
-    "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
-    "positions.parquet": ["document", "position"],
-}
-"""Keys of the committed sums: intervals are over documents, and positions apart from the other keys take far less."""
 EXAMPLES = 12
 MAY_DIFFER = {"rows", "device", "dtype", "versions", "git"}
 """What ``SIZE/mqar/NAME.json`` has besides the test: members may have been measured on different machines."""

@@ -15,7 +15,7 @@ import pandas as pd
 
 from argap.bins import bins_of
 from argap.breakdowns import partition
-from argap.cells import PREFIX, models_of
+from argap.cells import KEYS, PREFIX, models_of
 from argap.checksums import check_files
 from argap.errors import ArgapError, FormatError, MismatchError
 from argap.parquet import check_columns, read_frame, read_schema
@@ -30,8 +30,18 @@ from argap.threshold import Threshold, resolve_threshold
 
 REMEDY = "choose another `out`, or score all members anew in one work folder"
 DROP = "choose another `out`, or take the member out of the suite to drop it from the result"
-TABLES = ("cells.parquet", "curve.parquet", "positions.parquet", "trajectory.parquet")
-"""Files that members are taken from; an older result lacks the third, one of finished models alone the last."""
+KEPT = {
+    "cells.parquet": [key for key in KEYS if key not in ("window", "position")],
+    "positions.parquet": ["document", "position"],
+}
+"""Keys of the committed sums: intervals are over documents, and positions apart from the other keys take far less."""
+TABLES: Mapping[str, Sequence[str]] = {
+    **{name: [*keys, "n"] for name, keys in KEPT.items()},
+    "curve.parquet": ["document", "high", "n"],
+    "trajectory.parquet": COLUMNS,
+}
+"""Files that members are taken from, with the columns that they need beside the sums; an older result lacks the second,
+one of finished models alone the last."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Earlier:
         if not self.taken or not (path := self.folder / name).is_file():
             return own
         keys = [column for column in own.columns if not column.startswith(PREFIX)]
-        found = read_frame(path, needed=keys, remedy=REMEDY)
+        found = read_frame(path, remedy=REMEDY)
         if not all(np.array_equal(own[key].to_numpy(), found[key].to_numpy()) for key in keys):
             raise MismatchError(
                 f"{path}: its rows are not those of the evaluation text and the training counts here; {REMEDY}"
@@ -85,7 +95,7 @@ class Earlier:
         path = self.folder / "trajectory.parquet"
         if not self.taken or not path.is_file():
             return own
-        found = read_frame(path, needed=COLUMNS, remedy=REMEDY)
+        found = read_frame(path, remedy=REMEDY)
         every = pd.concat([found.loc[found["model"].isin(list(self.taken))], *([] if own is None else [own])])
         order = every["model"].map(models.index).argsort(kind="stable")
         return every.iloc[order] if len(every) else None
@@ -158,8 +168,10 @@ def _check_whole(folder: Path, gap: Gap, found: Mapping[str, Member], taken: Map
         raise FormatError(f"{folder / 'members.json'}: lacks {missing[0]}, which gap.json has; {REMEDY}")
     logs = [folder / "logs" / f"{name}.jsonl" for name in taken]
     check_files(folder, [*(folder / name for name in TABLES), *logs], remedy=REMEDY)
-    for path in (folder / "cells.parquet", folder / "curve.parquet"):
-        check_columns(path, read_schema(path), [PREFIX + model for model in taken], remedy=REMEDY)
+    for name, columns in TABLES.items():
+        sums = [PREFIX + model for model in taken] if name in ("cells.parquet", "curve.parquet") else []
+        if sums or (folder / name).is_file():
+            check_columns(folder / name, read_schema(folder / name), [*columns, *sums], remedy=REMEDY)
 
 
 def _beside(old: Part, new: Part, gap: Gap, against: str) -> Part:

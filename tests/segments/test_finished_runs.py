@@ -12,6 +12,7 @@ import pytest
 from argap.comparison import compare_runs, label_result
 from argap.errors import ArgapError, MismatchError
 from argap.importing import import_run
+from argap.labels import read_labels
 from argap.pipeline import score_models
 from argap.runs import OWN, open_run, read_logprobs, read_token_ids, read_window_offsets
 from argap.tokenizer import load_tokenizer
@@ -145,14 +146,37 @@ def test_windows_that_were_cut_for_other_lengths_are_refused(place, tmp_path):
         compare_runs([str(tmp_path / "16" / OWN / "llama")], str(tmp_path / "48" / OWN / "gpt2"), tmp_path / "out")
 
 
-def test_text_that_has_changed_since_is_refused_with_its_first_document(place, tmp_path):
+@pytest.mark.parametrize("packing", ["packed", "document"])
+def test_text_that_has_changed_since_is_refused_in_its_own_words(place, tmp_path, packing):
     path = tmp_path / "text.jsonl"
-    path.write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in ("the cat sat", "hello world", "the hat sat"))
-    )
+    texts = ["the cat sat", "hello world", "the hat sat"]
+
+    def write(*texts: str) -> None:
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    write(*texts)
+    chosen = spec(place, data=(str(path),), packing=packing, seq_len=400)
     for name in ("gpt2", "llama"):
-        chosen = spec(place, data=(str(path),), packing="document", seq_len=400)
         score_models([], str(save_long(place, tmp_path, name)), tmp_path / name, spec=chosen)
-    path.write_text(path.read_text().replace("hat", "mat"))  # as many tokens
-    with pytest.raises(MismatchError, match=r"gpt2: other tokens than those of the text as it is now, first in .*:3;"):
-        compare_runs([str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2"), tmp_path / "out")
+    runs = [str(tmp_path / "llama" / "llama")], str(tmp_path / "gpt2" / "gpt2")
+    before = numbers(compare_runs(*runs, tmp_path / "before"))
+    end = "; expected the text that was scored"
+    end += ", its documents cut for the same tokenizers; score" if packing == "document" else "; score"
+    first = r"gpt2: other tokens than those of the text as it is now, first in .*text\.jsonl:"
+    for changed, message in (
+        ((*texts[:2], "the mat sat"), f"{first}3{end}"),  # as many tokens
+        ((texts[0], "hello, my old world", texts[2]), f"{first}2{end}"),
+        (("world",), f"{first}1{end}"),
+        (texts[:2], f"gpt2: [0-9]+ tokens, and the text as it is now has [0-9]+{end}"),
+    ):
+        write(*changed)
+        with pytest.raises(MismatchError, match=message):
+            compare_runs(*runs, tmp_path / "out")
+    write(*texts, "the cat on the mat")  # what the runs do not reach
+    assert numbers(compare_runs(*runs, tmp_path / "out")) == before
+
+
+def test_a_limit_below_that_of_the_reference_run_holds(place, scored, tmp_path):
+    limited = spec(place, limit_tokens=30)
+    score_models([str(place / "llama")], str(scored[0] / OWN / "gpt2"), tmp_path, spec=limited)
+    assert 20 < read_labels(tmp_path / "labels").record.evaluation.tokens <= 30

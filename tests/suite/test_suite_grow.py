@@ -152,12 +152,6 @@ def test_a_member_that_is_trained_anew_is_not_taken(place, out, labels):
     assert earlier.changes == (f"{out}: attention, attention-seed1 without a run here, taken from the result",)
 
 
-def test_a_table_of_an_older_argap_without_a_key_is_refused(add, out):
-    without("curve.parquet", "document")(out)
-    with pytest.raises(FormatError, match=r"curve\.parquet: no column document; expected"):
-        add(out, SECOND)
-
-
 def test_a_member_with_a_run_is_replaced_and_one_outside_the_suite_dropped(add, out, place, tmp_path, capsys):
     windows = json.loads((out / "examples.json").read_text())["windows"]
     assert {window["model"] for window in windows} == {"base_conv"}
@@ -266,6 +260,9 @@ def other_bins(tiny: Path) -> None:
         ({}, [], other_bins, "its bins are those of another argap; choose another `out`"),
         ({}, [], without("cells.parquet", "logprob/base_conv"), "cells.parquet: no column logprob/base_conv; "),
         ({}, [], without("curve.parquet", "logprob/base_conv"), "curve.parquet: no column logprob/base_conv; "),
+        ({}, [], without("curve.parquet", "document"), "curve.parquet: no column document; expected document, high, n"),
+        ({}, [], without("positions.parquet", "n"), "positions.parquet: no column n; expected document, position, n; "),
+        ({}, [], without("trajectory.parquet", "step"), "trajectory.parquet: no column step; expected model, step, "),
         ({}, [], damaged("logs/attention.jsonl"), "attention.jsonl: damaged, its checksum is not the one in checksums"),
         ({}, [], damaged("positions.parquet"), "positions.parquet: damaged, its checksum is not the one in checksums"),
         ({}, [], without_a_member, "members.json: lacks base_conv, which gap.json has; choose another `out`"),
