@@ -52,6 +52,13 @@ def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
         assert ended[hard.key].steps == ended[easy.key].steps
 
 
+@pytest.mark.parametrize(("evaluations", "steps"), [(1, [5]), (2, [2, 4, 5]), (9, [1, 2, 3, 4, 5])])
+def test_a_run_is_validated_so_often_in_an_epoch_and_at_its_end(evaluations, steps):
+    config = replace(TINY, train_examples=80, epochs=1, evaluations=evaluations)  # 5 steps
+    (result,) = train_group([config], CPU)
+    assert [step for step, _ in result.curve] == steps
+
+
 def test_runs_that_are_stopped_have_no_result():
     steps = itertools.count(1)
     assert train_group([TINY], CPU, stop=lambda: next(steps) == TINY.steps) == []
