@@ -35,7 +35,9 @@ def folder(tmp_path_factory):
 
 def test_rows_are_a_naive_scans(folder, tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
-    rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
+    scores = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU)
+    assert (scores.models, scores.between) == (["tiny"], "' the'")
+    rows = scores.rows
     assert [(row.pairs, row.slice, row.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
         (2, "other", 72),  # 32 less 4 · 2 fill tokens
@@ -56,6 +58,18 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
     assert rows[3].nll == pytest.approx(np.mean(losses), rel=1e-5)
     assert rows[3].accuracy == pytest.approx(np.mean(right), abs=1e-12)
+
+
+def test_scores_do_not_depend_on_how_many_examples_are_scored_at_once(folder, monkeypatch):
+    test = PretrainedTest(pairs=(2,), examples=5, length=32, fill=" the")
+
+    def measures(at_once: int) -> list[float]:
+        monkeypatch.setattr("argap.synthetics.pretrained_scores.LOGITS_AT_ONCE", at_once * 32 * 8192)
+        rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
+        return [value for row in rows for value in (row.n, row.nll, row.accuracy)]
+
+    assert measures(2) == pytest.approx(measures(5), rel=1e-5)
+    assert measures(0) == pytest.approx(measures(5), rel=1e-5)
 
 
 def test_other_is_the_fill_token_alone(tokenizer):
@@ -104,11 +118,10 @@ def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
     assert alike.accuracy_ci95 == pytest.approx([1.0, 1.0])
 
 
-def test_what_does_not_fit_is_one_line(folder, tokenizer):
-    def scored(**asked):
-        score_pretrained(
-            [str(folder)], PretrainedTest(pairs=(2,), examples=2, **asked), dtype=torch.float32, device=CPU
-        )
+def test_what_does_not_fit_is_one_line(folder, tmp_path):
+    def scored(model=folder, **asked):
+        test = PretrainedTest(pairs=(2,), examples=2, **asked)
+        return score_pretrained([str(model)], test, dtype=torch.float32, device=CPU)
 
     with pytest.raises(ArgapError, match="at most 64 tokens"):
         scored(length=128, fill=" the")
@@ -116,6 +129,11 @@ def test_what_does_not_fit_is_one_line(folder, tokenizer):
         scored(length=32, fill=" the the")
     with pytest.raises(ArgapError, match="one of the two"):
         scored(length=32, fill=" the", text="somewhere")
+    config = ArgapConfig(vocab_size=100, hidden_size=8, num_hidden_layers=1)
+    save_model(ArgapForCausalLM(config), tmp_path / "small")
+    copy_tokenizer(DEMO / "attention", tmp_path / "small")
+    with pytest.raises(ArgapError, match=r"small: it has 100 embeddings, but its tokenizer has token \d{4}; expected"):
+        scored(tmp_path / "small", length=32)
 
 
 def test_the_command_scores_the_demo(tmp_path):
@@ -125,6 +143,7 @@ def test_the_command_scores_the_demo(tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())
+    assert written["between"] == "the end-of-sequence token"
     assert [row["model"] for row in written["rows"]] == ["attention"] * 6 + ["hybrid"] * 6
     broken = tmp_path / "broken.json"
     for change, said in (
