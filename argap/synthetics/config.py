@@ -191,7 +191,7 @@ def learning_rate(step: int, config: RunConfig) -> float:
     rise = math.ceil(config.warmup * config.steps)
     if step < rise:
         return config.lr * (step + 1) / rise
-    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, config.steps - rise)))
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - rise) / (config.steps - rise)))
 
 
 def run_configs(

@@ -28,6 +28,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A whole number that fits a column of the table of runs."""
 Data = Mapping[str, Supervision]
 """Split to examples, on the device."""
+Stopped = Literal["solved", "sibling", "steps"]
 
 
 class RunResult(Record, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +51,7 @@ class RunResult(Record, frozen=True, forbid_unknown_fields=True):
     flops: Number
     """FLOPs of one forward pass over one example."""
     state_size: Number
-    stopped: Literal["solved", "sibling", "steps"]
+    stopped: Stopped
     """Why the run ended: it solved the task, another run of its group did, or it reached the last step."""
     seconds: float
     """Time from the start of the group until this run was scored."""
@@ -101,15 +102,10 @@ def train_group(
                     break
                 if step % STEPS_PER_UPDATE == 0:
                     advance(STEPS_PER_UPDATE)
-                last = step == first.steps
-                if step % every and not last:
+                if step % every and step != first.steps:
                     continue
-                for trainer in group.trainers:
-                    trainer.validate(data[trainer.config.seed]["validation"], step)
-                solved = [trainer for trainer in group.trainers if trainer.best >= trainer.config.stop_at]
-                ended = group.trainers if last or (first_ends and solved) else solved
-                for trainer in ended:
-                    why = "solved" if trainer in solved else "steps" if last else "sibling"
+                ended = _ended(group.trainers, data, step, first_ends)
+                for trainer, why in ended.items():
                     results.append(_score(trainer, step, why, len(configs), time.monotonic() - started))
                     finished(results[-1])
                 group.keep_only([trainer for trainer in group.trainers if trainer not in ended])
@@ -150,13 +146,19 @@ def _data_by_seed(
     return {seed: {split: each.to(device) for split, each in data.items()} for seed, data in generated.result().items()}
 
 
-def _score(
-    trainer: Trainer,
-    step: int,
-    why: Literal["solved", "sibling", "steps"],
-    group: int,
-    seconds: float,
-) -> RunResult:
+def _ended(
+    trainers: Sequence[Trainer], data: Mapping[int, Data], step: int, first_ends: bool
+) -> dict[Trainer, Stopped]:
+    """Validate the runs. Returns those that end at this step, and why."""
+    for trainer in trainers:
+        trainer.validate(data[trainer.config.seed]["validation"], step)
+    solved = [trainer for trainer in trainers if trainer.best >= trainer.config.stop_at]
+    last = step == trainers[0].config.steps
+    ended = trainers if last or (first_ends and solved) else solved
+    return {trainer: "solved" if trainer in solved else "steps" if last else "sibling" for trainer in ended}
+
+
+def _score(trainer: Trainer, step: int, why: Stopped, group: int, seconds: float) -> RunResult:
     """The result of a run that has ended: its best weights on the test set."""
     config = trainer.config
     trainer.restore_best()

@@ -17,20 +17,22 @@ def best_by_validation(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
     Its test accuracy is then not a maximum over test scores. The lower learning rate wins a tie.
     """
-    ordered = runs.sort_values(["validation_accuracy", "lr"], ascending=[False, True], kind="stable")
+    ordered = runs.sort_values(["validation_accuracy", "lr"], ascending=[False, True])
     return cast(pd.DataFrame, ordered.drop_duplicates(keys))
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """`best_by_validation` by length, number of KV pairs, member and width, sorted so; members keep their order."""
-    rank = {name: index for index, name in enumerate(dict.fromkeys(runs["name"]))}
+    ranks = {
+        "pairs": {pairs: int(str(pairs).split(",")[0]) for pairs in runs["pairs"]},  # pairs are text: "16" < "4"
+        "name": {name: rank for rank, name in enumerate(dict.fromkeys(runs["name"]))},
+    }
     best = best_by_validation(runs, ["name", "length", "pairs", "width"])
-    best = best.assign(
-        rank=[rank[name] for name in best["name"]],
-        number=[int(str(pairs).split(",")[0]) for pairs in best["pairs"]],  # pairs are text: "16" < "4"
+    return best.sort_values(
+        ["length", "pairs", "name", "width"],
+        key=lambda column: column.map(ranks[str(column.name)]) if column.name in ranks else column,
+        ignore_index=True,
     )
-    in_order = best.sort_values(["length", "number", "rank", "width"], kind="stable")
-    return cast(pd.DataFrame, in_order.drop(columns=["rank", "number"]).reset_index(drop=True))
 
 
 def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
@@ -41,9 +43,9 @@ def across_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     range.
     """
     keys = ["length", "pairs", "name", "width"]
-    of_seeds = best_by_validation(runs, [*keys, "seed"]).groupby(keys, sort=False)["accuracy"]
-    found = of_seeds.agg(seeds="count", accuracy="mean", deviation="std", lowest="min", highest="max").reset_index()
-    return best_runs(runs)[keys].merge(found, on=keys, how="left", validate="one_to_one")
+    of_seeds = best_by_validation(runs, [*keys, "seed"]).groupby(keys)["accuracy"]
+    found = of_seeds.agg(seeds="count", accuracy="mean", deviation="std", lowest="min", highest="max")
+    return best_runs(runs)[keys].merge(found.reset_index())
 
 
 def smallest_solving(runs: pd.DataFrame) -> pd.DataFrame:
@@ -53,11 +55,7 @@ def smallest_solving(runs: pd.DataFrame) -> pd.DataFrame:
     accuracy of at least `SOLVED`, or NA without such a model. ``best`` is the highest accuracy, ``widest`` the
     largest width tried.
     """
-    rows = []
-    for keys, group in best_runs(runs).groupby(["length", "pairs", "name"], sort=False):
-        reached = group[group["accuracy"] >= SOLVED]
-        least = {m: reached[m].min() if len(reached) else None for m in (*MEASURES, "width")}
-        task = dict(zip(("length", "pairs", "name"), cast(tuple, keys), strict=True))
-        rows.append({**task, **least, "best": group["accuracy"].max(), "widest": group["width"].max()})
-    frame = pd.DataFrame(rows)
-    return frame.astype(dict.fromkeys((*MEASURES, "width"), "Int64"))
+    best, keys, sizes = best_runs(runs), ["length", "pairs", "name"], [*MEASURES, "width"]
+    solving = best[sizes].astype("Int64").where(best["accuracy"] >= SOLVED)
+    groups = best.assign(best=best["accuracy"], widest=best["width"], **solving).groupby(keys, sort=False)
+    return groups.agg(dict.fromkeys(sizes, "min") | {"best": "max", "widest": "max"}).reset_index()

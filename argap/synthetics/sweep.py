@@ -52,7 +52,7 @@ class Sweep:
     title: str = ""
 
     def __post_init__(self) -> None:
-        if not self.members or not (self.lengths or self.tasks) or not self.widths or not self.lrs or not self.seeds:
+        if not all((self.members, self.lengths or self.tasks, self.widths, self.lrs, self.seeds)):
             raise ArgapError("members, lengths, widths, lrs and seeds: expected at least one of each")
         for name in self.members:
             plain_name("members:", name)

@@ -75,7 +75,7 @@ class Trainer:
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         loss.backward()
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.loss.copy_(loss.detach())
         self.step_index += 1
 

@@ -32,6 +32,9 @@ def test_the_rate_rises_for_a_tenth_and_falls_to_nothing():
     rates = [learning_rate(step, config) for step in range(8)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
     np.testing.assert_allclose(rates[4:], [0.5 * (1 + math.cos(math.pi * k / 4)) for k in range(4)])
+    # Three tenths of 8 steps are rounded up to 3.
+    np.testing.assert_allclose([learning_rate(k, replace(config, warmup=0.3)) for k in range(4)], [1 / 3, 2 / 3, 1, 1])
+    assert learning_rate(7, replace(config, warmup=0.99)) == 1
 
 
 def test_a_config_survives_json():
@@ -74,6 +77,15 @@ def test_what_is_mqars_is_refused_for_other_tasks():
             task_run("noisy_recall", **own)
     with pytest.raises(ArgapError, match="apply to MQAR only"):
         replace(task_run("noisy_recall"), pairs=(2,))
+
+
+def test_a_run_needs_a_batch_of_examples_and_they_fit_in_memory():
+    assert replace(TINY, train_examples=16).steps == 2
+    with pytest.raises(ArgapError, match="attention: 15 training examples; expected at least one batch, 16"):
+        replace(TINY, train_examples=15)
+    assert replace(TINY, length=256, test_examples=2**26).test_examples == 2**26
+    with pytest.raises(ArgapError, match="attention: test: 67,108,865 examples of length 256 are 17,179"):
+        replace(TINY, length=256, test_examples=2**26 + 1)
 
 
 def test_a_run_has_pairs_or_a_task():

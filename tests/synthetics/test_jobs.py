@@ -1,5 +1,6 @@
 """Jobs of a sweep: resumed, on several devices, and on Ray. All engines write the same files."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from argap.atomic import read_json
 from argap.cli import app
 from argap.errors import ArgapError
 from argap.ray_tasks import connect, task_device
-from argap.synthetics import devices
+from argap.synthetics import devices, jobs
 from argap.synthetics import ray as ray_jobs
 from argap.synthetics.devices import devices_of, train_on
 from argap.synthetics.jobs import Job, pending_jobs, run_sweep
@@ -153,6 +154,22 @@ def test_a_large_group_is_several_jobs(sweep, tmp_path):
     assert [len(part.runs) for part in pending_jobs(many, tmp_path, together=3)] == [3, 1] * 4
 
 
+def test_a_job_trains_what_is_left_unless_it_is_over(sweep, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(jobs, "train_group", lambda runs, device, **told: trained.append((runs, told)))
+    job = replace(pending_jobs(sweep, tmp_path, together=64)[0], first_ends=True, compiled=True)
+
+    def go_on() -> bool:
+        return False
+
+    job.train(CPU, go_on)
+    ((runs, told),) = trained
+    assert (tuple(runs), told["first_ends"], told["compiled"], told["stop"]) == (job.runs, True, True, go_on)
+    job.train(CPU, lambda: True)
+    replace(job, runs=()).train(CPU, go_on)
+    assert len(trained) == 1
+
+
 def test_two_processes_write_what_one_writes(sweep, mixers, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # a thread for each process, as in this one
     one = run_sweep(sweep, tmp_path / "one", HERE)
@@ -233,17 +250,28 @@ def resumable_file(tmp_path_factory):
     return path
 
 
-def test_a_sweep_resumes_where_it_stopped(resumable_file, tmp_path):
+def test_a_sweep_resumes_where_it_stopped(resumable_file, tmp_path, capsys):
     sweep = load_sweep(resumable_file)
     first = run_sweep(sweep, tmp_path, HERE, stop=lambda: len(list(tmp_path.glob("runs/*"))) == 2)
     assert len(first) == 2
+    assert "are finished" not in capsys.readouterr().err
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
     whole = run_sweep(sweep, tmp_path, HERE)
     assert len(whole) == len(sweep.configs()) == 8
+    said = capsys.readouterr().err
+    assert f"{tmp_path}: 2 of 8 runs are finished" in said
+    for done, (name, width) in ((4, ("base_conv", 8)), (6, ("attention", 16)), (8, ("base_conv", 16))):
+        best = whole[(whole["name"] == name) & (whole["width"] == width)]["accuracy"].max()
+        assert f"{done} of 8: {name}, N 16, width {width}: {best:.3f} at lr" in said
     assert all(path.stat().st_mtime_ns == when for path, when in written.items())
     assert read_runs(tmp_path).to_dict() == whole.to_dict()
     record = json.loads(next(iter(written)).read_text())
     assert set(record["slices"]) == {"distance", "pairs"}
+
+
+def test_a_sweep_that_is_stopped_within_a_job_has_none_of_its_runs(resumable_file, tmp_path):
+    asked = itertools.count(1)
+    assert run_sweep(load_sweep(resumable_file), tmp_path, HERE, stop=lambda: next(asked) > 2).empty
 
 
 def test_a_group_that_one_run_solved_is_skipped(resumable_file, tmp_path):

@@ -40,16 +40,21 @@ def test_side_by_side_is_as_alone_and_the_seed_repeats():
 
 
 def test_a_solved_run_stops_and_with_first_ends_so_do_the_others():
-    easy = replace(TINY, stop_at=1e-9, lr=1e-2)  # any right answer will do
-    hard = replace(TINY, stop_at=1.0)
+    easy = replace(TINY, vocab_size=8, stop_at=1e-9, lr=1e-2)  # any right answer will do
+    hard = replace(easy, stop_at=1.0)
     found = {r.config.key: r for r in train_group([easy, hard], CPU)}
-    assert found[hard.key].stopped == "steps"
-    assert found[hard.key].steps == TINY.steps
-    if found[easy.key].validation_accuracy:
-        assert found[easy.key].stopped == "solved"
-        ended = {r.config.key: r for r in train_group([easy, hard], CPU, first_ends=True)}
-        assert ended[hard.key].stopped == "sibling"
-        assert ended[hard.key].steps == ended[easy.key].steps
+    assert (found[hard.key].stopped, found[hard.key].steps) == ("steps", TINY.steps)
+    assert (found[easy.key].stopped, found[easy.key].steps) == ("solved", TINY.steps_per_epoch)
+    ended = {r.config.key: r for r in train_group([easy, hard], CPU, first_ends=True)}
+    assert (ended[hard.key].stopped, ended[hard.key].steps) == ("sibling", TINY.steps_per_epoch)
+    assert [result.group for result in (*found.values(), *ended.values())] == [2] * 4
+
+
+@pytest.mark.parametrize(("evaluations", "steps"), [(1, [5]), (2, [2, 4, 5]), (9, [1, 2, 3, 4, 5])])
+def test_a_run_is_validated_so_often_in_an_epoch_and_at_its_end(evaluations, steps):
+    config = replace(TINY, train_examples=80, epochs=1, evaluations=evaluations)  # 5 steps
+    (result,) = train_group([config], CPU)
+    assert [step for step, _ in result.curve] == steps
 
 
 def test_runs_that_are_stopped_have_no_result():

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,11 +13,12 @@ from argap.cli import app
 from argap.errors import ArgapError, FormatError
 from argap.models import ArgapConfig, ArgapForCausalLM
 from argap.records import as_json
-from argap.synthetics.pretrained_scores import _examples, _measure, _slices, score_pretrained
+from argap.synthetics.pretrained_scores import _check, _examples, _measure, _slices, _text, score_pretrained
 from argap.synthetics.pretrained_test import PretrainedTest, read_scores
 from argap.synthetics.tasks.examples import IGNORED
 from argap.tokenizer import copy_tokenizer
 from argap.train.model import save_model
+from tests.conftest import word_tokenizer
 
 DEMO = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 CPU = torch.device("cpu")
@@ -35,7 +37,9 @@ def folder(tmp_path_factory):
 
 def test_rows_are_a_naive_scans(folder, tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
-    rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
+    scores = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU)
+    assert (scores.models, scores.between) == (["tiny"], "' the'")
+    rows = scores.rows
     assert [(row.pairs, row.slice, row.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
         (2, "other", 72),  # 32 less 4 · 2 fill tokens
@@ -56,6 +60,18 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
     assert rows[3].nll == pytest.approx(np.mean(losses), rel=1e-5)
     assert rows[3].accuracy == pytest.approx(np.mean(right), abs=1e-12)
+
+
+def test_scores_do_not_depend_on_how_many_examples_are_scored_at_once(folder, monkeypatch):
+    test = PretrainedTest(pairs=(2,), examples=5, length=32, fill=" the")
+
+    def measures(at_once: int) -> list[float]:
+        monkeypatch.setattr("argap.synthetics.pretrained_scores.LOGITS_AT_ONCE", at_once * 32 * 8192)
+        rows = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).rows
+        return [value for row in rows for value in (row.n, row.nll, row.accuracy)]
+
+    assert measures(2) == pytest.approx(measures(5), rel=1e-5)
+    assert measures(0) == pytest.approx(measures(5), rel=1e-5)
 
 
 def test_other_is_the_fill_token_alone(tokenizer):
@@ -92,6 +108,30 @@ def test_a_text_stands_between_the_pairs(tokenizer, tmp_path):
     assert set(made.inputs[free].tolist()) <= text
 
 
+def test_the_first_tokens_of_a_text_are_used_and_no_more_is_read(tokenizer, tmp_path, monkeypatch):
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"text": "once upon a time"}\n{"text": "there was a king"}\nbroken\n')
+    tokens = np.concatenate(tokenizer.encode(["once upon a time", "there was a king"]))
+    for count in (len(tokens), len(tokens) - 1):
+        monkeypatch.setattr("argap.synthetics.pretrained_scores.TEXT_TOKENS", count)
+        assert _text(tokenizer, str(path)).tolist() == tokens[:count].tolist()
+    path.write_text("")
+    with pytest.raises(ArgapError, match="the text has 0 tokens; expected at least 32"):
+        _examples(tokenizer, PretrainedTest(pairs=(2,), examples=2, length=32, text=str(path)))
+    np.save(tmp_path / "ids.npy", np.arange(9, dtype=np.uint16))
+    with pytest.raises(ArgapError, match=r"ids.npy: it holds token ids; expected text"):
+        _text(tokenizer, str(tmp_path / "ids.npy"))
+
+
+def test_pairs_are_filled_with_eos_by_default_and_stand_as_far_apart_as_asked(tokenizer):
+    test = PretrainedTest(pairs=(4,), examples=20, length=64)
+    near, far = (_examples(tokenizer, msgspec.structs.replace(test, alpha=alpha))[0] for alpha in (0.1, 20.0))
+    assert (near.inputs == tokenizer.eos).sum() == 20 * (64 - 4 * 4)
+    assert near.slices["distance"].sum() < far.slices["distance"].sum()
+    with pytest.raises(ArgapError, match="words: it has no end-of-sequence token; choose another one with `fill=TEXT`"):
+        _examples(word_tokenizer(["a", "b"], unknown="b"), test)
+
+
 def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
     rng = np.random.default_rng(0)
     chosen = rng.random((20, 30)) < 0.5
@@ -104,18 +144,26 @@ def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
     assert alike.accuracy_ci95 == pytest.approx([1.0, 1.0])
 
 
-def test_what_does_not_fit_is_one_line(folder, tokenizer):
-    def scored(**asked):
-        score_pretrained(
-            [str(folder)], PretrainedTest(pairs=(2,), examples=2, **asked), dtype=torch.float32, device=CPU
-        )
+def test_what_does_not_fit_is_one_line(folder, tmp_path):
+    def scored(model=folder, **asked):
+        test = PretrainedTest(pairs=(2,), examples=2, **asked)
+        return score_pretrained([str(model)], test, dtype=torch.float32, device=CPU)
 
     with pytest.raises(ArgapError, match="at most 64 tokens"):
         scored(length=128, fill=" the")
+    scored(length=64, fill=" the")
     with pytest.raises(ArgapError, match="expected one"):
         scored(length=32, fill=" the the")
     with pytest.raises(ArgapError, match="one of the two"):
         scored(length=32, fill=" the", text="somewhere")
+    config = ArgapConfig(vocab_size=100, hidden_size=8, num_hidden_layers=1)
+    save_model(ArgapForCausalLM(config), tmp_path / "small")
+    copy_tokenizer(DEMO / "attention", tmp_path / "small")
+    with pytest.raises(ArgapError, match=r"small: it has 100 embeddings, but its tokenizer has token \d{4}; expected"):
+        scored(tmp_path / "small", length=32)
+    _check(ArgapForCausalLM(config), "small", PretrainedTest(), 99)
+    with pytest.raises(ArgapError, match="100 embeddings"):
+        _check(ArgapForCausalLM(config), "small", PretrainedTest(), 100)
 
 
 def test_the_command_scores_the_demo(tmp_path):
@@ -125,6 +173,7 @@ def test_the_command_scores_the_demo(tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "pairs.svg").is_file()
     written = json.loads((tmp_path / "scores.json").read_text())
+    assert written["between"] == "the end-of-sequence token"
     assert [row["model"] for row in written["rows"]] == ["attention"] * 6 + ["hybrid"] * 6
     broken = tmp_path / "broken.json"
     for change, said in (

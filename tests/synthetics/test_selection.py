@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from argap.synthetics.selection import across_seeds, best_runs, smallest_solving
+from argap.synthetics.selection import MEASURES, across_seeds, best_runs, smallest_solving
 
 
 def test_to_solve_takes_the_least_of_the_solved():
@@ -24,6 +24,23 @@ def test_to_solve_takes_the_least_of_the_solved():
     assert solved.loc["a", ["width", "flops", "state_size"]].tolist() == [128, 20, 200]
     assert solved.loc["b", ["width", "flops"]].isna().all()
     assert solved.loc["b", "best"] == 0.5
+
+
+def test_rows_are_by_length_then_pairs_as_numbers_then_members_in_their_order():
+    rows = [
+        (name, 64, pairs, 8, lr, 0.9, accuracy, 10, 100, 7)
+        for name in ("b", "a")
+        for pairs in ("16", "4")
+        for lr, accuracy in ((1e-2, 0.5), (1e-3, 0.99))  # the lower rate wins a tie, and 0.99 is enough
+    ]
+    columns = [*("name", "length", "pairs", "width", "lr", "validation_accuracy", "accuracy"), *MEASURES]
+    runs = pd.DataFrame(rows, columns=pd.Index(columns))
+    assert list(best_runs(runs)) == columns
+    solved = smallest_solving(runs)
+    order = [[64, "4", "b"], [64, "4", "a"], [64, "16", "b"], [64, "16", "a"]]
+    assert solved[["length", "pairs", "name"]].to_numpy().tolist() == order
+    assert solved[[*MEASURES, "width", "best"]].to_numpy().tolist() == [[10, 100, 7, 8, 0.99]] * 4
+    assert across_seeds(runs.assign(seed=0))[["length", "pairs", "name"]].to_numpy().tolist() == order
 
 
 def test_each_seed_counts_with_its_best_rate():

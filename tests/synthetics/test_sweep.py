@@ -85,6 +85,22 @@ def test_what_would_be_trained_twice_is_refused(axis, values, twice, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(
+            ({axis: []}, "members, lengths, widths, lrs and seeds: expected at least one of each")
+            for axis in ("lengths", "widths", "lrs", "seeds")
+        ),
+        ({"members": {}}, "members, lengths, widths, lrs and seeds: expected at least one of each"),
+        ({"members": {"a/b": {"mixers": ["attention"]}}}, "members: 'a/b': the name becomes a folder"),
+        ({"pairs": [], "pairs_together": True}, "pairs_together: expected a list of pairs"),
+    ],
+)
+def test_a_grid_without_runs_or_with_a_name_for_no_file_is_refused(change, said, tmp_path):
+    assert refused(tmp_path, **change).startswith(said)
+
+
+@pytest.mark.parametrize(
     ("run", "said"),
     [
         ({"epochs": 0}, "attention: epochs: expected 1 to 1,000,000,000, found 0"),
@@ -131,6 +147,13 @@ def test_the_published_sweeps_can_be_read_and_built():
     for path in sorted((Path(__file__).parents[2] / "suites" / "mqar").glob("*.yaml")):
         last = load_sweep(path).configs()[-1]  # `load_sweep` itself builds a model of every group
         assert cost(last.model_config(), last.length).flops > 0, path
+
+
+def test_pairs_have_a_run_each_or_are_trained_together():
+    both = SMALL | {"pairs": [1, 2]}
+    assert [config.pairs for config in build(Sweep, both).configs()] == [(1,), (2,)]
+    assert [config.pairs for config in build(Sweep, both | {"pairs_together": True}).configs()] == [(1, 2)]
+    assert [config.pairs for config in build(Sweep, SMALL | {"pairs": [], "lengths": [64]}).configs()] == [(4,)]
 
 
 TWO = {

@@ -53,6 +53,17 @@ def test_the_weights_that_were_best_are_tested():
     assert all(torch.equal(a, b) for a, b in zip(kept, trainer.model.parameters(), strict=True))
 
 
+def test_answers_do_not_depend_on_how_many_are_scored_at_once(monkeypatch):
+    test = supervision(TINY, "test")
+    scored = Trainer(TINY, supervision(TINY, "train"), CPU)
+    whole = scored.correct(test)
+    assert whole.shape == (20, 2)
+    monkeypatch.setattr("argap.synthetics.trainer.TOKENS_PER_BATCH", 3 * TINY.length)  # 20 examples: 6 times 3, and 2
+    assert (scored.correct(test) == whole).all()
+    monkeypatch.setattr("argap.synthetics.trainer.TOKENS_PER_BATCH", 1)
+    assert (scored.correct(test) == whole).all()
+
+
 def test_accuracy_by_slice_partitions_the_answers():
     made = supervision(replace(TINY, pairs=(1, 2)), "test")
     right = np.random.default_rng(0).random(made.targets.shape) < 0.5

@@ -44,7 +44,6 @@ def build(
     inputs = np.empty(shape, dtype=np.int32)
     labels = np.full(shape, IGNORED, dtype=np.int32)
     distance = np.zeros(shape, dtype=np.int32)
-    ids = np.unique(vocabulary)
     first = 2 * np.arange(config.pairs)
     slots = chain.from_iterable(draw_slots(rng, config) for _ in repeat(None))
     for row, slot in enumerate(islice(slots, config.examples)):
@@ -53,7 +52,7 @@ def build(
         elif text is not None:
             start = int(rng.integers(0, len(text) - config.length + 1))
             inputs[row] = text[start : start + config.length]
-        free = np.setdiff1d(ids, inputs[row])
+        free = np.setdiff1d(vocabulary, inputs[row])
         if len(free) < 2 * config.pairs:
             raise ArgapError(
                 f"mqar for a pretrained model: {len(free)} tokens of the vocabulary are neither the fill token nor in "

@@ -207,6 +207,10 @@ def test_fewer_examples_are_the_first_of_more() -> None:
     ("options", "said"),
     [
         ({"length": 15}, "need 16 tokens, the length is 15"),
+        (
+            {"examples": 10**9, "length": 18},
+            "1,000,000,000 examples of length 18 are 18,000,000,000 tokens; expected at most 17,179,869,184",
+        ),
         ({"pairs": 0}, "pairs: expected 1 to 1,000,000,000, found 0"),
         ({"alpha": 0.0}, r"alpha: expected above 0, at most 1e\+30, found 0.0"),
         ({"vocab_size": 6}, "a vocabulary of 6 tokens is too small for 4 keys"),
