@@ -80,9 +80,9 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
             key, default = field.encode_name, None if field.default is msgspec.NODEFAULT else field.default
             found, asked = (values.get(key, default) for values in (old, wanted))
             if found != asked:
-                held = f"{_short(found)}{_text_of(recorded) if key == 'evaluation set' else ''}"
+                held = f"{shortened(found)}{_text_of(recorded) if key == 'evaluation set' else ''}"
                 raise MismatchError(
-                    f"{folder}: holds a run with {key} {held}, asked for {_short(asked)}; choose another `out`, "
+                    f"{folder}: holds a run with {key} {held}, asked for {shortened(asked)}; choose another `out`, "
                     "or discard it with `overwrite=True`"
                 )
     elif parts := [name for name in PARTS if (folder / name).exists()]:
@@ -91,7 +91,7 @@ def check_resumable(folder: Path, identity: Record, *, overwrite: bool) -> None:
         raise ArgapError(f"{folder}: not empty, and not a run; choose another `out`, or `overwrite=True`")
 
 
-def _short(value: object) -> object:
+def shortened(value: object) -> object:
     """A fingerprint by its first digits, anything else as it is."""
     return value[:12] if isinstance(value, str) and FINGERPRINT.fullmatch(value) else value
 

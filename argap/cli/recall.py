@@ -16,7 +16,9 @@ def recall(
     checkpoints: Annotated[
         list[str],
         typer.Argument(
-            metavar="CKPT...", help="Local folders, hub ids, reference names, or `copy` for the copy baseline."
+            metavar="CKPT...",
+            help="Local folders, hub ids, reference names, finished runs (OUT/MODEL of an earlier call, not asked "
+            "again), or `copy` for the copy baseline.",
         ),
     ],
     tasks: Annotated[
@@ -25,7 +27,7 @@ def recall(
     ] = "swde,fda,squad",
     reference: Annotated[
         str | None,
-        typer.Option("--ref", metavar="REF", help="Model to compare with; shows examples gained and lost."),
+        typer.Option("--ref", metavar="REF", help="Model to compare with, as CKPT; shows examples gained and lost."),
     ] = None,
     data: Annotated[
         list[str] | None,

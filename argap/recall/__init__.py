@@ -2,5 +2,6 @@
 
 ``examples`` (questions) → ``prompts`` (what the model reads) → ``decoding`` (what it answers) → ``samples`` (one row
 per example, on disk) → ``scores`` (one model on one task) → ``result`` (all models, ``recall.json``). ``run`` connects
-them. ``lm_eval_model`` and ``lm_eval_tasks`` are the two sides of lm-eval.
+them; ``answered`` takes a model's samples from an earlier call. ``lm_eval_model`` and ``lm_eval_tasks`` are the two
+sides of lm-eval.
 """

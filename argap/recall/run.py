@@ -1,6 +1,7 @@
 """The whole benchmark: checkpoints and tasks in; samples, ``recall.json`` and lm-eval's ``results.json`` out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from argap.device import DTYPES, resolve_device, resolve_dtype, use_device
 from argap.errors import ArgapError
 from argap.loading import check_loadable, load_model, runs_native
 from argap.lock import one_writer
+from argap.recall.answered import AnsweredTarget, find_answered
 from argap.recall.decoding import CopyBaseline, Decoder, Forced
 from argap.recall.examples import COPY, Examples
 from argap.recall.link import ArNll, link_to_gap
@@ -38,6 +40,22 @@ from argap.targets import CheckpointTarget, find_target, with_distinct_names
 from argap.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True)
+class CopyTarget:
+    """The copy baseline, which uses the tokenizer of a checkpoint."""
+
+    tokenizer_of: CheckpointTarget
+    name: str = COPY
+    checkpoint: None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.tokenizer_of.tokenizer
+
+
+AskedTarget = CheckpointTarget | CopyTarget
+
+
 @one_writer("out")
 def run_recall(
     models: Sequence[str],
@@ -54,22 +72,26 @@ def run_recall(
 ) -> RecallResult:
     """Ask every model every example of ``tasks``; write and return ``recall.json``.
 
-    ``models`` and ``reference``: checkpoints, names, or ``copy``, the baseline without a model, which uses the first
-    checkpoint's tokenizer. ``ar_nlls``: by model, from `argap.recall.link.read_ar_nlls`. Raises `ArgapError` for
-    ``ar_nlls`` without the reference's and for prompts longer than a model's context; `MismatchError` for an index of
-    another tokenizer, and for a folder with another run.
+    ``models`` and ``reference``: checkpoints, names, finished runs (a model's folder in the ``out`` of an earlier call,
+    whose answers are copied), or ``copy``, the baseline without a model, which uses the first checkpoint's tokenizer.
+    ``ar_nlls``: by model, from `argap.recall.link.read_ar_nlls`. Raises `ArgapError` for ``ar_nlls`` without the
+    reference's and for prompts longer than a model's context; `MismatchError` for an index of another tokenizer, and
+    for a folder with another run; and what `argap.recall.answered.find_answered` raises.
     """
-    targets = _find_targets([*models, *([reference] if reference else [])])
-    compared = None if reference is None else _name(targets[reference])
+    rule = HitRule(None if index is None else open_index(index), threshold)
+    answered = partial(find_answered, tasks=tasks, protocol=protocol, rule=rule)
+    targets = _find_targets([*models, *([reference] if reference else [])], answered)
+    compared = None if reference is None else targets[reference].name
     if ar_nlls is not None and compared not in ar_nlls:
         raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
-    rule = HitRule(None if index is None else open_index(index), threshold)
-    first = next(target for target in targets.values() if target is not None).tokenizer
     samples: dict[tuple[str, str], list[Sample]] = {}
     scores: list[Score] = []
     for target in targets.values():
-        model = _name(target)
-        answers = _answer_tasks(target, first, tasks, out, protocol, options, rule, overwrite=overwrite)
+        model = target.name
+        if isinstance(target, AnsweredTarget):
+            answers = target.copy_to(out, overwrite=overwrite)
+        else:
+            answers = _answer_tasks(target, tasks, out, protocol, options, rule, overwrite=overwrite)
         for examples, own in zip(tasks, answers, strict=True):
             samples[model, examples.label] = own
             scores.append(score(model, examples.label, own))
@@ -134,33 +156,37 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     return Decoder(model, target.tokenizer, batch_size=batch_size)
 
 
-def _find_targets(names: Sequence[str]) -> dict[str, CheckpointTarget | None]:
-    """The checkpoint of each name, in order; None for the copy baseline.
+def _find_targets(
+    names: Sequence[str], answered: Callable[[str], AnsweredTarget | None]
+) -> dict[str, AskedTarget | AnsweredTarget]:
+    """The model of each name, in order; ``answered`` finds those that are finished runs.
 
-    Raises `ArgapError` without a checkpoint, and where two models would share a folder.
+    Raises `ArgapError` for the copy baseline without a checkpoint, and where two models would share a folder.
     """
-    asked = [name for name in dict.fromkeys(names) if name != COPY]
-    if not asked:
-        raise ArgapError("copy: the baseline takes its tokenizer from a checkpoint; name one too, or as `reference`")
-    checkpoints = with_distinct_names([find_target(name) for name in asked])
-    targets: dict[str, CheckpointTarget | None] = dict.fromkeys(names)
-    targets.update(zip(asked, checkpoints, strict=True))
+    found = {name: answered(name) for name in names if name != COPY}
+    asked = [name for name, target in found.items() if target is None]
+    checkpoints = dict(zip(asked, with_distinct_names([find_target(name) for name in asked]), strict=True))
+    targets: dict[str, AskedTarget | AnsweredTarget] = {}
     folders: dict[Path, str] = {}
-    for name, target in targets.items():
-        folder = model_folder(Path(), _name(target))
+    for name in dict.fromkeys(names):
+        target = found.get(name) or checkpoints.get(name)
+        if target is None:
+            if not checkpoints:
+                raise ArgapError(
+                    "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a "
+                    "checkpoint too, or as `reference`"
+                )
+            target = CopyTarget(next(iter(checkpoints.values())))
+        folder = model_folder(Path(), target.name)
         if folder in folders:
-            raise ArgapError(f"{name}: shares the folder {folder} with {folders[folder]}; rename the checkpoint")
+            raise ArgapError(f"{name}: shares the folder {folder} with {folders[folder]}; write NAME=CKPT for one")
         folders[folder] = name
+        targets[name] = target
     return targets
 
 
-def _name(target: CheckpointTarget | None) -> str:
-    return COPY if target is None else target.name
-
-
 def _answer_tasks(
-    target: CheckpointTarget | None,
-    tokenizer: Tokenizer,
+    target: AskedTarget,
     tasks: Sequence[Examples],
     out: Path,
     protocol: Protocol,
@@ -169,18 +195,18 @@ def _answer_tasks(
     *,
     overwrite: bool,
 ) -> list[list[Sample]]:
-    """The samples of one model on each task; ``tokenizer``: the copy baseline's."""
-    decoder: Decoder | CopyBaseline = CopyBaseline(tokenizer) if target is None else load_decoder(target, options)
+    """The samples of one model on each task."""
+    baseline = isinstance(target, CopyTarget)
+    decoder = CopyBaseline(target.tokenizer) if baseline else load_decoder(target, options)
     tokenizer = decoder.tokenizer
-    name = _name(target)
     if rule.index is not None:
-        check_tokenizer(rule.index, name, tokenizer.fingerprint)
+        check_tokenizer(rule.index, target.name, tokenizer.fingerprint)
     samples = []
     for examples in tasks:
         prompts = [build_prompt(example, examples.task, tokenizer, protocol) for example in examples.rows]
-        if target is not None:
-            check_fits(prompts, max_positions(read_config(target.checkpoint)), name)
-        folder = task_folder(out, name, examples.label)
+        if target.checkpoint is not None:
+            check_fits(prompts, max_positions(read_config(target.checkpoint)), target.name)
+        folder = task_folder(out, target.name, examples.label)
         record = _describe(target, examples, protocol, options, rule)
         answer = partial(_answer_rows, decoder, examples, prompts, rule)
         lengths = [len(prompt.ids) for prompt in prompts]
@@ -206,12 +232,12 @@ def _answer_rows(
 
 
 def _describe(
-    target: CheckpointTarget | None, examples: Examples, protocol: Protocol, options: ScoreOptions, rule: HitRule
+    target: AskedTarget, examples: Examples, protocol: Protocol, options: ScoreOptions, rule: HitRule
 ) -> RecallRun:
-    checkpoint = None if target is None else target.checkpoint
+    checkpoint = target.checkpoint
     device = resolve_device(options.device)
     return RecallRun(
-        model=_name(target),
+        model=target.name,
         task=examples.label,
         checkpoint=None if checkpoint is None else vars(checkpoint) | {"folder": str(checkpoint.folder)},
         protocol=protocol,

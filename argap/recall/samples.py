@@ -112,6 +112,13 @@ class HitRule:
     index: BigramIndex | None = None
     threshold: int = 1250
 
+    def hits(self, first: Sequence[int], second: Sequence[int], repeated: Sequence[bool]) -> list[bool] | None:
+        """Which bigrams (first, second), of which some are repeated, are AR hits; None without an index."""
+        if self.index is None:
+            return None
+        counts = self.index.count(np.array(first, dtype=int), np.array(second, dtype=int)).tolist()
+        return [again and count <= self.threshold for again, count in zip(repeated, counts, strict=True)]
+
 
 def gold_ids(example: Example, tokenizer: Tokenizer) -> list[int]:
     """The tokens of the gold as they would follow the query: after a space."""
@@ -129,11 +136,7 @@ def make_sample(
     rule: HitRule,
 ) -> Sample:
     """The sample of one example. ``gold``: its tokens; ``forced``: their log-probs, None for the copy baseline."""
-    repeated, ar_hit = repeats_of_gold(prompt.ids, gold), None
-    if rule.index is not None:
-        before = np.array([prompt.ids[-1], *gold[:-1]])
-        counts = rule.index.count(before, np.array(gold)).tolist()
-        ar_hit = [again and count <= rule.threshold for again, count in zip(repeated, counts, strict=True)]
+    repeated = repeats_of_gold(prompt.ids, gold)
     return Sample(
         row=row,
         id=example.id,
@@ -152,7 +155,7 @@ def make_sample(
         gold_logprobs=None if forced is None else forced.logprobs,
         gold_rank=None if forced is None else forced.ranks[0],
         gold_repeated=repeated,
-        gold_ar_hit=ar_hit,
+        gold_ar_hit=rule.hits([prompt.ids[-1], *gold[:-1]], gold, repeated),
         generation=generation.text,
         generated_tokens=len(generation.ids),
         stop=generation.stop,

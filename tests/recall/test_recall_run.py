@@ -21,7 +21,7 @@ from argap.recall.lm_eval_tasks import OWN
 from argap.recall.prompts import Protocol
 from argap.recall.result import RecallResult, flips, open_recall
 from argap.recall.run import run_recall, run_upstream
-from argap.recall.samples import Sample, task_folder
+from argap.recall.samples import HitRule, Sample, task_folder
 from argap.recall.scores import Failures, by_key, chance, interval, why
 from argap.records import as_json
 from argap.reports.formats import markdown, print_tables
@@ -36,6 +36,7 @@ from argap.reports.recall import (
 )
 from argap.reports.recall_figure import recall_figure
 from argap.tokenizer import tokenizer_folder
+from tests.conftest import index_of
 
 CHECKPOINTS = Path(__file__).parents[2] / "argap" / "demo" / "checkpoints"
 HYBRID = str(CHECKPOINTS / "hybrid")
@@ -101,6 +102,15 @@ def test_samples_say_why(done) -> None:
         assert row["distance"] == row["prompt_tokens"] - row["gold_positions"][-1]
         assert len(row["gold_logprobs"]) == len(row["gold_tokens"]) == len(row["gold_repeated"])
         assert row["gold_ar_hit"] is None  # without an index
+
+
+def test_ar_hits_of_golds_are_repeated_and_rare(tokenizer, tmp_path) -> None:
+    # In 1 2 1 2 3 the bigram 1 2 occurs twice, 2 1 and 2 3 once; the last is not repeated in the prompt.
+    index = index_of([[1, 2, 1, 2, 3]], tmp_path, tokenizer)
+    bigrams = ([1, 2, 2], [2, 1, 3], [True, True, False])
+    assert HitRule(index, 1).hits(*bigrams) == [False, True, False]
+    assert HitRule(index, 2).hits(*bigrams) == [True, True, False]
+    assert HitRule().hits(*bigrams) is None
 
 
 def test_a_rerun_skips_what_is_there_and_refuses_another_protocol(done, monkeypatch) -> None:

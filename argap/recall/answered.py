@@ -1,0 +1,119 @@
+"""Answers of an earlier `argap recall`, reused in place of asking their model again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from argap.errors import ArgapError, FormatError, MismatchError
+from argap.recall.examples import Examples
+from argap.recall.prompts import Protocol
+from argap.recall.samples import HitRule, RecallRun, Sample, collect_samples, read_samples, task_folder
+from argap.records import as_json, read_record
+from argap.resumable import folder_name, shortened
+from argap.targets import split_name
+
+
+@dataclass(frozen=True)
+class AnsweredTarget:
+    """A model's folder in the ``out`` of an earlier call: its finished runs, whose answers are reused."""
+
+    name: str
+    folder: Path
+    runs: list[RecallRun]
+    """One for each task."""
+    samples: list[list[Sample]]
+    """Of each run, in the order of its examples."""
+
+    def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
+        """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
+
+        Raises `MismatchError` where ``out`` holds other runs of this name.
+        """
+        for run, samples in zip(self.runs, self.samples, strict=True):
+            folder = task_folder(out, self.name, run.task)
+            elsewhere = folder.resolve() != (self.folder / folder.name).resolve()  # its own files are never discarded
+            lengths = [sample.prompt_tokens for sample in samples]
+            collect_samples(folder, run, lengths, partial(_at, samples), overwrite=overwrite and elsewhere)
+        return self.samples
+
+
+def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> AnsweredTarget | None:
+    """The answers to ``tasks`` in a model's folder ``source``, or ``NAME=`` and the folder; None for anything else.
+
+    Raises `ArgapError` for the folder of a result, and where a task is missing or unfinished; `MismatchError` for
+    answers of several checkpoints, to other data, or under another protocol, index or threshold; `FormatError` for
+    damaged ones. Dtype and device may be any.
+    """
+    name, path = split_name(source)
+    folder = Path(path)
+    if not any(folder.glob("*/samples/part-*.parquet")):
+        if (folder / "recall.json").is_file() and not (folder / "config.json").is_file():
+            raise ArgapError(f"{folder}: a result of `argap recall`; expected the folder of one model in it")
+        return None
+    runs, samples = [], []
+    for examples in tasks:
+        run, own = _read_run(folder, examples)
+        _check_alike(folder / folder_name(examples.label), run, own, examples, protocol, rule)
+        runs.append(msgspec.structs.replace(run, model=name or run.model, task=examples.label))
+        samples.append(own)
+        if run.identity.checkpoint != runs[0].identity.checkpoint:
+            raise MismatchError(
+                f"{folder}: answers of one checkpoint on {runs[0].task}, of another on {run.task}; expected those of "
+                "one; ask it again, with `overwrite=True`"
+            )
+    return AnsweredTarget(runs[0].model, folder, runs, samples)
+
+
+def _read_run(folder: Path, examples: Examples) -> tuple[RecallRun, list[Sample]]:
+    """The finished run on ``examples`` in a model's folder."""
+    path = folder / folder_name(examples.label)
+    if not (path / "run.json").is_file():
+        there = sorted(path.parent.name for path in folder.glob("*/run.json"))
+        raise ArgapError(
+            f"{folder}: no answers on {examples.label}, only {', '.join(there)}; repeat its `argap recall` command "
+            "with this task, or leave it out of `tasks`"
+        )
+    run = read_record(path / "run.json", RecallRun)
+    if run.finished is None:
+        raise ArgapError(f"{path}: the run is not finished; repeat its `argap recall` command to complete it")
+    samples = read_samples(path)
+    if [sample.row for sample in samples] != list(range(run.data.examples)):
+        raise FormatError(
+            f"{path}: {len(samples)} answers, expected {run.data.examples}; repeat its `argap recall` command"
+        )
+    return run, samples
+
+
+def _check_alike(
+    path: Path, run: RecallRun, samples: Sequence[Sample], examples: Examples, protocol: Protocol, rule: HitRule
+) -> None:
+    """Raise `MismatchError` unless a model asked now reads the same prompts, and its golds have the same AR hits.
+
+    An index is known by its counts, because its path differs between machines. Of these only the counts of the golds'
+    bigrams reach a sample, and they are counted again, but for the first: its first token is the prompt's last.
+    """
+    made = run.identity
+    held = {"examples": run.data.examples, "data": made.data, **as_json(made.protocol), "threshold": made.threshold}
+    data = {"examples": len(examples.rows), "data": examples.fingerprint}
+    for key, asked in (data | as_json(protocol) | {"threshold": rule.threshold}).items():
+        if held[key] != asked:
+            raise _mismatch(path, key, shortened(held[key]), shortened(asked))
+    for sample in samples:
+        gold, hits = sample.gold_tokens, sample.gold_ar_hit
+        if rule.hits(gold[:-1], gold[1:], sample.gold_repeated[1:]) != (hits and hits[1:]):
+            asked = "none" if rule.index is None else f"{rule.index.folder}, which gives other AR hits"
+            raise _mismatch(path, "index", made.index or "none", asked)
+
+
+def _mismatch(path: Path, key: str, held: object, asked: object) -> MismatchError:
+    return MismatchError(
+        f"{path}: holds answers with `{key}` {held}, asked for {asked}; give what the answers have, or name the "
+        "checkpoint to ask it again"
+    )
+
+
+def _at(samples: Sequence[Sample], rows: Sequence[int]) -> list[Sample]:
+    return [samples[row] for row in rows]
