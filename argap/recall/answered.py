@@ -26,6 +26,13 @@ class AnsweredTarget:
     """One for each task."""
     samples: list[list[Sample]]
     """Of each run, in the order of its examples."""
+    named: bool
+    """Whether the user chose the name."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the checkpoint; None for the copy baseline."""
+        return self.runs[0].identity.checkpoint
 
     def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
         """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
@@ -64,7 +71,7 @@ def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, ru
                 f"{folder}: answers of one checkpoint on {runs[0].task}, of another on {run.task}; expected those of "
                 "one; ask it again, with `overwrite=True`"
             )
-    return AnsweredTarget(runs[0].model, folder, runs, samples)
+    return AnsweredTarget(runs[0].model, folder, runs, samples, named=name is not None)
 
 
 def _read_run(folder: Path, examples: Examples) -> tuple[RecallRun, list[Sample]]:

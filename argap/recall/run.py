@@ -86,8 +86,7 @@ def run_recall(
         raise ArgapError(f"`gap`: no AR hits of the reference {compared}; expected one of {', '.join(ar_nlls)}")
     samples: dict[tuple[str, str], list[Sample]] = {}
     scores: list[Score] = []
-    for target in targets.values():
-        model = target.name
+    for model, target in {target.name: target for target in targets.values()}.items():
         if isinstance(target, AnsweredTarget):
             answers = target.copy_to(out, overwrite=overwrite)
         else:
@@ -159,28 +158,36 @@ def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
 def _find_targets(
     names: Sequence[str], answered: Callable[[str], AnsweredTarget | None]
 ) -> dict[str, AskedTarget | AnsweredTarget]:
-    """The model of each name, in order; ``answered`` finds those that are finished runs.
+    """The model of each name, in order; ``answered`` finds those that are finished runs. Names of the same weights,
+    such as a path written in two ways, are one model, unless the user gave them a name.
 
     Raises `ArgapError` for the copy baseline without a checkpoint, and where two models would share a folder.
     """
-    found = {name: answered(name) for name in names if name != COPY}
-    asked = [name for name, target in found.items() if target is None]
-    checkpoints = dict(zip(asked, with_distinct_names([find_target(name) for name in asked]), strict=True))
-    targets: dict[str, AskedTarget | AnsweredTarget] = {}
-    folders: dict[Path, str] = {}
+    known: dict[str | None, CheckpointTarget | AnsweredTarget] = {}
+    found: dict[str, CheckpointTarget | AnsweredTarget] = {}
     for name in dict.fromkeys(names):
-        target = found.get(name) or checkpoints.get(name)
-        if target is None:
-            if not checkpoints:
-                raise ArgapError(
-                    "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a "
-                    "checkpoint too, or as `reference`"
-                )
+        if name != COPY:
+            target = answered(name) or find_target(name)
+            alone = target.named or target.fingerprint is None
+            found[name] = target if alone else known.setdefault(target.fingerprint, target)
+    asked = {id(target): target for target in found.values() if isinstance(target, CheckpointTarget)}
+    checkpoints = dict(zip(asked, with_distinct_names(list(asked.values())), strict=True))
+    targets: dict[str, AskedTarget | AnsweredTarget] = {}
+    folders: dict[Path, tuple[str, AskedTarget | AnsweredTarget]] = {}
+    for name in dict.fromkeys(names):
+        if name in found:
+            target = checkpoints.get(id(found[name]), found[name])
+        elif checkpoints:
             target = CopyTarget(next(iter(checkpoints.values())))
+        else:
+            raise ArgapError(
+                "copy: the baseline takes its tokenizer from a checkpoint, and finished runs have none; name a "
+                "checkpoint too, or as `reference`"
+            )
         folder = model_folder(Path(), target.name)
-        if folder in folders:
-            raise ArgapError(f"{name}: shares the folder {folder} with {folders[folder]}; write NAME=CKPT for one")
-        folders[folder] = name
+        first, other = folders.setdefault(folder, (name, target))
+        if other is not target:
+            raise ArgapError(f"{name}: shares the folder {folder} with {first}; write NAME=CKPT for one")
         targets[name] = target
     return targets
 
