@@ -221,7 +221,7 @@ def _labels(axes: Axes) -> Hashable:
     return (*shared, *ticks, axes.get_xlabel(), axes.get_ylabel(), titled)
 
 
-def grid(axes: Axes, values: Literal["x", "y"] = "y") -> None:
+def grid(axes: Axes, values: Literal["x", "y", "both"] = "y") -> None:
     """Grid lines at the ticks of the axis with the values, and no tick marks."""
     axes.grid(axis=values)
     axes.tick_params(length=0)

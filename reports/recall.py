@@ -128,16 +128,19 @@ def published(path: Path) -> Table:
 
 
 def write_recall_page(folder: Path) -> Path:
-    """Write ``recall.html`` and ``recall.svg`` beside ``recall.json`` and return the path of the page."""
+    """Write ``recall.html``, ``recall.svg`` and, where there are AR gaps, ``link.svg`` beside ``recall.json``, and
+    return the path of the page."""
     from argap.reports.figures import written
-    from argap.reports.recall_figure import recall_figure
+    from argap.reports.recall_figure import link_figure, recall_figure
 
     result = open_recall(folder)
-    (name, drawn), *_ = written({"recall": recall_figure(result)}, folder).items()
+    figures = {"recall": recall_figure(result), "link": link_figure(result)}
+    (folder / "link.svg").unlink(missing_ok=True)
+    drawn = written({name: figure for name, figure in figures.items() if figure is not None}, folder)
     title, sentences = recall_headline(result)
     page = render_page(
         "recall.html.j2",
-        PageData("", "", 0, (), {name: drawn.panels}),
+        PageData("", "", 0, (), {name: each.panels for name, each in drawn.items()}),
         {"score": _score, "nll": mean_nll},
         result=result,
         reference=result.reference,
@@ -146,7 +149,7 @@ def write_recall_page(folder: Path) -> Path:
         tasks=tasks_table(result),
         scores=recall_table(result, survived=True),
         failures=failures_table(result),
-        figure=(name, inline_svg(drawn.path, name)),
+        figures={name: inline_svg(each.path, name) for name, each in drawn.items()},
         shown=_shown(folder, result),
     )
     path = folder / "recall.html"

@@ -1,4 +1,4 @@
-"""Recall of every model on every task, as bars."""
+"""Recall of every model on every task, as bars; and gaps on the golds beside AR gaps."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -6,7 +6,18 @@ from matplotlib.ticker import MaxNLocator
 
 from argap.recall.result import RecallResult
 from argap.recall.scores import Score
-from argap.reports.drawing import COLOURS, INK, SHARE, dashed, grid, panel_rows, plain, style
+from argap.reports.drawing import (
+    COLOURS,
+    INK,
+    SHARE,
+    dashed,
+    grid,
+    legend_of_models,
+    looks,
+    panel_rows,
+    plain,
+    style,
+)
 from argap.reports.hover import tell
 
 ACROSS = 3
@@ -30,7 +41,7 @@ def recall_figure(result: RecallResult) -> Figure:
         chances = [row.chance for row in scores.values() if row.chance is not None]
         if chances:
             dashed(axes, 100 * max(chances))
-        axes.set_title("\n(".join(plain(part, 22) for part in task.label.split(" (", 1)))
+        axes.set_title(_title(task.label))
         grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         shown = [(value, _words(row)) if row else (None, "") for value, row in zip(values, found, strict=True)]
@@ -39,6 +50,44 @@ def recall_figure(result: RecallResult) -> Figure:
     panels[0].set_yticks(at, [plain(model, 24) for model in models])
     figure.supxlabel("% of the answers that contain the gold", fontsize=9)
     return figure
+
+
+@style()
+def link_figure(result: RecallResult) -> Figure | None:
+    """A panel a task: each model's gap to the reference on the golds against its AR gap, in nats, hollow on all AR hits
+    and filled at the distances of the golds. None where no model has all three."""
+    gaps = {
+        link.task: [
+            (point.model, point.gold_gap_nll, (point.ar_gap_nll, point.ar_gap_at_distances))
+            for point in link.points
+            if point.gold_gap_nll is not None and point.ar_gap_at_distances is not None
+        ]
+        for link in result.link
+    }
+    drawn = {task: points for task, points in gaps.items() if points}
+    if not drawn:
+        return None
+    look = looks(list(dict.fromkeys(model for points in drawn.values() for model, *_ in points)))
+    figure, panels = panel_rows(len(drawn), across=ACROSS, head=0.9, row=2.3)
+    for (task, points), axes in zip(drawn.items(), panels, strict=True):
+        for model, gold, ar in points:
+            own = look[model]
+            axes.plot(ar, [gold, gold], color=own.colour, linewidth=0.8)
+            for x, inside in zip(ar, ("white", own.colour), strict=True):
+                axes.plot(x, gold, color=own.colour, marker=own.marker, markersize=6, markerfacecolor=inside)
+        axes.update_datalim([(0, 0)])
+        axes.set_title(_title(task))
+        grid(axes, "both")
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    figure.supxlabel("AR gap (nats): hollow, all AR hits; filled, at the distances of the golds", fontsize=9)
+    figure.supylabel("Gap on the golds (nats)", fontsize=9)
+    legend_of_models(figure, look)
+    return figure
+
+
+def _title(task: str) -> str:
+    return "\n(".join(plain(part, 22) for part in task.split(" (", 1))
 
 
 def _words(row: Score) -> str:

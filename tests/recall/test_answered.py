@@ -75,7 +75,7 @@ def test_finished_runs_give_the_result_that_asking_in_one_call_gives(asked, one_
     for folder in tmp_path.glob("only-*"):
         shutil.rmtree(folder)  # the result holds all it needs
     write_recall_page(joined)
-    for pattern in ("recall.html", "recall.svg", "*/*/samples/*", "*/*/checksums.json"):
+    for pattern in ("recall.html", "*.svg", "*/*/samples/*", "*/*/checksums.json"):
         assert files_of(joined, pattern) == files_of(out, pattern) != {}
 
 

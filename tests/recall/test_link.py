@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 import pytest
 
 from argap.errors import ArgapError, FormatError
 from argap.recall.link import ArNll, link_to_gap, read_ar_nlls
+from argap.recall.result import open_recall
 from argap.recall.scores import Group, Score
 from argap.records import read_gap
 from argap.reports.recall import link_text
+from argap.reports.recall_figure import link_figure
 
 RESULT = Path(__file__).parents[2] / "results" / "table1-7m" / "7m"
 
@@ -90,3 +93,18 @@ def test_the_ar_gap_is_read_from_a_result_of_argap_score(tmp_path) -> None:
     (tmp_path / "gap.json").write_text("{}")
     with pytest.raises(FormatError, match=r"gap\.json: .*missing required field"):
         read_ar_nlls(tmp_path, "ref")
+
+
+def test_the_figure_of_the_link_moves_each_model_to_the_golds_distances() -> None:
+    result = open_recall(RESULT.parents[1] / "recall" / "table1-7m-swde")
+    figure = link_figure(result)
+    assert figure is not None
+    (axes,), (link,) = figure.axes, result.link
+    lines = [np.asarray(line.get_data()) for line in axes.lines]
+    drawn = [tuple(line.ravel()) for line in lines if line.size == 4]
+    assert drawn == [(p.ar_gap_nll, p.ar_gap_at_distances, p.gold_gap_nll, p.gold_gap_nll) for p in link.points]
+    assert axes.get_xlim()[0] < 0
+    without = [msgspec.structs.replace(point, ar_gap_at_distances=None) for point in link.points]
+    older = msgspec.structs.replace(result, link=[msgspec.structs.replace(link, points=without)])
+    assert link_figure(older) is None
+    assert link_figure(msgspec.structs.replace(result, link=[])) is None
