@@ -65,6 +65,8 @@ def compare_runs(
             both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
             raise ArgapError(f"{both}; score one of them as NAME=CKPT")
         by_name[run.model] = run
+    if len({run.record.evaluation.unit for run in opened}) > 1:
+        check_tokens(opened)
     base_name = open_run(base).model if base else None
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
         opened, folder = align_finished(opened, out), out / "labels"
