@@ -27,7 +27,7 @@ from argap.progress import say
 from argap.records import Gap, IndexRecord, LabelsRecord, SliceResult, read_gap, write_record
 from argap.reports.write import remove_report
 from argap.resumable import folder_name
-from argap.runs import Run, check_same_set, open_run, recorded_text, tokenizer_of
+from argap.runs import Run, check_same_set, check_text, open_run, recorded_text, tokenizer_of
 from argap.segments.runs import align_finished, check_tokens
 from argap.summary import summarize
 from argap.threshold import PAPER_THRESHOLD, PAPER_TOKENS, Threshold, resolve_threshold
@@ -65,6 +65,8 @@ def compare_runs(
             both = f"{run.folder} and {by_name[run.model].folder} are both named {run.model}"
             raise ArgapError(f"{both}; score one of them as NAME=CKPT")
         by_name[run.model] = run
+    if len({run.record.evaluation.unit for run in opened}) > 1:
+        check_tokens(opened)
     base_name = open_run(base).model if base else None
     if len({run.record.evaluation.tokenizer_fingerprint for run in opened}) > 1:
         opened, folder = align_finished(opened, out), out / "labels"
@@ -112,7 +114,7 @@ def _label_text(runs: Sequence[Run], out: Path) -> Path:
         return folder
     tokenizer = tokenizer_of(first)
     data = open_evaluation_set(recorded_text(first), tokenizer)
-    check_same_set(first, data.record, "the text is now")
+    check_text(first, data.record)
     index = first.record.source.index
     opened = open_index(index) if index is not None and Path(index).is_dir() else None
     write_labels(label_portions(data, opened), tokenizer, folder)

@@ -59,7 +59,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ArgapError as error:
         raise ArgapError(f"{path}: {error}") from None
     if not isinstance(values, dict):
-        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {type(values).__name__}")
+        found = "nothing" if values is None else type(values).__name__
+        raise ArgapError(f"{path}: expected KEY: VALUE lines, found {found}")
     return values
 
 

@@ -240,7 +240,12 @@ def recorded_text(run: Run) -> EvaluationSpec:
     return spec
 
 
-def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
+def check_same_set(
+    run: Run,
+    evaluation: EvaluationRecord,
+    what: str,
+    remedy: str = "score both with the same `data`, `seq_len` and `packing`",
+) -> None:
     """Raise `MismatchError` unless ``run`` scored that evaluation set; ``what`` says where it comes from."""
     own = run.record.evaluation
     if own.fingerprint == evaluation.fingerprint:
@@ -252,9 +257,14 @@ def check_same_set(run: Run, evaluation: EvaluationRecord, what: str) -> None:
     ]
     raise MismatchError(
         f"{run.folder} holds evaluation set {own.fingerprint[:12]}, {what} {evaluation.fingerprint[:12]} "
-        f"({', '.join(differing) or 'the text itself differs'}); score both with the same `data`, `seq_len` and "
-        "`packing`"
+        f"({', '.join(differing) or 'the text itself differs'}); {remedy}"
     )
+
+
+def check_text(run: Run, now: EvaluationRecord) -> None:
+    """Raise `MismatchError` unless ``run`` scored the text as it is read ``now``."""
+    remedy = "expected the text and windows of the run; where they have changed, score the models again, together"
+    check_same_set(run, now, "the text is now", remedy)
 
 
 def token_parts(folder: Path) -> list[Path]:

@@ -151,7 +151,7 @@ def reason(error: duckdb.Error) -> str:
 def _refusal(where: str, why: str, schema: pa.Schema) -> ArgapError:
     models = [field.name for field in schema.field("nll").type]
     fields = ", ".join(f"nll.{quoted(model)}" for model in models[:2])
-    known = ", ".join(schema.names)
+    known = ", ".join(map(quoted, schema.names))
     return ArgapError(f'condition "{" ".join(where.split())}": {why}; known columns are {known} ({fields}, …)')
 
 

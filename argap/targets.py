@@ -54,9 +54,9 @@ class CheckpointTarget:
             return load_tokenizer(self.checkpoint.folder, name=self.checkpoint.name)
         except FormatError:
             raise
-        except ArgapError:
+        except ArgapError as error:
             if given.default is None:
-                raise
+                raise ArgapError(f"{error}; save one there, or name one to `argap score` by `tokenizer=T`") from None
             return load_tokenizer(given.default)
 
 

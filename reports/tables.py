@@ -202,8 +202,8 @@ def _scope(gap: Gap) -> str:
     else:
         proxy = " (proxy: not counted from the training documents)" if gap.index.proxy else ""
         scope += (
-            f"AR hits are {share} of them: bigrams repeated in the window and seen at most "
-            f"{threshold_text(gap.threshold)} times in training{proxy}"
+            f"AR hits are {share} of {'them' if gap.unit == 'token' else 'the bytes'}: bigrams repeated in the window "
+            f"and seen at most {threshold_text(gap.threshold)} times in training{proxy}"
         )
     return f"{scope}. Reference: {gap.reference}."
 

@@ -213,7 +213,8 @@ def test_bins_of_any_name_are_recorded_and_stay(result, tmp_path, run_command):
 
 
 def test_a_condition_lists_them_and_a_breakdown_names_them(result):
-    with pytest.raises(ArgapError, match=r"known columns are window, .*, top1, language, year, entities, Checked on"):
+    columns = r'known columns are "window", .*, top1, language, year, entities, "Checked on"'
+    with pytest.raises(ArgapError, match=columns):
         result.gap({"bad": "lang = 'fr'"})
     known = r"`by` lang: expected slice, .*, position, domain, source, word_start, .*, language, year, entities"
     with pytest.raises(ArgapError, match=known):

@@ -71,7 +71,7 @@ def test_conditions_that_are_refused(result, where, why):
         message = str(caught.value)
         assert message.startswith(f'condition "{where}": ')
         assert why in message
-        assert "known columns are window, pos, document, domain" in message
+        assert 'known columns are "window", pos, document, domain' in message
         assert "\n" not in message
 
 
@@ -122,6 +122,7 @@ def test_names_that_are_refused(result, name):
     ("text", "why"),
     [
         ("slices:\n- {name: a, where: repeated, color: red}", "unknown key color"),
+        ("# to be written", "expected KEY: VALUE lines, found nothing"),
         ("slices:\n- {name: a}", "where: missing"),
         ("slices:\n- {name: a, where: repeated}\n- {name: a, where: repeated}", "the name is the name of two slices"),
         ("slices:\n- {name: ../a, where: repeated}", "not a path"),

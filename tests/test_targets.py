@@ -16,6 +16,13 @@ def target(folder: str) -> CheckpointTarget:
     return CheckpointTarget(Path(folder).name, checkpoint)
 
 
+def test_a_checkpoint_without_a_tokenizer_can_be_given_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    checkpoint: Any = SimpleNamespace(folder=tmp_path, name="bare", gguf=None)
+    with pytest.raises(ArgapError, match=r"^bare: no tokenizer there, .*; save one there, or name one to `argap score` by `tokenizer=T`$"):
+        _ = CheckpointTarget("bare", checkpoint).tokenizer
+
+
 def test_equal_names_get_the_parent_folder_s_name():
     named = with_distinct_names([target("a/final"), target("b/final"), target("b/other")])
     assert [one.name for one in named] == ["final", "b/final", "other"]

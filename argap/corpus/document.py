@@ -1,5 +1,6 @@
 """The items of a corpus: documents of text, shards of tokens, and a tally of both."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from argap.atomic import HALF_CHARACTER
+from argap.errors import FormatError
 
 ESCAPES = re.compile(
     r"(?P<whole>\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -47,6 +49,18 @@ class TokenDocument:
     source: str
     kept: Mapping[str, Any] = field(default_factory=dict)
     """The values of the columns that are kept; spans are of tokens (`argap.corpus.kept.TokenSpans`)."""
+
+
+def text_of(row: Mapping[str, Any], column: str, where: str, option: str) -> str:
+    """The text of a row. Raises `FormatError` for a row without the column, listing those it has and the ``option``
+    that names one, and for a value that is no text."""
+    if column not in row:
+        columns = ", ".join(map(repr, row)) or "none"
+        raise FormatError(f"{where}: no text in column {column!r}; its columns are {columns}: name one with {option}")
+    if not isinstance(text := row[column], str):
+        shown = json.dumps(text, default=str)[:40]
+        raise FormatError(f"{where}: column {column!r} holds {shown}; expected a string")
+    return text
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-from argap.corpus.document import Tally, TextDocument
+from argap.corpus.document import Tally, TextDocument, text_of
 from argap.errors import ArgapError, extra, first_line
 
 OPTIONS = ("config", "split", "column", "revision")
@@ -23,12 +23,7 @@ def read(spec: str, text_column: str, tally: Tally, keep: Sequence[str]) -> Iter
         raise ArgapError(f"hub:{spec}: unknown option {unknown[0]!r}; known ones are {', '.join(OPTIONS)}")
     column = options.get("column", text_column)
     for number, row in enumerate(_rows(name, options)):
-        text = row.get(column)
-        if not isinstance(text, str):
-            raise ArgapError(
-                f"hub:{name}: no text in column {column!r}; its columns are {', '.join(map(repr, row))}: "
-                "name one with column=..."
-            )
+        text = text_of(row, column, f"hub:{name}#{number}", "column=...")
         domain = str(row.get("domain") or name)
         yield TextDocument(text, domain, f"hub:{name}#{number}", tally.kept(row, keep))
 

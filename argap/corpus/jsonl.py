@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from argap.atomic import parse_json
-from argap.corpus.document import Tally, TextDocument
+from argap.corpus.document import Tally, TextDocument, text_of
 from argap.errors import FormatError
 
 SUFFIXES = tuple(base + packed for base in (".jsonl", ".ndjson") for packed in (".gz", ".zst", ""))
@@ -26,15 +26,11 @@ def read(path: Path, domain: str, text_column: str, tally: Tally, keep: Sequence
 
     ``keep``: columns kept with each document; null in a row without one.
 
-    Raises `FormatError` as `rows` does, and for a line without the column, listing those it has.
+    Raises `FormatError` as `rows` and `argap.corpus.document.text_of` do.
     """
     for number, row in rows(path, tally):
-        if not isinstance(row.get(text_column), str):
-            raise FormatError(
-                f"{path}, line {number}: no text in column {text_column!r}; its columns are "
-                f"{', '.join(map(repr, row)) or 'none'}: name one with `text_column`"
-            )
-        yield TextDocument(row[text_column], _domain(row, domain), f"{path}:{number}", tally.kept(row, keep))
+        text = text_of(row, text_column, f"{path}, line {number}", "`text_column`")
+        yield TextDocument(text, _domain(row, domain), f"{path}:{number}", tally.kept(row, keep))
 
 
 def rows(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:

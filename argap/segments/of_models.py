@@ -9,7 +9,7 @@ from argap.labels import Labels
 from argap.per_model import ModelSettings
 from argap.records import EvaluationRecord, EvaluationSpec, RunIdentity
 from argap.resumable import check_resumable, folder_name
-from argap.runs import Run, check_same_set
+from argap.runs import Run, check_text
 from argap.segments.evaluation import SegmentedText, open_segmented_text, open_text_of_runs
 from argap.segments.runs import align_run, aligned_identity
 from argap.targets import LiveTarget, RunTarget, ScoredTarget, ServerTarget, Target
@@ -88,7 +88,7 @@ def open_models_text(
     if not others:
         data = open_evaluation_set(spec, tokenizer)
         if isinstance(target, RunTarget):
-            check_same_set(target.run, data.record, "the text is now")
+            check_text(target.run, data.record)
         return ModelsText((data,), None)
     tokenizers = [tokenizer, *others]
     if isinstance(target, RunTarget):

@@ -1,6 +1,7 @@
 """Every reader returns the documents written, and names the error in a broken file."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -202,6 +203,17 @@ def test_a_data_set_is_streamed_through_datasets(tmp_path):
     assert list(kept.tally.columns) == ["body", "domain"]
     with pytest.raises(ArgapError, match=r"no text in column 'text'; its columns are 'body', 'domain'"):
         texts(open_corpus(f"hub:{tmp_path / 'set'}"))
+    pq.write_table(pa.table({"body": ["a", None]}), tmp_path / "set" / "train-0.parquet")
+    with pytest.raises(ArgapError, match=r"set#1: column 'body' holds null; expected a string"):
+        texts(open_corpus(f"hub:{tmp_path / 'set'}?column=body"))
+
+
+@pytest.mark.parametrize("value", ["null", "NaN", '["a"]'])
+def test_a_row_whose_text_is_not_text_is_named(tmp_path, value):
+    (tmp_path / "rows.jsonl").write_text(f'{{"text": {value}, "domain": "x"}}\n')
+    message = rf"rows\.jsonl, line 1: column 'text' holds {re.escape(value)}; expected a string"
+    with pytest.raises(FormatError, match=message):
+        texts(open_corpus(str(tmp_path / "rows.jsonl")))
 
 
 @pytest.mark.parametrize("rows", [0, 1])

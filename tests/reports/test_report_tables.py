@@ -90,6 +90,7 @@ def test_bytes_have_bits_and_their_own_words(by_hand: Gap) -> None:
     """1 bit is ln 2 nats; no cell, title or sentence of a comparison in bytes says that it counts tokens."""
     assert loss(SliceScores(9, math.log(2), 2.0), "byte") == "1.000 (0.693)"
     table = gap_table(replace(by_hand, unit="byte"))
+    assert "hits are tokens of the reference's; AR hits are 7.0% of the bytes: bigrams repeated" in table.notes[0]
     assert table.columns[2:5] == ("Overall", "AR hits", "Other bytes")
     assert table.notes[0].startswith("Bits per byte (NLL in nats per byte) on ")
     row = by_hand.rows[0]

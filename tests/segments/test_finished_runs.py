@@ -124,6 +124,8 @@ def test_runs_that_cannot_be_compared_are_refused_before_anything_is_written(pla
         compare_runs([runs["short"], runs["llama"]], runs["gpt2"], tmp_path / "out")
     with pytest.raises(ArgapError, match=r"gpt2: holds sums over the segments of one comparison"):
         compare_runs([runs["llama"]], str(scored[0] / "gpt2"), tmp_path / "out")
+    with pytest.raises(ArgapError, match=r"llama: holds sums over the segments .*; use the run of its tokens"):
+        compare_runs([str(scored[0] / "llama")], runs["gpt2"], tmp_path / "out")
     compare_runs([runs["llama"]], runs["gpt2"], tmp_path / "out")
     assert load_tokenizer(tmp_path / "out" / "labels").fingerprint == load_tokenizer(place / "gpt2").fingerprint
     with pytest.raises(MismatchError, match=r"llama: holds a run with checkpoint"):

@@ -106,7 +106,7 @@ def test_a_condition_may_name_models_that_are_not_shown(client, result):
     ("where", "message"),
     [
         ("repeated AND", "does not parse"),
-        ("nothing = 1", "known columns are window"),
+        ("nothing = 1", 'known columns are "window"'),
         ("piece IN (SELECT 1)", "holds a subquery"),
         ("piece = 'not there at all'", "selects no token"),
         ("read_text('/etc/passwd') = ''", "condition"),
