@@ -19,9 +19,7 @@ def target(folder: str) -> CheckpointTarget:
 def test_a_checkpoint_without_a_tokenizer_can_be_given_one(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     checkpoint: Any = SimpleNamespace(folder=tmp_path, name="bare", gguf=None)
-    with pytest.raises(
-        ArgapError, match=r"^bare: no tokenizer there, .*; save one there, or name one to `argap score`"
-    ):
+    with pytest.raises(ArgapError, match=r"^bare: no tokenizer there, .*; save one there, or name one to `argap sco"):
         _ = CheckpointTarget("bare", checkpoint).tokenizer
 
 
