@@ -35,6 +35,10 @@ def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     made = supervision(config, "test")
     assert (made.inputs.gather(1, made.positions + 1) == made.targets).all()  # each token at its own place
     assert made.positions[0].tolist() == [-1, 0, 1, 2, 3, 4, 5]
+    assert trainer.decoder is not None
+    states = trainer.model.model(made.inputs).last_hidden_state
+    expected = trainer.decoder(states, torch.arange(7).expand(20, -1))
+    torch.testing.assert_close(trainer.logits(made.inputs, made.positions), expected)
     decoder = LastVectorDecoder(16, 16, 8)
     hidden = torch.randn(2, 8, 16)
     places = torch.arange(7).expand(2, -1)
@@ -46,7 +50,6 @@ def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     assert (logits[:, 1:] - logits[:, :-1]).abs().max() > 1e-3  # places are told apart
     before = [weight.detach().clone() for weight in trainer.weights]
     trainer.step()
-    assert trainer.decoder is not None
     moved = [bool((a != b).any()) for a, b in zip(before, trainer.weights, strict=True)]
     assert all(moved[-len(list(trainer.decoder.parameters())) :])
 
