@@ -43,6 +43,8 @@ def test_compression_is_decoded_from_the_last_vector_and_the_place_alone():
     hidden = torch.randn(2, 8, 16)
     places = torch.arange(7).expand(2, -1)
     logits = decoder(hidden, places)
+    assert len(decoder.mlp) == 2
+    torch.testing.assert_close(logits, decoder.head(decoder.mlp(hidden[:, -1:] + sinusoids(8, 16)[:7])))
     changed = hidden.clone()
     changed[:, :-1] = 0
     torch.testing.assert_close(decoder(changed, places), logits)

@@ -135,12 +135,9 @@ def draw_slots(rng: np.random.Generator, config: MqarConfig) -> np.ndarray:
             free = ~taken[pending, drawn]
             chosen[pending[free], pair] = drawn[free]
             pending = pending[~free]
-            if not len(pending):
-                break
-        if len(pending):
-            left = np.cumsum(np.where(taken[pending], 0.0, law), axis=1)
-            aim = rng.random((len(pending), 1)) * left[:, -1:]
-            chosen[pending, pair] = (left <= aim).sum(axis=1)
+        left = np.cumsum(np.where(taken[pending], 0.0, law), axis=1)
+        aim = rng.random((len(pending), 1)) * left[:, -1:]
+        chosen[pending, pair] = (left <= aim).sum(axis=1)
         taken[np.arange(ROWS), chosen[:, pair]] = True
     return chosen
 
