@@ -211,6 +211,7 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
         (lambda: SelectiveCopyConfig(1, tokens=0), "tokens: expected 1 to 1,000,000,000, found 0"),
         (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed: expected 0 to .*, found -1"),
         (lambda: CompressionConfig(1, vocab_size=2), "vocab_size: expected at least 3, found 2"),
+        (lambda: FuzzyRecallConfig(1, longest=0), "longest 0, vocab_size 16; expected keys of at least 1 token"),
         (lambda: FuzzyRecallConfig(1, length=11), "need 12 tokens, the length is 11"),
         (lambda: FuzzyRecallConfig(1, vocab_size=6), "longest 3, vocab_size 6; expected .* at least vocab_size 7"),
     ],
@@ -229,6 +230,8 @@ def test_a_data_set_has_an_example(name: str) -> None:
 def test_the_smallest_sizes_can_be_built() -> None:
     one_key = ContextRecallConfig(5, length=4, vocab_size=3, noise_vocab_size=1, noise=0.5)
     assert (context_recall.build(one_key, 0).inputs == [0, 1, 0, 1]).all()
+    one_token = FuzzyRecallConfig(5, length=4, longest=1, vocab_size=3)
+    assert (fuzzy_recall.build(one_token, 0).inputs == [0, 1, 0, 1]).all()
     assert MemorizationConfig(1, vocab_size=3).facts.tolist() == [1]
     assert len(MemorizationConfig(1, vocab_size=21).facts) == 10  # of 20 tokens, half are keys
 
