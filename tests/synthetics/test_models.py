@@ -24,7 +24,9 @@ def test_a_members_name_is_a_preset_or_a_mixer_and_unknown_keys_are_named():
 def test_a_member_may_have_more_layers_and_a_task_a_fill_token():
     four = replace(TINY, member=member_from("attention", {"mixers": ["attention", "base_conv"] * 2}), fill=3)
     assert four.model_config().num_hidden_layers == 4
-    assert TINY.model_config().num_hidden_layers == 2
+    two = TINY.model_config()
+    assert (two.num_hidden_layers, two.learned_positions, two.norm, two.mlp) == (2, True, "layer", "none")
+    assert replace(TINY, member=member_from("gla", {"mlp": True})).model_config().mlp == "swiglu"
     inputs = supervision(four, "train").inputs
     assert ((inputs == 3).sum(dim=1) == 16 - 4 * 2).all()  # all but two pairs and their second occurrences
 
