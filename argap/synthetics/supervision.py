@@ -101,7 +101,7 @@ def _mqar_supervision(parts: tuple[tuple[MqarConfig, int], ...]) -> Supervision:
     made = []
     for config, seed in parts:
         built = build(config, seed)
-        pairs = np.where(built.labels != IGNORED, np.int32(config.pairs), np.int32(0))
+        pairs = np.full_like(built.labels, config.pairs)
         made.append(built._replace(slices=built.slices | {"pairs": pairs}))
     return supervise(
         Examples(

@@ -140,7 +140,7 @@ def accuracy_by_slice(correct: np.ndarray, data: Supervision) -> dict[str, list[
 
 def _accuracies(name: str, values: np.ndarray, correct: np.ndarray) -> Iterator[SliceAccuracy]:
     if name == "distance":
-        values = 2 ** np.floor(np.log2(np.maximum(values, 1))).astype(np.int64)
+        values = 2 ** np.floor(np.log2(values)).astype(np.int64)
     for value in np.unique(values):
         chosen = correct[values == value]
         yield SliceAccuracy(int(value), len(chosen), float(chosen.mean()))

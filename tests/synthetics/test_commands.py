@@ -25,8 +25,10 @@ def call(*arguments):
 
 
 def test_generate_writes_what_build_gives(tmp_path):
+    for path in (tmp_path / "data.npz", tmp_path / "data-1.5"):
+        call("generate", "--out", path, "--examples", 5, "--length", 32, "--vocab-size", 64, "--seed", 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data-1.5.npz", "data.npz"]
     path = tmp_path / "data.npz"
-    call("generate", "--out", path, "--examples", 5, "--length", 32, "--vocab-size", 64, "--seed", 3)
     made = build_mqar(MqarConfig(examples=5, length=32, pairs=2, vocab_size=64), seed=3)
     with np.load(path) as written:
         assert sorted(written) == ["distance", "inputs", "labels"]

@@ -44,6 +44,12 @@ def test_a_config_survives_json():
     assert replace(TINY, lr=2e-3).key != TINY.key
 
 
+def test_a_key_tells_the_run_and_is_the_name_of_a_file():
+    of_a_class = replace(TINY, name="mixers.own:My_Mixer", pairs=(1, 2))
+    assert of_a_class.key.startswith("mixers-own-My_Mixer-n16-d1-2-w8-lr1.0e-03-s0-")
+    assert task_run("noisy_recall", seed=3).key.startswith("attention-n32-noisy-recall-w16-lr1.0e-03-s3-")
+
+
 def test_a_run_is_of_its_task_and_of_all_that_the_task_says():
     assert task_run("noisy_recall").key == task_run("noisy_recall", task={"noise": 0.2}).key  # the preset's
     assert task_run("noisy_recall").key != task_run("noisy_recall", task={"noise": 0.4}).key

@@ -35,10 +35,10 @@ def folder(tmp_path_factory):
     return where
 
 
-def test_rows_are_a_naive_scans(folder, tokenizer):
+def test_rows_are_a_naive_scans(tokenizer):
     test = PretrainedTest(pairs=(2, 4), examples=3, length=32, fill=" the")
-    scores = score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU)
-    assert (scores.models, scores.between) == (["tiny"], "' the'")
+    scores = score_pretrained([str(DEMO / "attention")], test, dtype=torch.float32, device=CPU)
+    assert (scores.models, scores.between) == (["attention"], "' the'")
     rows = scores.rows
     assert [(row.pairs, row.slice, row.n) for row in rows] == [
         (2, "ar", 6),  # 3 examples of 2 pairs; 31 scored tokens each
@@ -48,7 +48,7 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
         (4, "other", 48),
         (4, "pairs", 33),
     ]
-    model = ArgapForCausalLM.from_pretrained(folder).eval()
+    model = ArgapForCausalLM.from_pretrained(DEMO / "attention", dtype=torch.float32).eval()
     made = _examples(tokenizer, test)[1]
     losses, right = [], []
     for inputs, labels in zip(made.inputs, made.labels, strict=True):
@@ -59,6 +59,7 @@ def test_rows_are_a_naive_scans(folder, tokenizer):
             losses.append(-float(logprobs[place - 1, labels[place]]))
             right.append(int(logprobs[place - 1].argmax()) == labels[place])
     assert rows[3].nll == pytest.approx(np.mean(losses), rel=1e-5)
+    assert 0 < sum(right) < len(right)
     assert rows[3].accuracy == pytest.approx(np.mean(right), abs=1e-12)
 
 
@@ -96,10 +97,12 @@ def test_no_pair_holds_a_special_token_or_the_fill(tokenizer):
     assert (made.inputs == fill).sum() == 600 * (136 - 4 * 32)
 
 
-def test_a_text_stands_between_the_pairs(tokenizer, tmp_path):
+def test_a_text_stands_between_the_pairs(folder, tokenizer, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("once upon a time there was a king who had three sons. " * 40)
-    (made,) = _examples(tokenizer, PretrainedTest(pairs=(2,), examples=4, length=64, text=str(path)))
+    test = PretrainedTest(pairs=(2,), examples=4, length=64, text=str(path))
+    assert score_pretrained([str(folder)], test, dtype=torch.float32, device=CPU).between == f"the text {path}"
+    (made,) = _examples(tokenizer, test)
     text = set(tokenizer.encode([path.read_text()])[0].tolist())
     free = np.ones((4, 64), dtype=bool)
     free[:, :4] = False  # the pairs; then each query and its answer
@@ -138,7 +141,10 @@ def test_an_interval_holds_its_mean_and_is_a_point_where_all_are_alike():
     logprob = -rng.random((20, 30)).astype(np.float32)
     found = _measure(logprob, logprob > -0.3, chosen, seed=0)
     assert found.nll == pytest.approx(-logprob[chosen].mean(), rel=1e-6)
+    assert found.accuracy == pytest.approx((logprob > -0.3)[chosen].mean())
     assert found.ppl_ci95[0] < found.ppl < found.ppl_ci95[1]
+    assert found.accuracy_ci95[0] < found.accuracy < found.accuracy_ci95[1]
+    assert _measure(logprob, logprob > -0.3, chosen, seed=1).ppl_ci95 != found.ppl_ci95
     alike = _measure(np.full((20, 30), -1.0), np.ones((20, 30), dtype=bool), chosen, seed=0)
     assert alike.ppl_ci95 == pytest.approx([np.e, np.e])
     assert alike.accuracy_ci95 == pytest.approx([1.0, 1.0])

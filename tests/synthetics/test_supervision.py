@@ -33,6 +33,16 @@ def test_several_numbers_of_pairs_share_the_examples():
     assert made.slices["pairs"].max(axis=1).tolist() == counts
 
 
+def test_fewer_examples_than_numbers_of_pairs_are_those_of_the_first():
+    made = supervision(replace(TINY, pairs=(1, 2, 4), test_examples=2), "test")
+    assert (made.targets != IGNORED).sum(dim=1).tolist() == [1, 2]
+
+
+def test_streams_of_all_seeds_are_65536_apart():
+    seeds = [stream_seed(seed, name) for seed in range(3) for name in ("train", "validation", "test", "order")]
+    assert seeds == [65_536 * number for number in range(12)]
+
+
 def test_the_splits_and_seeds_differ_and_a_seed_repeats():
     same, again = supervision(TINY, "validation"), supervision(TINY, "validation")
     assert torch.equal(same.inputs, again.inputs)

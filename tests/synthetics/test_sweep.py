@@ -199,6 +199,7 @@ def test_a_task_may_be_there_with_several_numbers_of_examples(tmp_path):
     [
         ({"tasks": ["mad"]}, "tasks.yaml: task 'mad': unknown; known are in_context_recall"),
         ({"tasks": [3]}, "tasks.yaml: task 3: unknown"),
+        ({"tasks": [{"name": ["induction"]}]}, r"tasks.yaml: task \['induction'\]: unknown"),
         (
             {"tasks": ["induction", {"name": "induction", "vocab_size": 20}]},
             "tasks.yaml: tasks: induction is listed twice",

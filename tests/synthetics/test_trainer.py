@@ -10,7 +10,7 @@ from argap.models import ArgapForCausalLM
 from argap.synthetics.config import learning_rate
 from argap.synthetics.cuda_graph import TrainerGroup
 from argap.synthetics.models import MEMBERS
-from argap.synthetics.supervision import batch_order, supervision
+from argap.synthetics.supervision import Supervision, batch_order, supervision
 from argap.synthetics.tasks.examples import IGNORED
 from argap.synthetics.trainer import Trainer, accuracy_by_slice
 from tests.synthetics.conftest import CPU, TINY
@@ -43,6 +43,9 @@ def test_the_weights_that_were_best_are_tested():
     trainer = Trainer(replace(TINY, lr=1e-2), supervision(TINY, "train"), CPU)
     validation = supervision(TINY, "validation")
     trainer.validate(validation, 0)
+    trainer.validate(validation, 1)
+    assert trainer.best_step == 0  # the first of equals
+    assert trainer.curve == [(0, trainer.best), (1, trainer.best)]
     kept = [weight.clone() for weight in trainer.model.parameters()]
     trainer.best = 1.0  # nothing will be better
     for _ in range(3):
@@ -71,6 +74,15 @@ def test_accuracy_by_slice_partitions_the_answers():
     for rows in accuracy_by_slice(right, made).values():
         assert sum(row.n for row in rows) == asked.sum()
         assert sum(row.n * row.accuracy for row in rows) == pytest.approx(right[asked].sum())
+
+
+def test_distances_are_binned_by_powers_of_two_and_other_slices_by_value():
+    targets = torch.tensor([[7, 7, 7], [7, 7, IGNORED]])
+    slices = {"distance": np.array([[1, 3, 2], [4, 7, 0]]), "pairs": np.array([[3, 3, 3], [5, 5, 0]])}
+    data = Supervision(torch.zeros(2, 3), torch.zeros(2, 3), targets, slices)
+    found = accuracy_by_slice(np.array([[True, True, False], [False, False, True]]), data)
+    rows = {name: [(row.value, row.n, row.accuracy) for row in rows] for name, rows in found.items()}
+    assert rows == {"distance": [(1, 1, 1.0), (2, 2, 0.5), (4, 2, 0.0)], "pairs": [(3, 3, 2 / 3), (5, 2, 0.0)]}
 
 
 @pytest.mark.gpu

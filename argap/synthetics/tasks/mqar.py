@@ -94,7 +94,7 @@ def build(config: MqarConfig, seed: int) -> Examples:
     all_keys = draw_without_replacement(rng, config.keys, config.pairs)
     all_values = draw_without_replacement(rng, config.values, config.pairs)
     for start in range(0, config.examples, ROWS):
-        part = slice(start, min(start + ROWS, config.examples))
+        part = slice(start, start + ROWS)
         keys, values = next(all_keys), next(all_values)
         again = 2 * config.pairs + 2 * draw_slots(rng, config)
         tokens = _noise(rng, config, keys, values)
@@ -103,7 +103,7 @@ def build(config: MqarConfig, seed: int) -> Examples:
         tokens[rows, again] = keys
         if config.layout == "paper":
             tokens[rows, again + 1] = values
-        count = part.stop - part.start
+        count = len(inputs[part])  # fewer than ROWS in the last block
         inputs[part] = tokens[:count]
         np.put_along_axis(labels[part], again[:count] + 1, values[:count], axis=1)
         np.put_along_axis(distance[part], again[:count] + 1, (again - first)[:count], axis=1)
@@ -135,12 +135,9 @@ def draw_slots(rng: np.random.Generator, config: MqarConfig) -> np.ndarray:
             free = ~taken[pending, drawn]
             chosen[pending[free], pair] = drawn[free]
             pending = pending[~free]
-            if not len(pending):
-                break
-        if len(pending):
-            left = np.cumsum(np.where(taken[pending], 0.0, law), axis=1)
-            aim = rng.random((len(pending), 1)) * left[:, -1:]
-            chosen[pending, pair] = (left <= aim).sum(axis=1)
+        left = np.cumsum(np.where(taken[pending], 0.0, law), axis=1)
+        aim = rng.random((len(pending), 1)) * left[:, -1:]
+        chosen[pending, pair] = (left <= aim).sum(axis=1)
         taken[np.arange(ROWS), chosen[:, pair]] = True
     return chosen
 

@@ -86,6 +86,7 @@ def test_a_string_seen_before_tells_what_may_follow() -> None:
             if token == config.symbols:
                 prefix = ()
                 assert found.labels[row, t] == IGNORED
+                assert found.slices["seen"][row, t] == 0
                 assert not allowed[row, t].any()
                 continue
             before = followed.setdefault(prefix, [])

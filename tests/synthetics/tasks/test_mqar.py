@@ -108,10 +108,11 @@ def test_tokens_are_drawn_without_replacement_and_all_orders_alike() -> None:
         MqarConfig(examples=300, length=64, pairs=4),
         MqarConfig(examples=300, length=65, pairs=8, vocab_size=40),
         MqarConfig(examples=300, length=64, pairs=16, vocab_size=33, alpha=1.0),  # no noise, and every key
+        MqarConfig(examples=300, length=64, pairs=16, vocab_size=32),
         MqarConfig(examples=300, length=64, pairs=8, vocab_size=34, fill=0),
         MqarConfig(examples=1100, length=20, pairs=2, vocab_size=8),  # a cut in the second thousand
     ],
-    ids=["plain", "odd length", "full", "fill", "small"],
+    ids=["plain", "odd length", "full", "every token", "fill", "small"],
 )
 def test_labels_by_a_naive_scan_and_an_oracle(config: MqarConfig) -> None:
     found = build(config, seed=2)

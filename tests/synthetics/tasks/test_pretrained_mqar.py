@@ -54,6 +54,14 @@ def test_a_text_stays_in_its_order() -> None:
     assert len(starts) > 20
 
 
+def test_a_text_of_the_length_and_a_vocabulary_of_the_pairs_are_enough() -> None:
+    config = layout(examples=20, pairs=4, length=32)
+    found = build(config, 0, vocabulary=VOCABULARY, text=TEXT[:32])
+    assert ((found.inputs == TEXT[:32]).sum(axis=1) >= 32 - 4 * 4).all()
+    full = build(config, 0, vocabulary=np.arange(9), fill=0)
+    assert (np.sort(full.inputs[:, :8]) == np.arange(1, 9)).all()
+
+
 def test_all_of_1024_tokens_can_be_pairs() -> None:
     found = build(layout(examples=2, pairs=256), 0, vocabulary=np.arange(5000), fill=0)
     assert ((found.labels != IGNORED).sum(axis=1) == 256).all()

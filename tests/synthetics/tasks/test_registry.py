@@ -204,12 +204,14 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
         ),
         (lambda: ContextRecallConfig(1, noise_vocab_size=-4), "noise_vocab_size -4; expected at least 0 noise tokens"),
         (lambda: ContextRecallConfig(1, noise=0.2), "noise 0.2 of 0 tokens"),
+        (lambda: ContextRecallConfig(1, noise_vocab_size=4, noise=1.0), "noise 1.0 of 4 tokens"),
+        (lambda: MemorizationConfig(1, length=5), "length 5; expected an even number"),
         (lambda: InductionConfig(1, length=3), "length: expected at least 4, found 3"),
         (lambda: SelectiveCopyConfig(1, length=32), "need 33 positions, the length is 32"),
         (lambda: SelectiveCopyConfig(1, tokens=0), "tokens: expected 1 to 1,000,000,000, found 0"),
-        (lambda: MemorizationConfig(0), "^examples: expected 1 to 1,000,000,000, found 0"),
         (lambda: MemorizationConfig(1, facts_seed=-1), "facts_seed: expected 0 to .*, found -1"),
         (lambda: CompressionConfig(1, vocab_size=2), "vocab_size: expected at least 3, found 2"),
+        (lambda: FuzzyRecallConfig(1, longest=0), "longest 0, vocab_size 16; expected keys of at least 1 token"),
         (lambda: FuzzyRecallConfig(1, length=11), "need 12 tokens, the length is 11"),
         (lambda: FuzzyRecallConfig(1, vocab_size=6), "longest 3, vocab_size 6; expected .* at least vocab_size 7"),
     ],
@@ -217,6 +219,21 @@ def test_fuzzy_keys_have_the_lengths_asked_for() -> None:
 def test_sizes_that_do_not_fit_are_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ArgapError, match=said):
         make()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_data_set_has_an_example(name: str) -> None:
+    with pytest.raises(ArgapError, match=r"^examples: expected 1 to 1,000,000,000, found 0"):
+        BY_NAME[name].config(0)
+
+
+def test_the_smallest_sizes_can_be_built() -> None:
+    one_key = ContextRecallConfig(5, length=4, vocab_size=3, noise_vocab_size=1, noise=0.5)
+    assert (context_recall.build(one_key, 0).inputs == [0, 1, 0, 1]).all()
+    one_token = FuzzyRecallConfig(5, length=4, longest=1, vocab_size=3)
+    assert (fuzzy_recall.build(one_token, 0).inputs == [0, 1, 0, 1]).all()
+    assert MemorizationConfig(1, vocab_size=3).facts.tolist() == [1]
+    assert len(MemorizationConfig(1, vocab_size=21).facts) == 10  # of 20 tokens, half are keys
 
 
 @pytest.mark.parametrize("name", BY_NAME)
