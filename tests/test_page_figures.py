@@ -355,7 +355,7 @@ def test_seeds_of_attention():
         f"and {gap['hybrid_programmatic']:.3f} nats behind its second seed",
         f"and {gap['delta_net']:.3f} behind the second.",
         f"{-gap['delta_net_global']:.3f} ahead of the second seed, and",
-        f"on AR hits, {-on_hits['delta_net_global']:.3f} nats ahead of the second seed",
+        f"On AR hits it is {-on_hits['delta_net_global']:.3f} nats ahead of the second seed",
         f"{gap['hyena_window_256']:.3f} behind its second seed; the paper's",
         f"of the gap to the second seed they are {due['delta_net']:.0f}%",
         f"with windows of 64 ({due['hyena_window_64']:.0f}% in place of 94), RWKV-4 in its own block "
