@@ -221,9 +221,10 @@ def _scope(result: RecallResult) -> list[str]:
 def link_text(link: GapLink) -> str:
     """How the models' AR gaps go with their gaps on a task."""
     plain = Correlations(link.pearson, link.spearman, link.pearson_gold, link.spearman_gold)
-    texts = {"AR gap": plain, "AR gap at the golds' distances": link.at_distances}
-    lines = [f"{name} across {len(link.points)} models against {_said(each)}" for name, each in texts.items()]
-    return f"{link.task}: {'. '.join(lines)}."
+    said = [f"AR gap across {len(link.points)} models against {_said(plain)}"]
+    if there := sum(point.ar_gap_at_distances is not None for point in link.points):
+        said.append(f"AR gap at the golds' distances across {there} models against {_said(link.at_distances)}")
+    return f"{link.task}: {'. '.join(said)}."
 
 
 def _said(of: Correlations) -> str:
