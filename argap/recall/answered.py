@@ -39,12 +39,14 @@ class AnsweredTarget:
 
         Raises `MismatchError` where ``out`` holds other runs of this name.
         """
+        copied = []
         for run, samples in zip(self.runs, self.samples, strict=True):
             folder = task_folder(out, self.name, run.task)
             elsewhere = folder.resolve() != (self.folder / folder.name).resolve()  # its own files are never discarded
             lengths = [sample.prompt_tokens for sample in samples]
-            collect_samples(folder, run, lengths, partial(_at, samples), overwrite=overwrite and elsewhere)
-        return self.samples
+            answer = partial(_at, samples)
+            copied.append(collect_samples(folder, run, lengths, answer, overwrite=overwrite and elsewhere))
+        return copied
 
 
 def find_answered(source: str, tasks: Sequence[Examples], protocol: Protocol, rule: HitRule) -> AnsweredTarget | None:

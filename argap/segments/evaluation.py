@@ -212,7 +212,7 @@ def _unlike(text: _Text, tokens: Mapping[int, np.ndarray], spec: EvaluationSpec)
     such run and what it has. None where they are the same as far as both go, and no run goes beyond a text without
     limits."""
     whole = spec.limit_document_tokens is None
-    whole &= spec.limit_tokens is None or len(text.tokens(0)) < spec.limit_tokens
+    whole &= spec.limit_tokens is None or sum(text.lengths(0)) < spec.limit_tokens
     for t, own in tokens.items():
         of_text = text.tokens(t)
         both = min(len(own), len(of_text))
