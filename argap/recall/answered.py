@@ -30,9 +30,9 @@ class AnsweredTarget:
     """Whether the user chose the name."""
 
     @property
-    def fingerprint(self) -> str | None:
-        """Of the checkpoint; None for the copy baseline."""
-        return self.runs[0].identity.checkpoint
+    def fingerprint(self) -> str:
+        """Of the checkpoint; for the copy baseline the folder."""
+        return self.runs[0].identity.checkpoint or str(self.folder.resolve())
 
     def copy_to(self, out: Path, *, overwrite: bool) -> list[list[Sample]]:
         """Write the runs to ``out``, as if the model had been asked there, and return the samples of each.
