@@ -140,12 +140,7 @@ def run_upstream(
 def load_decoder(target: CheckpointTarget, options: ScoreOptions) -> Decoder:
     """The checkpoint of ``target``, loaded for decoding."""
     device = str(use_device(options.device))
-    check_loadable(
-        target.checkpoint,
-        options.backend,
-        device=device,
-        device_map=options.device_map,
-    )
+    check_loadable(target.checkpoint, options.backend, device=device, device_map=options.device_map)
     model = load_model(
         target.checkpoint,
         dtype=DTYPES[resolve_dtype(options.dtype, device)],
